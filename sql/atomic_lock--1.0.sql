@@ -1,0 +1,438 @@
+/* sql/atomic_lock--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION atomic_lock" to load this file. \quit
+
+------------------------------------------------------------------------------
+-- The table.  One row per holding; src/lock_table.c is the only code that
+-- reads or writes it and src/lock_table.h mirrors its columns, in this order.
+--
+-- Slot 0 is the exclusive holding of a key.  No index may contain a column
+-- that acquire, extend or release changes, or updates stop being HOT.
+------------------------------------------------------------------------------
+
+CREATE TABLE app_lock (
+	fencing_token	bigint NOT NULL,
+	acquired_at		timestamptz NOT NULL,
+	expires_at		timestamptz NOT NULL,
+	ttl_us			bigint NOT NULL,
+	slot			integer NOT NULL,
+	key				text COLLATE "C" NOT NULL,
+	mode			text COLLATE "C" NOT NULL,
+	holder			text COLLATE "C" NOT NULL,
+	owner			text COLLATE "C",
+	owner_hash		integer,
+	released_at		timestamptz,
+	meta			jsonb,
+	CONSTRAINT app_lock_pkey PRIMARY KEY (key, slot)
+) USING heap WITH (
+	fillfactor = 90,
+	autovacuum_vacuum_scale_factor = 0.02,
+	autovacuum_vacuum_threshold = 500,
+	autovacuum_vacuum_cost_delay = 0
+);
+
+-- Finds the leases of an owner that the application named.  Generated owners
+-- are not in it, so that an acquire which generates one stays HOT.
+CREATE INDEX app_lock_owner_idx ON app_lock (owner_hash)
+	WHERE owner_hash IS NOT NULL;
+
+COMMENT ON TABLE app_lock IS 'leases of atomic_lock, one row per holding; a lease is live while released_at is null and the clock is before expires_at';
+COMMENT ON COLUMN app_lock.fencing_token IS 'rises with every grant of the key';
+COMMENT ON COLUMN app_lock.acquired_at IS 'when the holding was granted';
+COMMENT ON COLUMN app_lock.expires_at IS 'when the lease runs out by itself';
+COMMENT ON COLUMN app_lock.ttl_us IS 'length last asked for, in microseconds; lock_extend repeats it';
+COMMENT ON COLUMN app_lock.slot IS '0 for the exclusive holding of the key';
+COMMENT ON COLUMN app_lock.key IS 'what is locked, compared byte by byte';
+COMMENT ON COLUMN app_lock.mode IS 'exclusive or shared';
+COMMENT ON COLUMN app_lock.holder IS 'label of the holder, for people';
+COMMENT ON COLUMN app_lock.owner IS 'secret that proves the holding; null after force_release';
+COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner that the application named, kept when the row changes hands to a generated one';
+COMMENT ON COLUMN app_lock.released_at IS 'when the holding was released; null while it is held';
+COMMENT ON COLUMN app_lock.meta IS 'whatever the application keeps with the lease';
+
+-- Fencing tokens are epoch * 2^44 + a value of this sequence.
+CREATE SEQUENCE app_lock_fence AS bigint MAXVALUE 17592186044415 NO CYCLE CACHE 1;
+
+COMMENT ON SEQUENCE app_lock_fence IS 'lower 44 bits of fencing tokens; drawn by atomic_lock itself, never by nextval()';
+
+CREATE TABLE app_lock_epoch (
+	system_identifier	bigint NOT NULL,
+	base				integer NOT NULL,
+	timeline			integer NOT NULL,
+	singleton			boolean NOT NULL,
+	CONSTRAINT app_lock_epoch_pkey PRIMARY KEY (singleton)
+) USING heap;
+
+COMMENT ON TABLE app_lock_epoch IS 'upper bits of fencing tokens: which server and timeline the epochs count from; one row, made by the first grant';
+
+CREATE TABLE lock_audit (
+	at						timestamptz NOT NULL,
+	action					text NOT NULL,
+	key						text COLLATE "C" NOT NULL,
+	previous_holder			text,
+	previous_owner_digest	text,
+	fencing_token			bigint,
+	session_role			name NOT NULL,
+	acting_role				name NOT NULL,
+	client_addr				inet,
+	reason					text NOT NULL
+) USING heap;
+
+COMMENT ON TABLE lock_audit IS 'one row per holding that was ended by force_release or lock_steal';
+COMMENT ON COLUMN lock_audit.at IS 'when it was ended';
+COMMENT ON COLUMN lock_audit.action IS 'force_release or lock_steal';
+COMMENT ON COLUMN lock_audit.key IS 'which lock';
+COMMENT ON COLUMN lock_audit.previous_holder IS 'label of the holder whose lease was ended; null when lock_steal found the key free';
+COMMENT ON COLUMN lock_audit.previous_owner_digest IS 'SHA-256 of the owner whose lease was ended, in hex';
+COMMENT ON COLUMN lock_audit.fencing_token IS 'fencing token of the lease that was ended';
+COMMENT ON COLUMN lock_audit.session_role IS 'role that had logged in';
+COMMENT ON COLUMN lock_audit.acting_role IS 'role in effect, after SET ROLE';
+COMMENT ON COLUMN lock_audit.client_addr IS 'address of the client; null on a Unix-domain socket';
+COMMENT ON COLUMN lock_audit.reason IS 'the reason given';
+
+-- Leases must not come back to life in a restored dump; what keeps fencing
+-- tokens rising must, and so must the audit trail.
+SELECT pg_catalog.pg_extension_config_dump('app_lock_fence', '');
+SELECT pg_catalog.pg_extension_config_dump('app_lock_epoch', '');
+SELECT pg_catalog.pg_extension_config_dump('lock_audit', '');
+
+REVOKE ALL ON TABLE app_lock, app_lock_epoch, lock_audit FROM PUBLIC;
+REVOKE ALL ON SEQUENCE app_lock_fence FROM PUBLIC;
+
+------------------------------------------------------------------------------
+-- Functions for applications
+------------------------------------------------------------------------------
+
+CREATE TYPE lock_grant AS (
+	acquired		boolean,
+	status			text,
+	key				text,
+	mode			text,
+	owner			text,
+	fencing_token	bigint,
+	acquired_at		timestamptz,
+	expires_at		timestamptz,
+	waited			interval,
+	holder			text
+);
+
+COMMENT ON TYPE lock_grant IS 'answer of an acquire: the new lease, or who has the key';
+
+CREATE FUNCTION lock_acquire(
+	key text,
+	ttl interval DEFAULT NULL,
+	owner text DEFAULT NULL,
+	mode text DEFAULT 'exclusive',
+	wait interval DEFAULT '0',
+	holder text DEFAULT NULL,
+	meta jsonb DEFAULT NULL,
+	lifetime text DEFAULT 'lease'
+) RETURNS lock_grant
+AS 'MODULE_PATHNAME', 'atomic_lock_acquire'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text) IS
+'take the lock "key" for "ttl" (default atomic_lock.default_ttl); the owner in the answer proves the holding; raises 55P03 when somebody else has it, LK007 when the owner has it and atomic_lock.on_reacquire is error';
+
+CREATE FUNCTION lock_try_acquire(
+	key text,
+	ttl interval DEFAULT NULL,
+	owner text DEFAULT NULL,
+	mode text DEFAULT 'exclusive',
+	wait interval DEFAULT '0',
+	holder text DEFAULT NULL,
+	meta jsonb DEFAULT NULL,
+	lifetime text DEFAULT 'lease'
+) RETURNS lock_grant
+AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_try_acquire(text, interval, text, text, interval, text, jsonb, text) IS
+'like lock_acquire, but answers status "held" instead of raising when somebody else has the lock';
+
+CREATE FUNCTION lock_release(key text, owner text DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'atomic_lock_release'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_release(text, text) IS
+'end the lease that "owner" (default atomic_lock.owner) has on "key"; true, or raises LK002 not found, LK003 held by another owner, LK004 released before, LK005 expired';
+
+CREATE FUNCTION lock_try_release(key text, owner text DEFAULT NULL)
+RETURNS text
+AS 'MODULE_PATHNAME', 'atomic_lock_try_release'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_try_release(text, text) IS
+'like lock_release, but answers released, not_found, not_owner, already_released or expired';
+
+CREATE FUNCTION lock_release_all(owner text DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'atomic_lock_release_all'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_release_all(text) IS
+'end every live lease of "owner" (default atomic_lock.owner) in this database; returns how many';
+
+CREATE FUNCTION lock_extend(key text, owner text DEFAULT NULL, ttl interval DEFAULT NULL)
+RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'atomic_lock_extend'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_extend(text, text, interval) IS
+'extend the lease that "owner" (default atomic_lock.owner) has on "key" to "ttl" from now (default: the length last asked for, never shortening); returns the new expiry, or raises LK002, LK003, LK004, LK005, or LK008 when atomic_lock.max_lifetime is reached';
+
+CREATE FUNCTION lock_try_extend(key text, owner text DEFAULT NULL, ttl interval DEFAULT NULL)
+RETURNS timestamptz
+AS 'MODULE_PATHNAME', 'atomic_lock_try_extend'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_try_extend(text, text, interval) IS
+'like lock_extend, but answers null where it would raise for the state of the lock';
+
+CREATE FUNCTION lock_extend_all(owner text DEFAULT NULL, ttl interval DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'atomic_lock_extend_all'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_extend_all(text, interval) IS
+'heartbeat: extend every live lease of "owner" (default atomic_lock.owner) in this database; returns how many were extended';
+
+CREATE FUNCTION lock_is_held(key text, owner text DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'atomic_lock_is_held'
+LANGUAGE C STABLE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_is_held(text, text) IS
+'whether "owner" (default atomic_lock.owner) has a live lease on "key"';
+
+CREATE FUNCTION lock_holder(key text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'atomic_lock_holder'
+LANGUAGE C STABLE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_holder(text) IS
+'label of the current holder of "key", or null when it is free';
+
+CREATE FUNCTION lock_status(
+	INOUT key text,
+	OUT locked boolean,
+	OUT mode text,
+	OUT owner text,
+	OUT holder text,
+	OUT fencing_token bigint,
+	OUT acquired_at timestamptz,
+	OUT expires_at timestamptz,
+	OUT ttl_remaining interval,
+	OUT lifetime text,
+	OUT holders integer,
+	OUT waiters integer,
+	OUT pid integer,
+	OUT meta jsonb
+)
+AS 'MODULE_PATHNAME', 'atomic_lock_status'
+LANGUAGE C STABLE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_status(text) IS
+'state of "key": always one row; the owner is shown only to the owner itself and to administrators';
+
+CREATE FUNCTION lock_status(
+	OUT key text,
+	OUT locked boolean,
+	OUT mode text,
+	OUT owner text,
+	OUT holder text,
+	OUT fencing_token bigint,
+	OUT acquired_at timestamptz,
+	OUT expires_at timestamptz,
+	OUT ttl_remaining interval,
+	OUT lifetime text,
+	OUT holders integer,
+	OUT waiters integer,
+	OUT pid integer,
+	OUT meta jsonb
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'atomic_lock_status_all'
+LANGUAGE C STABLE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_status() IS
+'a row for every live holding in this database';
+
+CREATE FUNCTION lock_key(VARIADIC parts text[])
+RETURNS text
+AS 'MODULE_PATHNAME', 'atomic_lock_key'
+LANGUAGE C IMMUTABLE PARALLEL SAFE;
+
+COMMENT ON FUNCTION lock_key(text[]) IS
+'join parts to a key with ":", escaping ":" and "\" inside a part with "\"; raises 22004 for a null part, 22023 for no parts';
+
+------------------------------------------------------------------------------
+-- Functions for DBAs and schedules
+------------------------------------------------------------------------------
+
+CREATE FUNCTION force_release(key text, reason text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION force_release(text, text) IS
+'end every holding of "key", whoever has it; audited in lock_audit; true, or raises LK002 when there is none';
+
+CREATE FUNCTION lock_force_release(key text, reason text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_force_release(text, text) IS
+'the same as force_release';
+
+CREATE FUNCTION lock_steal(
+	key text,
+	new_owner text,
+	reason text,
+	ttl interval DEFAULT NULL,
+	holder text DEFAULT NULL
+) RETURNS lock_grant
+AS 'MODULE_PATHNAME', 'atomic_lock_steal'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_steal(text, text, text, interval, text) IS
+'take "key" over for "new_owner" in one step, whoever has it; audited in lock_audit';
+
+CREATE FUNCTION lock_sweep(max_rows bigint DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'atomic_lock_sweep'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_sweep(bigint) IS
+'remove up to "max_rows" (default atomic_lock.sweep_batch) expired leases and keys released longer ago than atomic_lock.released_retention; returns how many; skips rows in use';
+
+/*
+ * Grants and revokes are made by the owner of the extension, so that whoever
+ * may call lock_grant_access need not own the functions.
+ */
+CREATE FUNCTION app_lock_change_access(role regrole, level text, granting boolean)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	names		name[];
+	extension	oid;
+	schema		name;
+	grantee		text := role::text;
+	routine		regprocedure;
+BEGIN
+	IF role IS NULL OR level IS NULL THEN
+		RAISE null_value_not_allowed USING
+			MESSAGE = 'role and level must not be null';
+	END IF;
+	IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = role) THEN
+		RAISE undefined_object USING
+			MESSAGE = format('role %s does not exist', role),
+			HINT = 'Access can be granted to roles, not to PUBLIC.';
+	END IF;
+
+	names := CASE level
+		WHEN 'user' THEN ARRAY['lock_acquire', 'lock_try_acquire',
+			'lock_release', 'lock_try_release', 'lock_release_all',
+			'lock_extend', 'lock_try_extend', 'lock_extend_all',
+			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key']
+		WHEN 'monitor' THEN ARRAY['lock_status']
+		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release',
+			'lock_steal', 'lock_sweep', 'lock_grant_access',
+			'lock_revoke_access']
+	END;
+	IF names IS NULL THEN
+		RAISE invalid_parameter_value USING
+			MESSAGE = format('invalid access level: "%s"', level),
+			HINT = 'Levels are user, monitor and admin.';
+	END IF;
+
+	SELECT e.oid, n.nspname INTO STRICT extension, schema
+	FROM pg_catalog.pg_extension e
+		JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
+	WHERE e.extname = 'atomic_lock';
+
+	FOR routine IN
+		SELECT p.oid
+		FROM pg_catalog.pg_proc p
+			JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_proc'::regclass
+				AND d.objid = p.oid AND d.deptype = 'e'
+				AND d.refclassid = 'pg_catalog.pg_extension'::regclass
+				AND d.refobjid = extension
+		WHERE p.proname = ANY (names)
+			-- lock_status(key) is for users, lock_status() for monitors
+			AND (p.proname <> 'lock_status' OR (p.pronargs = 0) = (level = 'monitor'))
+	LOOP
+		EXECUTE CASE WHEN granting
+			THEN format('GRANT EXECUTE ON FUNCTION %s TO %s', routine, grantee)
+			ELSE format('REVOKE EXECUTE ON FUNCTION %s FROM %s', routine, grantee) END;
+	END LOOP;
+
+	IF level = 'admin' THEN
+		EXECUTE CASE WHEN granting
+			THEN format('GRANT SELECT ON TABLE %I.lock_audit TO %s', schema, grantee)
+			ELSE format('REVOKE SELECT ON TABLE %I.lock_audit FROM %s', schema, grantee) END;
+	END IF;
+
+	-- Others may rely on USAGE of the schema, so it is never revoked.
+	IF granting AND NOT has_schema_privilege(role, schema, 'USAGE') THEN
+		EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', schema, grantee);
+	END IF;
+END
+$$;
+
+COMMENT ON FUNCTION app_lock_change_access(regrole, text, boolean) IS
+'internal: what lock_grant_access and lock_revoke_access do';
+
+CREATE FUNCTION lock_grant_access(role regrole, level text)
+RETURNS void
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+	SELECT app_lock_change_access(role, level, true);
+END;
+
+COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
+'let "role" use the functions of a level: user (locking), monitor (lock_status of all keys), admin (force_release, lock_steal, lock_sweep, lock_audit, granting)';
+
+CREATE FUNCTION lock_revoke_access(role regrole, level text)
+RETURNS void
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+	SELECT app_lock_change_access(role, level, false);
+END;
+
+COMMENT ON FUNCTION lock_revoke_access(regrole, text) IS
+'take back what lock_grant_access gave for a level';
+
+------------------------------------------------------------------------------
+-- Nobody may do anything until lock_grant_access says so
+------------------------------------------------------------------------------
+
+REVOKE ALL ON FUNCTION
+	lock_acquire(text, interval, text, text, interval, text, jsonb, text),
+	lock_try_acquire(text, interval, text, text, interval, text, jsonb, text),
+	lock_release(text, text),
+	lock_try_release(text, text),
+	lock_release_all(text),
+	lock_extend(text, text, interval),
+	lock_try_extend(text, text, interval),
+	lock_extend_all(text, interval),
+	lock_is_held(text, text),
+	lock_holder(text),
+	lock_status(text),
+	lock_status(),
+	lock_key(text[]),
+	force_release(text, text),
+	lock_force_release(text, text),
+	lock_steal(text, text, text, interval, text),
+	lock_sweep(bigint),
+	app_lock_change_access(regrole, text, boolean),
+	lock_grant_access(regrole, text),
+	lock_revoke_access(regrole, text)
+FROM PUBLIC;

@@ -1,0 +1,128 @@
+/*-------------------------------------------------------------------------
+ *
+ * atomic_lock.c
+ *		Module start and settings.
+ *
+ * Model: the module works without shared_preload_libraries; a session that
+ * calls one of its functions loads it.  Everything that must be there in each
+ * session is registered here and nowhere else.
+ *
+ * Durations are real settings with milliseconds as their unit, so that both
+ * '500ms' and '30d' fit.
+ *
+ * IDENTIFICATION
+ *		src/atomic_lock.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "atomic_lock.h"
+#include "compat.h"
+#include "utils/guc.h"
+
+AL_MODULE_MAGIC("1.0.0");
+
+#define SECOND_MS	1000.0
+#define MINUTE_MS	(60 * SECOND_MS)
+#define HOUR_MS		(60 * MINUTE_MS)
+#define YEAR_MS		(365 * 24 * HOUR_MS)
+
+char	   *al_owner_setting = NULL;
+double		al_default_ttl_ms = 5 * MINUTE_MS;
+double		al_max_ttl_ms = 24 * HOUR_MS;
+double		al_max_wait_ms = 5 * MINUTE_MS;
+double		al_max_lifetime_ms = 0;
+double		al_lock_delay_ms = 0;
+double		al_released_retention_ms = HOUR_MS;
+int			al_on_reacquire = AL_REACQUIRE_EXTEND;
+int			al_acquire_durability = AL_ACQUIRE_FORCED;
+int			al_release_durability = AL_RELEASE_RELAXED;
+int			al_sweep_batch = 1000;
+int			al_max_claims = 1000;
+
+static const struct config_enum_entry on_reacquire_options[] = {
+	{"extend", AL_REACQUIRE_EXTEND, false},
+	{"error", AL_REACQUIRE_ERROR, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry acquire_durability_options[] = {
+	{"forced", AL_ACQUIRE_FORCED, false},
+	{"session", AL_ACQUIRE_SESSION, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry release_durability_options[] = {
+	{"relaxed", AL_RELEASE_RELAXED, false},
+	{"session", AL_RELEASE_SESSION, false},
+	{NULL, 0, false}
+};
+
+PGDLLEXPORT void _PG_init(void);
+
+static void
+define_duration(const char *name, const char *short_desc, const char *long_desc,
+				double *variable, double min, double max, GucContext context)
+{
+	DefineCustomRealVariable(name, short_desc, long_desc, variable, *variable,
+							 min, max, context, GUC_UNIT_MS, NULL, NULL, NULL);
+}
+
+void
+_PG_init(void)
+{
+	DefineCustomStringVariable("atomic_lock.owner",
+							   "Owner of locks where a function is given none.",
+							   "It proves the ownership of leases; set it per session or transaction.",
+							   &al_owner_setting, "", PGC_USERSET, 0,
+							   al_owner_check_hook, NULL, NULL);
+	define_duration("atomic_lock.default_ttl",
+					"Length of a lease that is acquired without a ttl.", NULL,
+					&al_default_ttl_ms, 1, 100 * YEAR_MS, PGC_USERSET);
+	define_duration("atomic_lock.max_ttl",
+					"Longest ttl that may be asked for.", NULL,
+					&al_max_ttl_ms, 1, 100 * YEAR_MS, PGC_SUSET);
+	define_duration("atomic_lock.max_wait",
+					"Longest wait that may be asked for.", NULL,
+					&al_max_wait_ms, 0, YEAR_MS, PGC_SUSET);
+	define_duration("atomic_lock.max_lifetime",
+					"Longest life of a lease with all its extensions.",
+					"0 means no limit.",
+					&al_max_lifetime_ms, 0, 100 * YEAR_MS, PGC_SUSET);
+	define_duration("atomic_lock.lock_delay",
+					"How long a key stays closed after its lease ran out.",
+					"A lease that was released leaves its key open at once.",
+					&al_lock_delay_ms, 0, YEAR_MS, PGC_SUSET);
+	define_duration("atomic_lock.released_retention",
+					"How long a released key is remembered.",
+					"Until it is swept, releasing it again is told from releasing what was never held.",
+					&al_released_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP);
+	DefineCustomEnumVariable("atomic_lock.on_reacquire",
+							 "What acquiring a lock does that the owner holds already.",
+							 NULL, &al_on_reacquire, AL_REACQUIRE_EXTEND,
+							 on_reacquire_options, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("atomic_lock.acquire_durability",
+							 "How durable the commit of a grant or extension is.",
+							 "\"forced\" raises synchronous_commit to \"on\" where it is weaker; \"session\" follows it.",
+							 &al_acquire_durability, AL_ACQUIRE_FORCED,
+							 acquire_durability_options, PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("atomic_lock.release_durability",
+							 "How durable a commit is that did nothing but release.",
+							 "\"relaxed\" does not wait for the flush; \"session\" follows synchronous_commit.",
+							 &al_release_durability, AL_RELEASE_RELAXED,
+							 release_durability_options, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("atomic_lock.sweep_batch",
+							"Rows that a sweep removes per transaction.",
+							NULL, &al_sweep_batch, 1000, 1, 1000000,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("atomic_lock.max_claims_per_transaction",
+							"Keys that one transaction may touch.",
+							"Each takes a place in the lock table, see max_locks_per_transaction.",
+							&al_max_claims, 1000, 1, INT_MAX,
+							PGC_SUSET, 0, NULL, NULL, NULL);
+	MarkGUCPrefixReserved("atomic_lock");
+
+	al_catalog_init();
+	al_xact_init();
+}

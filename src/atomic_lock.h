@@ -1,0 +1,157 @@
+/*-------------------------------------------------------------------------
+ *
+ * atomic_lock.h
+ *		Types, settings and prototypes, grouped by source file.
+ *
+ * Words, the same in SQL, C and documentation: a lock is a key held by one or
+ * more owners; a lease is a holding with an expiry; an owner is the text that
+ * proves a holding; a holder is a label for people; a fencing token is a
+ * number that rises with every grant of a key; a claim is what an unfinished
+ * transaction has on a key.
+ *
+ * All durations are in microseconds.
+ *
+ * IDENTIFICATION
+ *		src/atomic_lock.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ATOMIC_LOCK_H
+#define ATOMIC_LOCK_H
+
+#include "datatype/timestamp.h"
+#include "fmgr.h"
+#include "storage/lock.h"
+#include "utils/guc.h"
+#include "utils/relcache.h"
+
+#define AL_MAX_KEY_BYTES	1024
+#define AL_MAX_OWNER_BYTES	255
+#define AL_MAX_HOLDER_BYTES 255
+#define AL_MAX_META_BYTES	8192
+#define AL_MAX_REASON_BYTES 1024
+#define AL_MIN_TTL			INT64CONST(1000)
+
+/* Bytes that are not terminated, such as those of a text datum */
+typedef struct AlString
+{
+	const char *data;
+	int			len;
+} AlString;
+
+typedef struct AlKey
+{
+	AlString	name;
+	uint64		hash;			/* what claims are taken on */
+} AlKey;
+
+typedef struct AlOwner
+{
+	AlString	name;
+	bool		generated;		/* made for this grant, known to nobody else */
+	int32		hash;			/* what app_lock.owner_hash holds */
+} AlOwner;
+
+typedef enum AlReacquire
+{
+	AL_REACQUIRE_EXTEND,
+	AL_REACQUIRE_ERROR
+} AlReacquire;
+
+typedef enum AlAcquireDurability
+{
+	AL_ACQUIRE_FORCED,
+	AL_ACQUIRE_SESSION
+} AlAcquireDurability;
+
+typedef enum AlReleaseDurability
+{
+	AL_RELEASE_RELAXED,
+	AL_RELEASE_SESSION
+} AlReleaseDurability;
+
+/* atomic_lock.c */
+extern char *al_owner_setting;
+extern double al_default_ttl_ms;
+extern double al_max_ttl_ms;
+extern double al_max_wait_ms;
+extern double al_max_lifetime_ms;
+extern double al_lock_delay_ms;
+extern double al_released_retention_ms;
+extern int	al_on_reacquire;
+extern int	al_acquire_durability;
+extern int	al_release_durability;
+extern int	al_sweep_batch;
+extern int	al_max_claims;
+
+#define AL_MS_TO_US(ms) ((int64) ((ms) * 1000.0))
+
+/* lock_key.c */
+extern AlString al_string(text *datum);
+extern bool al_string_equal(AlString a, AlString b);
+extern text *al_string_text(AlString string);
+extern char *al_display(AlString string);
+extern void al_key_init(AlKey *key, AlString name);
+extern void al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key);
+extern void al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
+extern void al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno,
+								AlOwner *owner);
+extern bool al_owner_looks_generated(AlString owner);
+extern bool al_owner_is_setting(AlString owner);
+extern int64 al_ttl_arg(FunctionCallInfo fcinfo, int argno);
+extern int64 al_wait_arg(FunctionCallInfo fcinfo, int argno);
+extern text *al_mode_arg(FunctionCallInfo fcinfo, int argno);
+extern void al_lifetime_arg(FunctionCallInfo fcinfo, int argno);
+extern text *al_holder_arg(FunctionCallInfo fcinfo, int argno);
+extern text *al_holder_default(void);
+extern text *al_reason_arg(FunctionCallInfo fcinfo, int argno);
+extern struct varlena *al_meta_arg(FunctionCallInfo fcinfo, int argno);
+extern bool al_owner_check_hook(char **newval, void **extra, GucSource source);
+
+/* lock_catalog.c */
+extern void al_catalog_init(void);
+extern Relation al_open_app_lock(LOCKMODE lockmode);
+extern Relation al_open_for_writing(const char *function);
+extern Relation al_open_fence(LOCKMODE lockmode);
+extern Relation al_open_epoch(LOCKMODE lockmode);
+extern Relation al_open_audit(LOCKMODE lockmode);
+extern bool al_is_admin(void);
+
+/* lock_claim.c */
+
+/*
+ * What a claim is for.  The modes of the lock manager give what meets what;
+ * see lock_claim.c.
+ */
+typedef enum AlClaimMode
+{
+	AL_CLAIM_EXTEND = ShareRowExclusiveLock,
+	AL_CLAIM_TAKE = AccessExclusiveLock
+} AlClaimMode;
+
+typedef struct AlClaim
+{
+	uint64		hash;
+	AlClaimMode mode;
+	bool		counted;		/* first of this key and mode in the transaction */
+} AlClaim;
+
+extern void al_claim(AlClaim *claim, const AlKey *key, AlClaimMode mode);
+extern bool al_claim_try(AlClaim *claim, const AlKey *key, AlClaimMode mode);
+extern void al_claim_drop(const AlClaim *claim);
+extern int	al_claim_rival(const AlKey *key);
+extern bool al_claim_epoch_try(void);
+
+/* lock_fence.c */
+extern void al_fence_forget_epoch(void);
+extern int64 al_fence_next(void);
+
+/* lock_xact.c */
+extern void al_xact_init(void);
+extern void al_xact_claimed(void);
+extern void al_xact_unclaimed(void);
+extern void al_xact_granted(void);
+extern void al_xact_before_release(void);
+extern void al_xact_released(void);
+
+#endif							/* ATOMIC_LOCK_H */

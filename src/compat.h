@@ -1,0 +1,91 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *		What differs between PostgreSQL 15 and 18, and nothing else.
+ *
+ * Every version switch of the tree is here.
+ *
+ * IDENTIFICATION
+ *		src/compat.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ATOMIC_LOCK_COMPAT_H
+#define ATOMIC_LOCK_COMPAT_H
+
+#if PG_VERSION_NUM < 150000
+#error "atomic_lock needs PostgreSQL 15 or later"
+#endif
+
+#include "access/heapam.h"
+#include "miscadmin.h"
+#include "replication/syncrep.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "storage/sinvaladt.h"
+#include "utils/acl.h"
+#include "utils/rel.h"
+
+#if PG_VERSION_NUM >= 160000
+#include "catalog/pg_proc.h"
+#include "utils/guc_hooks.h"
+#include "varatt.h"
+#endif
+
+#ifdef PG_MODULE_MAGIC_EXT
+#define AL_MODULE_MAGIC(version) \
+	PG_MODULE_MAGIC_EXT(.name = "atomic_lock", .version = version)
+#else
+#define AL_MODULE_MAGIC(version) PG_MODULE_MAGIC
+#endif
+
+/*
+ * Update a heap tuple in place of simple_heap_update(); returns whether index
+ * entries have to be made for the new version.
+ */
+static inline bool
+al_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple)
+{
+#if PG_VERSION_NUM >= 160000
+	TU_UpdateIndexes update_indexes;
+
+	simple_heap_update(rel, tid, tuple, &update_indexes);
+	return update_indexes != TU_None;
+#else
+	simple_heap_update(rel, tid, tuple);
+	return !HeapTupleIsHeapOnly(tuple);
+#endif
+}
+
+/* May the role execute the function? */
+static inline bool
+al_may_execute(Oid function, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_aclcheck(ProcedureRelationId, function, role,
+						   ACL_EXECUTE) == ACLCHECK_OK;
+#else
+	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#endif
+}
+
+/* Process that runs a transaction, 0 if none does (it is prepared, or over) */
+static inline int
+al_vxid_pid(VirtualTransactionId vxid)
+{
+	PGPROC	   *proc;
+
+#if PG_VERSION_NUM >= 170000
+	if (vxid.procNumber == INVALID_PROC_NUMBER)
+		return 0;
+	proc = ProcNumberGetProc(vxid.procNumber);
+#else
+	if (vxid.backendId == InvalidBackendId)
+		return 0;
+	proc = BackendIdGetProc(vxid.backendId);
+#endif
+	return proc ? proc->pid : 0;
+}
+
+#endif							/* ATOMIC_LOCK_COMPAT_H */

@@ -1,0 +1,24 @@
+/*-------------------------------------------------------------------------
+ *
+ * errors.h
+ *		SQLSTATEs of atomic_lock.
+ *
+ * Class LK is ours.  Where PostgreSQL has a condition that fits (55P03,
+ * 40P01, 22023, 54000 ...) that one is used.
+ *
+ * IDENTIFICATION
+ *		src/errors.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ATOMIC_LOCK_ERRORS_H
+#define ATOMIC_LOCK_ERRORS_H
+
+#define ERRCODE_LOCK_NOT_FOUND				MAKE_SQLSTATE('L','K','0','0','2')
+#define ERRCODE_LOCK_OWNERSHIP_MISMATCH		MAKE_SQLSTATE('L','K','0','0','3')
+#define ERRCODE_LOCK_ALREADY_RELEASED		MAKE_SQLSTATE('L','K','0','0','4')
+#define ERRCODE_LOCK_EXPIRED				MAKE_SQLSTATE('L','K','0','0','5')
+#define ERRCODE_LOCK_DOUBLE_ACQUIRE			MAKE_SQLSTATE('L','K','0','0','7')
+#define ERRCODE_LOCK_LIFETIME_EXCEEDED		MAKE_SQLSTATE('L','K','0','0','8')
+
+#endif							/* ATOMIC_LOCK_ERRORS_H */

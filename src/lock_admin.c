@@ -1,0 +1,158 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_admin.c
+ *		Functions for DBAs and schedules: force, steal, sweep, and the audit.
+ *
+ * Model: a forced end of a lease leaves a row in lock_audit, in the same
+ * transaction, and a line in the server log, which stays when the transaction
+ * rolls back.  Both say which key, who had it, who ended it and why; the
+ * former owner appears in the audit as a digest only, and nowhere else.  The
+ * row is written as those of app_lock are, below the executor, so that a
+ * trigger on lock_audit cannot run with the privileges of a DBA.
+ *
+ * Locking rules: those of the verbs in lock_lease.c; lock_audit is only ever
+ * inserted into.
+ *
+ * IDENTIFICATION
+ *		src/lock_admin.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "compat.h"
+#include "lock_lease.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_force_release);
+PG_FUNCTION_INFO_V1(atomic_lock_steal);
+PG_FUNCTION_INFO_V1(atomic_lock_sweep);
+
+/* SHA-256 of an owner, in hex */
+static Datum
+owner_digest(text *owner)
+{
+	return DirectFunctionCall2(binary_encode,
+							   DirectFunctionCall1(sha256_bytea, PointerGetDatum(owner)),
+							   CStringGetTextDatum("hex"));
+}
+
+static Datum
+role_name(Oid role)
+{
+	return DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)));
+}
+
+/* Record that somebody ended a holding, if there was one, by force */
+static void
+audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason)
+{
+	Relation	rel = al_open_audit(RowExclusiveLock);
+	bool		was_held = ItemPointerIsValid(&ended->tid);
+	Datum		values[Natts_lock_audit] = {0};
+	bool		nulls[Natts_lock_audit] = {0};
+
+	LOCAL_FCINFO(client_addr, 0);
+
+#define VALUE(column) values[Anum_lock_audit_##column - 1]
+#define IS_NULL(column) nulls[Anum_lock_audit_##column - 1]
+
+	VALUE(at) = TimestampTzGetDatum(GetCurrentTimestamp());
+	VALUE(action) = CStringGetTextDatum(action);
+	VALUE(key) = PointerGetDatum(al_string_text(key->name));
+	if (was_held)
+	{
+		VALUE(previous_holder) = PointerGetDatum(ended->holder);
+		VALUE(previous_owner_digest) = owner_digest(ended->owner);
+		VALUE(fencing_token) = Int64GetDatum(ended->fencing_token);
+	}
+	else
+		IS_NULL(previous_holder) = IS_NULL(previous_owner_digest) =
+			IS_NULL(fencing_token) = true;
+	VALUE(session_role) = role_name(GetSessionUserId());
+	VALUE(acting_role) = role_name(GetUserId());
+	InitFunctionCallInfoData(*client_addr, NULL, 0, InvalidOid, NULL, NULL);
+	VALUE(client_addr) = inet_client_addr(client_addr);
+	IS_NULL(client_addr) = client_addr->isnull;
+	VALUE(reason) = PointerGetDatum(reason);
+
+	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values, nulls));
+	CommandCounterIncrement();
+	table_close(rel, NoLock);
+
+	ereport(LOG,
+			(errmsg("%s of lock \"%s\" by role \"%s\": %s", action,
+					al_display(key->name), GetUserNameFromId(GetUserId(), false),
+					al_display(al_string(reason))),
+			 was_held ? errdetail("It was held by %s, with fencing token %lld.",
+								  al_display(al_string(ended->holder)),
+								  (long long) ended->fencing_token) : 0));
+}
+
+/* force_release(key, reason), also lock_force_release: true, or LK002 */
+Datum
+atomic_lock_force_release(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("force_release()");
+	AlKey		key;
+	text	   *reason;
+	AlHolding	ended;
+
+	al_key_arg(fcinfo, 0, &key);
+	reason = al_reason_arg(fcinfo, 1);
+	if (!al_lease_end(rel, &key, &ended))
+		al_raise_not_found(&key);
+	audit("force_release", &key, &ended, reason);
+	table_close(rel, NoLock);
+	PG_RETURN_BOOL(true);
+}
+
+/* lock_steal(key, new_owner, reason, ttl, holder): the new lease */
+Datum
+atomic_lock_steal(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_steal()");
+	AlAcquire	request;
+	text	   *reason;
+	AlHolding	ended;
+	AlResult	result;
+
+	al_key_arg(fcinfo, 0, &request.key);
+	al_owner_arg(fcinfo, 1, &request.owner);
+	reason = al_reason_arg(fcinfo, 2);
+	request.ttl = al_new_ttl_arg(fcinfo, 3);
+	request.holder = al_holder_arg(fcinfo, 4);
+	request.mode = cstring_to_text("exclusive");
+	request.meta = NULL;
+
+	al_lease_steal(rel, &request, &ended, &result);
+	audit("lock_steal", &request.key, &ended, reason);
+	table_close(rel, NoLock);
+	return al_grant_datum(fcinfo, &request.key, &request.owner, &result);
+}
+
+/* lock_sweep(max_rows): how many rows were removed */
+Datum
+atomic_lock_sweep(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_sweep()");
+	int64		max_rows = al_sweep_batch;
+	int64		removed;
+
+	if (!PG_ARGISNULL(0))
+		max_rows = PG_GETARG_INT64(0);
+	if (max_rows < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_rows must be at least 1")));
+
+	removed = al_lease_sweep(rel, Min(max_rows, al_max_claims), GetCurrentTimestamp());
+	table_close(rel, removed > 0 ? NoLock : RowExclusiveLock);
+	PG_RETURN_INT64(removed);
+}

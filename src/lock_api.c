@@ -1,0 +1,387 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_api.c
+ *		SQL-callable functions for applications: check, call, answer.
+ *
+ * Model: each function checks its arguments, opens app_lock, calls one verb
+ * of lock_lease.c and turns the outcome into an answer, or into the error
+ * that lock_report.c has for it.  No function here is strict: a NULL that
+ * means nothing raises 22004, rather than a NULL that a caller takes for
+ * "false".
+ *
+ * Locking rules: app_lock is opened with RowExclusiveLock, given back at once
+ * where nothing was written, and kept until commit otherwise.
+ *
+ * IDENTIFICATION
+ *		src/lock_api.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "compat.h"
+#include "funcapi.h"
+#include "lock_lease.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "lib/stringinfo.h"
+#include "catalog/pg_type_d.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_acquire);
+PG_FUNCTION_INFO_V1(atomic_lock_try_acquire);
+PG_FUNCTION_INFO_V1(atomic_lock_release);
+PG_FUNCTION_INFO_V1(atomic_lock_try_release);
+PG_FUNCTION_INFO_V1(atomic_lock_release_all);
+PG_FUNCTION_INFO_V1(atomic_lock_extend);
+PG_FUNCTION_INFO_V1(atomic_lock_try_extend);
+PG_FUNCTION_INFO_V1(atomic_lock_extend_all);
+PG_FUNCTION_INFO_V1(atomic_lock_key);
+
+/*
+ * The ttl of a new lease: the argument, or atomic_lock.default_ttl.  Raises
+ * 22023 where it is longer than the settings allow.
+ */
+int64
+al_new_ttl_arg(FunctionCallInfo fcinfo, int argno)
+{
+	int64		ttl = al_ttl_arg(fcinfo, argno);
+
+	if (ttl == 0)
+	{
+		ttl = AL_MS_TO_US(al_default_ttl_ms);
+		if (ttl > AL_MS_TO_US(al_max_ttl_ms))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("atomic_lock.default_ttl must not be longer than atomic_lock.max_ttl"),
+					 errhint("Pass a ttl, or change one of the settings.")));
+	}
+	if (al_max_lifetime_ms > 0 && ttl > AL_MS_TO_US(al_max_lifetime_ms))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl must not be longer than atomic_lock.max_lifetime (%s)",
+						GetConfigOptionByName("atomic_lock.max_lifetime", NULL, false))));
+	return ttl;
+}
+
+static void
+close_app_lock(Relation rel, bool wrote)
+{
+	table_close(rel, wrote ? NoLock : RowExclusiveLock);
+}
+
+static Datum
+interval_datum(int64 microseconds)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = microseconds;
+	return IntervalPGetDatum(interval);
+}
+
+/*
+ * A lock_grant: the new lease, or who has the key.  "owner" is shown only
+ * where the lease is that owner's.
+ */
+Datum
+al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key, const AlOwner *owner,
+			   const AlResult *result)
+{
+	enum
+	{
+		ACQUIRED, STATUS, KEY, MODE, OWNER, FENCING_TOKEN, ACQUIRED_AT,
+		EXPIRES_AT, WAITED, HOLDER, COLUMNS
+	};
+	const AlHolding *holding = &result->holding;
+	TupleDesc	desc;
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS] = {0};
+	bool		acquired = result->outcome == AL_ACQUIRED ||
+		result->outcome == AL_REACQUIRED;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
+		desc->natts != COLUMNS)
+		elog(ERROR, "return type must be lock_grant");
+
+	values[ACQUIRED] = BoolGetDatum(acquired);
+	values[STATUS] = CStringGetTextDatum(result->outcome == AL_ACQUIRED ? "acquired" :
+										 acquired ? "reacquired" : "held");
+	values[KEY] = PointerGetDatum(al_string_text(key->name));
+	if (acquired)
+	{
+		values[OWNER] = PointerGetDatum(al_string_text(owner->name));
+		values[FENCING_TOKEN] = Int64GetDatum(holding->fencing_token);
+	}
+	else
+		nulls[OWNER] = nulls[FENCING_TOKEN] = true;
+
+	/* Of an unfinished transaction's lease there is nothing to tell. */
+	if (result->outcome != AL_CLAIMED)
+	{
+		values[MODE] = PointerGetDatum(holding->mode);
+		values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
+		values[EXPIRES_AT] = TimestampTzGetDatum(holding->expires_at);
+		values[HOLDER] = PointerGetDatum(holding->holder);
+	}
+	else
+		nulls[MODE] = nulls[ACQUIRED_AT] = nulls[EXPIRES_AT] = nulls[HOLDER] = true;
+	values[WAITED] = interval_datum(0);
+
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+/*
+ * lock_acquire and lock_try_acquire
+ *		(key, ttl, owner, mode, wait, holder, meta, lifetime)
+ */
+static Datum
+acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
+{
+	AlAcquire	request;
+	AlResult	result;
+	Relation	rel = al_open_for_writing(function);
+	bool		acquired;
+
+	al_key_arg(fcinfo, 0, &request.key);
+	request.ttl = al_new_ttl_arg(fcinfo, 1);
+	al_owner_arg_or_new(fcinfo, 2, &request.owner);
+	request.mode = al_mode_arg(fcinfo, 3);
+	if (al_wait_arg(fcinfo, 4) > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("waiting for a lock is not supported by this version of atomic_lock"),
+				 errhint("Leave out \"wait\", and retry when the lock is held.")));
+	request.holder = al_holder_arg(fcinfo, 5);
+	request.meta = al_meta_arg(fcinfo, 6);
+	al_lifetime_arg(fcinfo, 7);
+
+	al_lease_acquire(rel, &request, &result);
+	acquired = result.outcome == AL_ACQUIRED || result.outcome == AL_REACQUIRED;
+	if (!acquired && raise)
+		al_raise(&request.key, &result);
+	close_app_lock(rel, acquired);
+	return al_grant_datum(fcinfo, &request.key, &request.owner, &result);
+}
+
+Datum
+atomic_lock_acquire(PG_FUNCTION_ARGS)
+{
+	return acquire(fcinfo, "lock_acquire()", true);
+}
+
+Datum
+atomic_lock_try_acquire(PG_FUNCTION_ARGS)
+{
+	return acquire(fcinfo, "lock_try_acquire()", false);
+}
+
+/* lock_release(key, owner): true, or raises */
+Datum
+atomic_lock_release(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_release()");
+	AlKey		key;
+	AlOwner		owner;
+	AlResult	result;
+
+	al_key_arg(fcinfo, 0, &key);
+	al_owner_arg(fcinfo, 1, &owner);
+	al_lease_release(rel, &key, &owner, &result);
+	if (result.outcome != AL_RELEASED)
+		al_raise(&key, &result);
+	close_app_lock(rel, true);
+	PG_RETURN_BOOL(true);
+}
+
+/* lock_try_release(key, owner): what became of it, in a word */
+Datum
+atomic_lock_try_release(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_try_release()");
+	AlKey		key;
+	AlOwner		owner;
+	AlResult	result;
+	const char *word = NULL;
+
+	al_key_arg(fcinfo, 0, &key);
+	al_owner_arg(fcinfo, 1, &owner);
+	al_lease_release(rel, &key, &owner, &result);
+	close_app_lock(rel, result.outcome == AL_RELEASED);
+
+	switch (result.outcome)
+	{
+		case AL_RELEASED:
+			word = "released";
+			break;
+		case AL_NOT_FOUND:
+			word = "not_found";
+			break;
+		case AL_NOT_OWNER:
+			word = "not_owner";
+			break;
+		case AL_ALREADY_RELEASED:
+			word = "already_released";
+			break;
+		case AL_EXPIRED:
+			word = "expired";
+			break;
+		default:
+			al_raise(&key, &result);
+	}
+	PG_RETURN_TEXT_P(cstring_to_text(word));
+}
+
+static Datum
+extend(FunctionCallInfo fcinfo, const char *function, bool raise)
+{
+	Relation	rel = al_open_for_writing(function);
+	AlKey		key;
+	AlOwner		owner;
+	int64		ttl;
+	AlResult	result;
+
+	al_key_arg(fcinfo, 0, &key);
+	al_owner_arg(fcinfo, 1, &owner);
+	ttl = al_ttl_arg(fcinfo, 2);
+	al_lease_extend(rel, &key, &owner, ttl, &result);
+	if (result.outcome != AL_EXTENDED)
+	{
+		if (raise)
+			al_raise(&key, &result);
+		close_app_lock(rel, false);
+		PG_RETURN_NULL();
+	}
+	close_app_lock(rel, true);
+	PG_RETURN_TIMESTAMPTZ(result.holding.expires_at);
+}
+
+/* lock_extend(key, owner, ttl): the new expiry, or raises */
+Datum
+atomic_lock_extend(PG_FUNCTION_ARGS)
+{
+	return extend(fcinfo, "lock_extend()", true);
+}
+
+/* lock_try_extend(key, owner, ttl): the new expiry, or NULL */
+Datum
+atomic_lock_try_extend(PG_FUNCTION_ARGS)
+{
+	return extend(fcinfo, "lock_try_extend()", false);
+}
+
+static int
+compare_keys(const ListCell *a, const ListCell *b)
+{
+	const AlString *x = &((AlKey *) lfirst(a))->name;
+	const AlString *y = &((AlKey *) lfirst(b))->name;
+	int			order = memcmp(x->data, y->data, Min(x->len, y->len));
+
+	return order != 0 ? order : x->len - y->len;
+}
+
+/*
+ * Release or extend every live lease of an owner, and return how many.  Keys
+ * are taken in their order, so that two such calls cannot deadlock.
+ */
+static int64
+for_all_of_owner(Relation rel, const AlOwner *owner, bool release, int64 ttl)
+{
+	List	   *keys = al_table_find_by_owner(rel, owner);
+	ListCell   *cell;
+	int64		count = 0;
+
+	list_sort(keys, compare_keys);
+	foreach(cell, keys)
+	{
+		AlResult	result;
+
+		CHECK_FOR_INTERRUPTS();
+		if (release)
+			al_lease_release(rel, lfirst(cell), owner, &result);
+		else
+			al_lease_extend(rel, lfirst(cell), owner, ttl, &result);
+		if (result.outcome == (release ? AL_RELEASED : AL_EXTENDED))
+			count++;
+	}
+	return count;
+}
+
+/* lock_release_all(owner): how many leases were released */
+Datum
+atomic_lock_release_all(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_release_all()");
+	AlOwner		owner;
+	int64		count;
+
+	al_owner_arg(fcinfo, 0, &owner);
+	count = for_all_of_owner(rel, &owner, true, 0);
+	close_app_lock(rel, count > 0);
+	PG_RETURN_INT64(count);
+}
+
+/* lock_extend_all(owner, ttl): how many leases were extended */
+Datum
+atomic_lock_extend_all(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_extend_all()");
+	AlOwner		owner;
+	int64		ttl;
+	int64		count;
+
+	al_owner_arg(fcinfo, 0, &owner);
+	ttl = al_ttl_arg(fcinfo, 1);
+	count = for_all_of_owner(rel, &owner, false, ttl);
+	close_app_lock(rel, count > 0);
+	PG_RETURN_INT64(count);
+}
+
+/* lock_key(VARIADIC parts): the parts joined by ":", unambiguously */
+Datum
+atomic_lock_key(PG_FUNCTION_ARGS)
+{
+	ArrayType  *parts;
+	ArrayIterator iterator;
+	StringInfoData key;
+	Datum		part;
+	bool		is_null;
+	bool		first = true;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("parts of a lock key must not be null")));
+	parts = PG_GETARG_ARRAYTYPE_P(0);
+	if (ARR_NDIM(parts) != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("a lock key needs a one-dimensional array of at least one part")));
+
+	initStringInfo(&key);
+	iterator = array_create_iterator(parts, 0, NULL);
+	while (array_iterate(iterator, &part, &is_null))
+	{
+		AlString	string;
+
+		if (is_null)
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("parts of a lock key must not be null")));
+		if (!first)
+			appendStringInfoChar(&key, ':');
+		first = false;
+
+		/* Server encodings are safe here: neither byte is part of another. */
+		string = al_string(DatumGetTextPP(part));
+		for (int i = 0; i < string.len; i++)
+		{
+			if (string.data[i] == ':' || string.data[i] == '\\')
+				appendStringInfoChar(&key, '\\');
+			appendStringInfoChar(&key, string.data[i]);
+		}
+	}
+	array_free_iterator(iterator);
+	PG_RETURN_TEXT_P(cstring_to_text_with_len(key.data, key.len));
+}

@@ -1,0 +1,133 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_claim.c
+ *		Claims: what an unfinished transaction has on a key.
+ *
+ * Model: a claim is a heavyweight lock that lasts until its transaction ends,
+ * on the 64-bit hash of the key.  Whoever changes a holding has a claim on
+ * its key first, so that nobody else can be changing it, and keeps it until
+ * the change is visible to all or undone.  Two keys with one hash share their
+ * claims, never their holdings.
+ *
+ * The tag is an advisory lock's, with a class of our own in the field that
+ * pg_locks shows as objsubid: 1 and 2 are the application's advisory locks,
+ * which therefore never meet ours.  Deadlock detection, lock_timeout,
+ * pg_locks and pg_blocking_pids() work as for any lock.
+ *
+ *		act										mode				meets
+ *		acquire, release, force, steal, sweep	AccessExclusive		nothing
+ *		extend									ShareRowExclusive	nothing of these
+ *
+ * AccessShare is left for what must keep a lease where it is while it may
+ * still be extended, RowExclusive for shared holdings, which must not meet
+ * an extension: until that commits they would judge the old expiry.
+ *
+ * Locking rules: acquire and sweep try, the others wait.  A claim under
+ * which nothing was written is dropped, so that a refused call keeps nobody
+ * out.  No claim is taken while a buffer or LWLock is held.
+ *
+ * IDENTIFICATION
+ *		src/lock_claim.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "atomic_lock.h"
+#include "compat.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+
+#define CLAIM_CLASS_KEY		1706
+#define CLAIM_CLASS_EPOCH	1707
+
+static void
+claim_tag(LOCKTAG *tag, uint64 hash, uint16 class)
+{
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (hash >> 32),
+						 (uint32) hash, class);
+}
+
+static bool
+claim_internal(AlClaim *claim, const AlKey *key, AlClaimMode mode, bool wait)
+{
+	LOCKTAG		tag;
+	LockAcquireResult result;
+
+	claim_tag(&tag, key->hash, CLAIM_CLASS_KEY);
+	result = LockAcquire(&tag, mode, false, !wait);
+	if (result == LOCKACQUIRE_NOT_AVAIL)
+		return false;
+
+	claim->hash = key->hash;
+	claim->mode = mode;
+	claim->counted = result == LOCKACQUIRE_OK;
+	if (claim->counted)
+		al_xact_claimed();
+	return true;
+}
+
+/*
+ * Claim a key until the transaction ends, waiting for unfinished transactions
+ * that have it.  Raises what any lock wait can: 55P03 after lock_timeout,
+ * 40P01, 57014; 54000 beyond atomic_lock.max_claims_per_transaction.
+ */
+void
+al_claim(AlClaim *claim, const AlKey *key, AlClaimMode mode)
+{
+	(void) claim_internal(claim, key, mode, true);
+}
+
+/* The same without waiting: false where an unfinished transaction has the key */
+bool
+al_claim_try(AlClaim *claim, const AlKey *key, AlClaimMode mode)
+{
+	return claim_internal(claim, key, mode, false);
+}
+
+/*
+ * Give a claim back under which nothing was written.  What the transaction
+ * had claimed before stays.
+ */
+void
+al_claim_drop(const AlClaim *claim)
+{
+	LOCKTAG		tag;
+
+	claim_tag(&tag, claim->hash, CLAIM_CLASS_KEY);
+	LockRelease(&tag, claim->mode, false);
+	if (claim->counted)
+		al_xact_unclaimed();
+}
+
+/*
+ * Process of an unfinished transaction that has the key, for messages.
+ * 0: a prepared transaction has it, or nobody any more.
+ */
+int
+al_claim_rival(const AlKey *key)
+{
+	LOCKTAG		tag;
+	VirtualTransactionId *rivals;
+	int			pid = 0;
+
+	claim_tag(&tag, key->hash, CLAIM_CLASS_KEY);
+	rivals = GetLockConflicts(&tag, AccessExclusiveLock, NULL);
+	for (; pid == 0 && VirtualTransactionIdIsValid(*rivals); rivals++)
+		pid = al_vxid_pid(*rivals);
+	return pid;
+}
+
+/*
+ * Claim the right to write app_lock_epoch, until the transaction ends.  False
+ * where another transaction is writing it.
+ */
+bool
+al_claim_epoch_try(void)
+{
+	LOCKTAG		tag;
+
+	claim_tag(&tag, 0, CLAIM_CLASS_EPOCH);
+	return LockAcquire(&tag, AccessExclusiveLock, false, true) !=
+		LOCKACQUIRE_NOT_AVAIL;
+}

@@ -1,0 +1,426 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_key.c
+ *		Checks of what callers hand in: keys, owners, labels, durations.
+ *
+ * Model: a function here takes an argument by number and answers a value that
+ * the rest of the code can rely on, or raises.  Keys, owners and labels are
+ * bytes: no case folding, no normalization, no collation.  An owner is a
+ * secret, so no message made here contains one.
+ *
+ * A generated owner is a UUID v4 whose last 16 bits are a checksum of the
+ * others.  It leaves 106 random bits, and lets lock_release_all() tell an
+ * owner that may have leases outside of app_lock_owner_idx, which only holds
+ * owners that applications named.
+ *
+ * Locking: none.
+ *
+ * IDENTIFICATION
+ *		src/lock_key.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "atomic_lock.h"
+#include "common/hashfn.h"
+#include "common/int.h"
+#include "compat.h"
+#include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/jsonb.h"
+#include "utils/timestamp.h"
+
+#define UUID_BYTES	16
+#define UUID_CHARS	36
+#define SEED_KEY	UINT64CONST(0x61746f6d69636b79)
+#define SEED_OWNER	UINT64CONST(0x61746f6d69636f77)
+
+/* The bytes of a detoasted text datum, which must outlive the result */
+AlString
+al_string(text *datum)
+{
+	AlString	string;
+
+	string.data = VARDATA_ANY(datum);
+	string.len = VARSIZE_ANY_EXHDR(datum);
+	return string;
+}
+
+bool
+al_string_equal(AlString a, AlString b)
+{
+	return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
+}
+
+text *
+al_string_text(AlString string)
+{
+	return cstring_to_text_with_len(string.data, string.len);
+}
+
+/*
+ * A key or label as messages show it: control characters, which could forge
+ * lines in a log or move the cursor of a terminal, become \xNN.
+ */
+char *
+al_display(AlString string)
+{
+	StringInfoData buf;
+	bool		utf8 = GetDatabaseEncoding() == PG_UTF8;
+
+	initStringInfo(&buf);
+	for (int i = 0; i < string.len; i++)
+	{
+		unsigned char c = string.data[i];
+
+		if (c < 0x20 || c == 0x7f)
+			appendStringInfo(&buf, "\\x%02x", c);
+		else if (utf8 && c == 0xc2 && i + 1 < string.len &&
+				 (unsigned char) string.data[i + 1] < 0xa0)
+			appendStringInfo(&buf, "\\x%02x", (unsigned char) string.data[++i]);
+		else
+			appendStringInfoChar(&buf, c);
+	}
+	return buf.data;
+}
+
+/*
+ * Fetch a text argument of min to max bytes.  "what" names it in messages.
+ */
+static AlString
+checked_text(FunctionCallInfo fcinfo, int argno, const char *what, int min, int max)
+{
+	AlString	string = al_string(PG_GETARG_TEXT_PP(argno));
+
+	if (string.len < min || string.len > max)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be %d to %d bytes long", what, min, max),
+				 errdetail("It has %d bytes.", string.len)));
+	return string;
+}
+
+static void
+raise_null(const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("%s must not be null", what)));
+}
+
+void
+al_key_init(AlKey *key, AlString name)
+{
+	key->name = name;
+	key->hash = DatumGetUInt64(hash_any_extended((const unsigned char *) name.data,
+												 name.len, SEED_KEY));
+}
+
+/* The key argument; raises 22004 for NULL, 22023 for a bad length */
+void
+al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key)
+{
+	if (PG_ARGISNULL(argno))
+		raise_null("lock key");
+	al_key_init(key, checked_text(fcinfo, argno, "lock key", 1, AL_MAX_KEY_BYTES));
+}
+
+static uint16
+uuid_checksum(const unsigned char *uuid)
+{
+	return (uint16) DatumGetUInt32(hash_any(uuid, UUID_BYTES - 2));
+}
+
+static AlString
+generate_owner(void)
+{
+	static const char hex[] = "0123456789abcdef";
+	unsigned char uuid[UUID_BYTES];
+	AlString	owner;
+	char	   *out = palloc(UUID_CHARS);
+	uint16		checksum;
+
+	if (!pg_strong_random(uuid, sizeof(uuid)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values")));
+	uuid[6] = (uuid[6] & 0x0f) | 0x40;	/* version 4 */
+	uuid[8] = (uuid[8] & 0x3f) | 0x80;	/* variant of RFC 9562 */
+	checksum = uuid_checksum(uuid);
+	uuid[14] = checksum >> 8;
+	uuid[15] = checksum & 0xff;
+
+	owner.data = out;
+	owner.len = UUID_CHARS;
+	for (int i = 0; i < UUID_BYTES; i++)
+	{
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			*out++ = '-';
+		*out++ = hex[uuid[i] >> 4];
+		*out++ = hex[uuid[i] & 0x0f];
+	}
+	return owner;
+}
+
+/*
+ * Could generate_owner() have made this?  Never wrong about one that it made;
+ * of other UUIDs one in 65536 passes too.
+ */
+bool
+al_owner_looks_generated(AlString owner)
+{
+	unsigned char uuid[UUID_BYTES];
+	const char *in = owner.data;
+
+	if (owner.len != UUID_CHARS)
+		return false;
+	for (int i = 0; i < UUID_BYTES; i++)
+	{
+		unsigned char byte = 0;
+
+		if ((i == 4 || i == 6 || i == 8 || i == 10) && *in++ != '-')
+			return false;
+		for (int nibble = 0; nibble < 2; nibble++, in++)
+		{
+			if (*in >= '0' && *in <= '9')
+				byte = byte << 4 | (*in - '0');
+			else if (*in >= 'a' && *in <= 'f')
+				byte = byte << 4 | (*in - 'a' + 10);
+			else
+				return false;
+		}
+		uuid[i] = byte;
+	}
+	return uuid_checksum(uuid) == (uuid[14] << 8 | uuid[15]);
+}
+
+/* Does the session present this owner as its own? */
+bool
+al_owner_is_setting(AlString owner)
+{
+	return al_owner_setting && owner.len > 0 &&
+		strlen(al_owner_setting) == (size_t) owner.len &&
+		memcmp(al_owner_setting, owner.data, owner.len) == 0;
+}
+
+/* Fill in the owner that was named, by argument or by setting; is there one? */
+static bool
+named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
+{
+	if (!PG_ARGISNULL(argno))
+		owner->name = checked_text(fcinfo, argno, "lock owner", 1, AL_MAX_OWNER_BYTES);
+	else if (al_owner_setting && al_owner_setting[0] != '\0')
+	{
+		owner->name.data = al_owner_setting;
+		owner->name.len = strlen(al_owner_setting);
+	}
+	else
+		return false;
+
+	owner->generated = false;
+	owner->hash = (int32) DatumGetUInt64(hash_any_extended((const unsigned char *) owner->name.data,
+														   owner->name.len, SEED_OWNER));
+	return true;
+}
+
+/* The owner argument, or atomic_lock.owner; raises 22004 where both are missing */
+void
+al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
+{
+	if (!named_owner(fcinfo, argno, owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("lock owner must not be null"),
+				 errhint("Pass the owner that lock_acquire answered, or set atomic_lock.owner.")));
+}
+
+/* The owner argument, or atomic_lock.owner, or a new one */
+void
+al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
+{
+	if (named_owner(fcinfo, argno, owner))
+		return;
+	owner->name = generate_owner();
+	owner->generated = true;
+	owner->hash = 0;
+}
+
+/*
+ * Length of an interval in microseconds, a day being exactly 24 hours.
+ * Returns false where it does not fit; raises for months and years, whose
+ * length depends on the calendar, and for infinity, which has them set.
+ */
+static bool
+interval_length(const Interval *interval, const char *what, int64 *length)
+{
+	int64		days;
+
+	if (interval->month != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be finite and without months or years", what),
+				 errhint("Use days, hours, minutes or seconds.")));
+	return !pg_mul_s64_overflow(interval->day, USECS_PER_DAY, &days) &&
+		!pg_add_s64_overflow(days, interval->time, length);
+}
+
+static void
+raise_duration(const char *what, const char *least, const char *setting)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("%s must be between %s and %s", what, least,
+					GetConfigOptionByName(setting, NULL, false)),
+			 errhint("The upper limit is the setting %s.", setting)));
+}
+
+/*
+ * The ttl argument.  Returns 0 for NULL; raises 22023 outside of 1 ms to
+ * atomic_lock.max_ttl.
+ */
+int64
+al_ttl_arg(FunctionCallInfo fcinfo, int argno)
+{
+	int64		ttl;
+
+	if (PG_ARGISNULL(argno))
+		return 0;
+	if (!interval_length(PG_GETARG_INTERVAL_P(argno), "ttl", &ttl) ||
+		ttl < AL_MIN_TTL || ttl > AL_MS_TO_US(al_max_ttl_ms))
+		raise_duration("ttl", "1ms", "atomic_lock.max_ttl");
+	return ttl;
+}
+
+/* The wait argument; raises 22023 outside of 0 to atomic_lock.max_wait */
+int64
+al_wait_arg(FunctionCallInfo fcinfo, int argno)
+{
+	int64		wait;
+
+	if (PG_ARGISNULL(argno))
+		raise_null("wait");
+	if (!interval_length(PG_GETARG_INTERVAL_P(argno), "wait", &wait) ||
+		wait < 0 || wait > AL_MS_TO_US(al_max_wait_ms))
+		raise_duration("wait", "0", "atomic_lock.max_wait");
+	return wait;
+}
+
+/*
+ * Fetch an argument that is one of two words; raises 22023 for any other.
+ * Returns whether it is the first.
+ */
+static bool
+is_first_word(FunctionCallInfo fcinfo, int argno, const char *what,
+			  const char *const *words, const char *list)
+{
+	AlString	given;
+
+	if (PG_ARGISNULL(argno))
+		raise_null(what);
+	given = al_string(PG_GETARG_TEXT_PP(argno));
+	for (int i = 0; words[i]; i++)
+	{
+		if ((size_t) given.len == strlen(words[i]) &&
+			memcmp(given.data, words[i], given.len) == 0)
+			return i == 0;
+	}
+	given.len = pg_mbcliplen(given.data, given.len, 64);
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid %s: \"%s\"", what, al_display(given)),
+			 errhint("It must be %s.", list)));
+	return false;				/* keep compiler quiet */
+}
+
+static void
+raise_unsupported(const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("%s is not supported by this version of atomic_lock", what)));
+}
+
+/* The mode argument, as app_lock.mode stores it */
+text *
+al_mode_arg(FunctionCallInfo fcinfo, int argno)
+{
+	static const char *const modes[] = {"exclusive", "shared", NULL};
+
+	if (!is_first_word(fcinfo, argno, "mode", modes, "exclusive or shared"))
+		raise_unsupported("mode \"shared\"");
+	return PG_GETARG_TEXT_PP(argno);
+}
+
+/* The lifetime argument */
+void
+al_lifetime_arg(FunctionCallInfo fcinfo, int argno)
+{
+	static const char *const lifetimes[] = {"lease", "session", "transaction", NULL};
+
+	if (!is_first_word(fcinfo, argno, "lifetime", lifetimes,
+					   "lease, session or transaction"))
+		raise_unsupported("a lifetime other than \"lease\"");
+}
+
+/* The holder argument, NULL where none is given */
+text *
+al_holder_arg(FunctionCallInfo fcinfo, int argno)
+{
+	AlString	holder;
+
+	if (PG_ARGISNULL(argno))
+		return NULL;
+	holder = checked_text(fcinfo, argno, "holder", 0, AL_MAX_HOLDER_BYTES);
+	return holder.len > 0 ? PG_GETARG_TEXT_PP(argno) : NULL;
+}
+
+/* What people see where the caller gave no label */
+text *
+al_holder_default(void)
+{
+	if (application_name && application_name[0] != '\0')
+		return cstring_to_text(application_name);
+	return cstring_to_text(GetUserNameFromId(GetUserId(), false));
+}
+
+/* The reason argument of what is audited */
+text *
+al_reason_arg(FunctionCallInfo fcinfo, int argno)
+{
+	if (PG_ARGISNULL(argno))
+		raise_null("reason");
+	(void) checked_text(fcinfo, argno, "reason", 1, AL_MAX_REASON_BYTES);
+	return PG_GETARG_TEXT_PP(argno);
+}
+
+/* The meta argument, NULL where none is given */
+struct varlena *
+al_meta_arg(FunctionCallInfo fcinfo, int argno)
+{
+	struct varlena *meta;
+
+	if (PG_ARGISNULL(argno))
+		return NULL;
+	meta = (struct varlena *) PG_GETARG_JSONB_P(argno);
+	if (VARSIZE(meta) - VARHDRSZ > AL_MAX_META_BYTES)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("meta must not be larger than %d bytes", AL_MAX_META_BYTES),
+				 errdetail("It has %zu bytes.", (size_t) VARSIZE(meta) - VARHDRSZ)));
+	return meta;
+}
+
+/* Check atomic_lock.owner, without showing it */
+bool
+al_owner_check_hook(char **newval, void **extra, GucSource source)
+{
+	if (*newval == NULL || strlen(*newval) <= AL_MAX_OWNER_BYTES)
+		return true;
+	GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
+	GUC_check_errmsg("invalid value for parameter \"atomic_lock.owner\"");
+	GUC_check_errdetail("An owner has at most %d bytes.", AL_MAX_OWNER_BYTES);
+	return false;
+}

@@ -1,0 +1,373 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_lease.c
+ *		The verbs on leases: acquire, release, extend, end, steal, sweep.
+ *
+ * Model: look, claim, look again.  A verb first looks at the row without any
+ * lock; where that refuses the caller, it is finished and has written
+ * nothing.  Otherwise it claims the key and judges the row a second time:
+ * what it sees under the claim stays so until the transaction ends, and only
+ * then it writes.
+ *
+ * A lease is live while it is not released and the clock is before
+ * expires_at.  The clock is the server's, read at each judging.
+ *
+ * Locking rules: see lock_claim.c for what meets what.  Acquire and sweep
+ * never wait for a claim, the others do.  A verb that refuses after it has
+ * claimed drops the claim again.  The caller has app_lock open with
+ * RowExclusiveLock, and has checked that the transaction may write.
+ *
+ * IDENTIFICATION
+ *		src/lock_lease.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "common/int.h"
+#include "compat.h"
+#include "lock_lease.h"
+#include "utils/timestamp.h"
+
+/* a + b, where the sum may be later than any timestamp */
+static TimestampTz
+add_duration(TimestampTz time, int64 duration)
+{
+	int64		sum;
+
+	if (pg_add_s64_overflow(time, duration, &sum) || !IS_VALID_TIMESTAMP(sum))
+		return END_TIMESTAMP - 1;
+	return sum;
+}
+
+bool
+al_is_live(const AlHolding *holding, TimestampTz now)
+{
+	return ItemPointerIsValid(&holding->tid) && holding->released_at == 0 &&
+		now < holding->expires_at;
+}
+
+static bool
+is_owned_by(const AlHolding *holding, const AlOwner *owner)
+{
+	return ItemPointerIsValid(&holding->tid) && holding->owner &&
+		al_string_equal(al_string(holding->owner), owner->name);
+}
+
+/* The last moment to which a lease may be extended */
+static TimestampTz
+end_of_life(const AlHolding *holding)
+{
+	if (al_max_lifetime_ms <= 0)
+		return DT_NOEND;
+	return add_duration(holding->acquired_at, AL_MS_TO_US(al_max_lifetime_ms));
+}
+
+/* Give a holding to the owner of a request, as of result->at */
+static void
+grant(Relation rel, const AlAcquire *request, AlResult *result)
+{
+	AlHolding  *holding = &result->holding;
+
+	holding->fencing_token = al_fence_next();
+	holding->acquired_at = result->at;
+	holding->expires_at = add_duration(result->at, request->ttl);
+	holding->ttl = request->ttl;
+	holding->mode = request->mode;
+	holding->holder = request->holder ? request->holder : al_holder_default();
+	holding->owner = al_string_text(request->owner.name);
+	if (!request->owner.generated)
+	{
+		/* A hash that no longer fits is harmless, and leaving it keeps HOT. */
+		holding->has_owner_hash = true;
+		holding->owner_hash = request->owner.hash;
+	}
+	holding->released_at = 0;
+	holding->meta = request->meta;
+	al_table_put(rel, holding);
+	al_xact_granted();
+	result->outcome = AL_ACQUIRED;
+}
+
+/* What acquire would do, or why not, going by a row and the clock */
+static AlOutcome
+judge_acquire(const AlAcquire *request, AlResult *result)
+{
+	const AlHolding *holding = &result->holding;
+
+	result->at = GetCurrentTimestamp();
+	if (al_is_live(holding, result->at))
+	{
+		if (!is_owned_by(holding, &request->owner))
+			return AL_HELD;
+		return al_on_reacquire == AL_REACQUIRE_ERROR ? AL_HELD_BY_OWNER : AL_REACQUIRED;
+	}
+	if (ItemPointerIsValid(&holding->tid) && holding->released_at == 0 &&
+		result->at < add_duration(holding->expires_at, AL_MS_TO_US(al_lock_delay_ms)))
+		return AL_CLOSED;
+	return AL_ACQUIRED;
+}
+
+/*
+ * Acquire a key, or extend the lease that the owner has on it already.
+ *
+ * Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
+ * AL_CLOSED.  Never waits for another transaction.
+ */
+void
+al_lease_acquire(Relation rel, const AlAcquire *request, AlResult *result)
+{
+	AlHolding  *holding = &result->holding;
+	TimestampTz limit;
+	AlClaim		claim;
+
+	for (;;)
+	{
+		AlOutcome	expected;
+
+		CHECK_FOR_INTERRUPTS();
+		al_table_find(rel, &request->key, holding);
+		expected = result->outcome = judge_acquire(request, result);
+		if (expected != AL_ACQUIRED && expected != AL_REACQUIRED)
+			return;
+
+		if (!al_claim_try(&claim, &request->key, expected == AL_ACQUIRED ?
+						  AL_CLAIM_TAKE : AL_CLAIM_EXTEND))
+		{
+			result->outcome = AL_CLAIMED;
+			result->rival = al_claim_rival(&request->key);
+			return;
+		}
+
+		al_table_find(rel, &request->key, holding);
+		result->outcome = judge_acquire(request, result);
+		if (result->outcome == expected)
+			break;
+
+		/* It changed under our eyes, and may need another claim now. */
+		al_claim_drop(&claim);
+	}
+
+	if (result->outcome == AL_ACQUIRED)
+	{
+		grant(rel, request, result);
+		return;
+	}
+
+	limit = end_of_life(holding);
+	holding->expires_at = Max(holding->expires_at,
+							  Min(add_duration(result->at, request->ttl), limit));
+	holding->ttl = request->ttl;
+	if (request->holder)
+		holding->holder = request->holder;
+	if (request->meta)
+		holding->meta = request->meta;
+	al_table_put(rel, holding);
+	al_xact_granted();
+}
+
+/* May this owner release or extend the holding?  AL_RELEASED: it may. */
+static AlOutcome
+judge_owner(const AlOwner *owner, AlResult *result)
+{
+	const AlHolding *holding = &result->holding;
+
+	result->at = GetCurrentTimestamp();
+	if (is_owned_by(holding, owner))
+	{
+		if (holding->released_at != 0)
+			return AL_ALREADY_RELEASED;
+		return al_is_live(holding, result->at) ? AL_RELEASED : AL_EXPIRED;
+	}
+	return al_is_live(holding, result->at) ? AL_NOT_OWNER : AL_NOT_FOUND;
+}
+
+/*
+ * Look at a key, and claim it if the owner may change its holding: true, and
+ * what is in the result stays so.  Waits for unfinished transactions.
+ */
+static bool
+claim_own(Relation rel, const AlKey *key, const AlOwner *owner,
+		  AlClaimMode mode, AlClaim *claim, AlResult *result)
+{
+	al_table_find(rel, key, &result->holding);
+	result->outcome = judge_owner(owner, result);
+	if (result->outcome != AL_RELEASED)
+		return false;
+
+	al_claim(claim, key, mode);
+	al_table_find(rel, key, &result->holding);
+	result->outcome = judge_owner(owner, result);
+	if (result->outcome != AL_RELEASED)
+	{
+		al_claim_drop(claim);
+		return false;
+	}
+	return true;
+}
+
+/*
+ * Release a lease.
+ *
+ * Outcomes: AL_RELEASED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
+ * AL_EXPIRED.
+ */
+void
+al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner, AlResult *result)
+{
+	AlClaim		claim;
+
+	if (!claim_own(rel, key, owner, AL_CLAIM_TAKE, &claim, result))
+		return;
+
+	al_xact_before_release();
+	result->holding.released_at = result->at;
+	result->holding.meta = NULL;
+	al_table_put(rel, &result->holding);
+	al_xact_released();
+}
+
+/*
+ * Extend a lease to ttl from now; ttl 0 repeats the length last asked for,
+ * and never shortens.
+ *
+ * Outcomes: AL_EXTENDED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
+ * AL_EXPIRED, AL_LIFETIME_EXCEEDED.
+ */
+void
+al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
+				int64 ttl, AlResult *result)
+{
+	AlHolding  *holding = &result->holding;
+	TimestampTz limit;
+	TimestampTz wanted;
+	AlClaim		claim;
+
+	if (!claim_own(rel, key, owner, AL_CLAIM_EXTEND, &claim, result))
+		return;
+
+	limit = end_of_life(holding);
+	if (ttl > 0)
+	{
+		holding->ttl = ttl;
+		wanted = add_duration(result->at, ttl);
+	}
+	else
+	{
+		ttl = Min(holding->ttl, AL_MS_TO_US(al_max_ttl_ms));
+		wanted = Max(add_duration(result->at, ttl), holding->expires_at);
+	}
+	if (wanted > limit && limit <= holding->expires_at)
+	{
+		al_claim_drop(&claim);
+		result->outcome = AL_LIFETIME_EXCEEDED;
+		return;
+	}
+	holding->expires_at = Min(wanted, limit);
+	al_table_put(rel, holding);
+	al_xact_granted();
+	result->outcome = AL_EXTENDED;
+}
+
+/*
+ * End the holding of a key, whoever has it.  Returns false where there is no
+ * live one; otherwise "ended" is what it was.  The former owner is forgotten,
+ * so that to it the lock is gone, not released.
+ */
+bool
+al_lease_end(Relation rel, const AlKey *key, AlHolding *ended)
+{
+	AlHolding	holding;
+	AlClaim		claim;
+	TimestampTz now;
+
+	al_claim(&claim, key, AL_CLAIM_TAKE);
+	al_table_find(rel, key, &holding);
+	now = GetCurrentTimestamp();
+	if (!al_is_live(&holding, now))
+	{
+		al_claim_drop(&claim);
+		return false;
+	}
+	*ended = holding;
+	holding.released_at = now;
+	holding.owner = NULL;
+	holding.meta = NULL;
+	al_table_put(rel, &holding);
+	return true;
+}
+
+/*
+ * Give a key to another owner, whoever has it.  Outcome: AL_ACQUIRED.  "ended"
+ * is the holding that it ended; without a valid tid where there was none.
+ */
+void
+al_lease_steal(Relation rel, const AlAcquire *request, AlHolding *ended, AlResult *result)
+{
+	AlClaim		claim;
+
+	al_claim(&claim, &request->key, AL_CLAIM_TAKE);
+	al_table_find(rel, &request->key, &result->holding);
+	result->at = GetCurrentTimestamp();
+	*ended = result->holding;
+	if (!al_is_live(ended, result->at))
+		ItemPointerSetInvalid(&ended->tid);
+	grant(rel, request, result);
+}
+
+/* Is there nothing left that a row is needed for? */
+static bool
+is_over(TimestampTz expires_at, TimestampTz released_at, TimestampTz now)
+{
+	if (released_at != 0)
+		return now >= add_duration(released_at, AL_MS_TO_US(al_released_retention_ms));
+	return now >= add_duration(expires_at, AL_MS_TO_US(al_lock_delay_ms));
+}
+
+/*
+ * Remove up to max_rows rows that are over, and return how many.  Rows that
+ * an unfinished transaction has claimed are skipped.
+ */
+int64
+al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now)
+{
+	AlScan		scan;
+	HeapTuple	tuple;
+	List	   *candidates = NIL;
+	ListCell   *cell;
+	int64		removed = 0;
+
+	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
+	while (list_length(candidates) < max_rows &&
+		   HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		TimestampTz expires_at;
+		TimestampTz released_at;
+
+		al_table_peek(rel, tuple, &expires_at, &released_at);
+		if (is_over(expires_at, released_at, now))
+			candidates = lappend(candidates, al_table_key(rel, tuple));
+	}
+	al_scan_end(&scan);
+
+	foreach(cell, candidates)
+	{
+		AlKey	   *key = lfirst(cell);
+		AlHolding	holding;
+		AlClaim		claim;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!al_claim_try(&claim, key, AL_CLAIM_TAKE))
+			continue;
+		if (al_table_find(rel, key, &holding) &&
+			is_over(holding.expires_at, holding.released_at, now))
+		{
+			al_table_delete(rel, &holding);
+			removed++;
+		}
+		else
+			al_claim_drop(&claim);
+	}
+	return removed;
+}

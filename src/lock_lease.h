@@ -1,0 +1,76 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_lease.h
+ *		The verbs on leases, and what can come of them.
+ *
+ * IDENTIFICATION
+ *		src/lock_lease.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ATOMIC_LOCK_LEASE_H
+#define ATOMIC_LOCK_LEASE_H
+
+#include "atomic_lock.h"
+#include "lock_table.h"
+
+typedef enum AlOutcome
+{
+	/* done; the result's holding is the one that was written */
+	AL_ACQUIRED,
+	AL_REACQUIRED,
+	AL_RELEASED,
+	AL_EXTENDED,
+
+	/* refused, nothing written; the holding, if any, says why */
+	AL_HELD,					/* by a live lease */
+	AL_HELD_BY_OWNER,			/* by the caller's own, and that is an error */
+	AL_CLAIMED,					/* an unfinished transaction has the key */
+	AL_CLOSED,					/* ran out less than lock_delay ago */
+	AL_NOT_FOUND,
+	AL_NOT_OWNER,
+	AL_ALREADY_RELEASED,
+	AL_EXPIRED,
+	AL_LIFETIME_EXCEEDED
+} AlOutcome;
+
+typedef struct AlResult
+{
+	AlOutcome	outcome;
+	AlHolding	holding;
+	TimestampTz at;				/* the moment of judging */
+	int			rival;			/* AL_CLAIMED: process id, or 0 */
+} AlResult;
+
+typedef struct AlAcquire
+{
+	AlKey		key;
+	AlOwner		owner;
+	int64		ttl;
+	text	   *mode;
+	text	   *holder;			/* NULL: not given */
+	struct varlena *meta;		/* NULL: not given */
+} AlAcquire;
+
+/* lock_lease.c */
+extern bool al_is_live(const AlHolding *holding, TimestampTz now);
+extern void al_lease_acquire(Relation rel, const AlAcquire *request, AlResult *result);
+extern void al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
+							 AlResult *result);
+extern void al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
+							int64 ttl, AlResult *result);
+extern bool al_lease_end(Relation rel, const AlKey *key, AlHolding *ended);
+extern void al_lease_steal(Relation rel, const AlAcquire *request,
+						   AlHolding *ended, AlResult *result);
+extern int64 al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now);
+
+/* lock_api.c */
+extern int64 al_new_ttl_arg(FunctionCallInfo fcinfo, int argno);
+extern Datum al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key,
+							const AlOwner *owner, const AlResult *result);
+
+/* lock_report.c */
+extern void al_raise(const AlKey *key, const AlResult *result) pg_attribute_noreturn();
+extern void al_raise_not_found(const AlKey *key) pg_attribute_noreturn();
+
+#endif							/* ATOMIC_LOCK_LEASE_H */

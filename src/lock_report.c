@@ -1,0 +1,148 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_report.c
+ *		Refusals in words.
+ *
+ * Model: one place turns what the verbs answer into errors, so that every
+ * function says the same thing in the same words.  A message names the key
+ * and the holder's label, both with control characters escaped, and never an
+ * owner.
+ *
+ * Locking: none.
+ *
+ * IDENTIFICATION
+ *		src/lock_report.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "errors.h"
+#include "lock_lease.h"
+#include "utils/timestamp.h"
+
+static char *
+show_time(TimestampTz time)
+{
+	return pstrdup(timestamptz_to_str(time));	/* it has one static buffer */
+}
+
+static char *
+show_text(text *value)
+{
+	return al_display(al_string(value));
+}
+
+void
+al_raise_not_found(const AlKey *key)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_FOUND),
+			 errmsg("lock \"%s\" is not held", al_display(key->name)),
+			 errdetail("It is free, was swept, or was never taken.")));
+}
+
+/* Raise what a refusal means; the result is one */
+void
+al_raise(const AlKey *key, const AlResult *result)
+{
+	const AlHolding *holding = &result->holding;
+	char	   *name = al_display(key->name);
+
+	switch (result->outcome)
+	{
+		case AL_HELD:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("lock \"%s\" is held by %s", name, show_text(holding->holder)),
+					 errdetail("Held in %s mode since %s, until %s.",
+							   show_text(holding->mode),
+							   show_time(holding->acquired_at),
+							   show_time(holding->expires_at)),
+					 errhint("Retry after it is released or its lease has ended, or ask an administrator to use force_release.")));
+			break;
+
+		case AL_HELD_BY_OWNER:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_DOUBLE_ACQUIRE),
+					 errmsg("lock \"%s\" is already held by this owner", name),
+					 errdetail("Held in %s mode by %s since %s, until %s.",
+							   show_text(holding->mode),
+							   show_text(holding->holder),
+							   show_time(holding->acquired_at),
+							   show_time(holding->expires_at)),
+					 errhint("Use lock_extend to keep it longer, or set atomic_lock.on_reacquire to \"extend\".")));
+			break;
+
+		case AL_CLAIMED:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("lock \"%s\" is held by an unfinished transaction", name),
+					 result->rival != 0 ?
+					 errdetail("Process %d has acquired, released or extended it and has not committed yet.",
+							   result->rival) :
+					 errdetail("A transaction has acquired, released or extended it and has not committed yet."),
+					 errhint("Retry after that transaction has ended.")));
+			break;
+
+		case AL_CLOSED:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("lock \"%s\" is closed after the lease of %s ran out", name,
+							show_text(holding->holder)),
+					 errdetail("Held in %s mode since %s, until %s.",
+							   show_text(holding->mode),
+							   show_time(holding->acquired_at),
+							   show_time(holding->expires_at)),
+					 errhint("Retry later: atomic_lock.lock_delay keeps a key closed for a while when its lease was not released.")));
+			break;
+
+		case AL_NOT_FOUND:
+			al_raise_not_found(key);
+			break;
+
+		case AL_NOT_OWNER:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_OWNERSHIP_MISMATCH),
+					 errmsg("lock \"%s\" is held by %s, not by this owner", name,
+							show_text(holding->holder)),
+					 errdetail("Held in %s mode since %s, until %s.",
+							   show_text(holding->mode),
+							   show_time(holding->acquired_at),
+							   show_time(holding->expires_at)),
+					 errhint("Present the owner that lock_acquire answered, or ask an administrator to use force_release.")));
+			break;
+
+		case AL_ALREADY_RELEASED:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_ALREADY_RELEASED),
+					 errmsg("lock \"%s\" has already been released by this owner", name),
+					 errdetail("It was released at %s.", show_time(holding->released_at))));
+			break;
+
+		case AL_EXPIRED:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_EXPIRED),
+					 errmsg("the lease of this owner on lock \"%s\" has expired", name),
+					 errdetail("It ran out at %s.", show_time(holding->expires_at)),
+					 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
+			break;
+
+		case AL_LIFETIME_EXCEEDED:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_LIFETIME_EXCEEDED),
+					 errmsg("the lease on lock \"%s\" may not be extended any further", name),
+					 errdetail("Held since %s, until %s; atomic_lock.max_lifetime allows no more.",
+							   show_time(holding->acquired_at),
+							   show_time(holding->expires_at)),
+					 errhint("Release the lock and acquire it again.")));
+			break;
+
+		case AL_ACQUIRED:
+		case AL_REACQUIRED:
+		case AL_RELEASED:
+		case AL_EXTENDED:
+			break;
+	}
+	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
+}

@@ -1,0 +1,180 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_status.c
+ *		What people see: state of a key, and of all keys.
+ *
+ * Model: these functions read the newest committed state at every isolation
+ * level, write nothing, and work in read-only transactions and on standbys.
+ * The owner of a lease is a secret; it is shown to the session that presents
+ * it (atomic_lock.owner) and to administrators.
+ *
+ * Locking rules: app_lock is opened with AccessShareLock; no claims.
+ *
+ * IDENTIFICATION
+ *		src/lock_status.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "compat.h"
+#include "funcapi.h"
+#include "lock_lease.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_is_held);
+PG_FUNCTION_INFO_V1(atomic_lock_holder);
+PG_FUNCTION_INFO_V1(atomic_lock_status);
+PG_FUNCTION_INFO_V1(atomic_lock_status_all);
+
+enum
+{
+	KEY, LOCKED, MODE, OWNER, HOLDER, FENCING_TOKEN, ACQUIRED_AT, EXPIRES_AT,
+	TTL_REMAINING, LIFETIME, HOLDERS, WAITERS, PID, META, COLUMNS
+};
+
+/* Find the live holding of a key; the clock is read after the row */
+static bool
+find_live(const AlKey *key, AlHolding *holding, TimestampTz *now)
+{
+	Relation	rel = al_open_app_lock(AccessShareLock);
+
+	al_table_find(rel, key, holding);
+	table_close(rel, AccessShareLock);
+	*now = GetCurrentTimestamp();
+	return al_is_live(holding, *now);
+}
+
+/* lock_is_held(key, owner) */
+Datum
+atomic_lock_is_held(PG_FUNCTION_ARGS)
+{
+	AlKey		key;
+	AlOwner		owner;
+	AlHolding	holding;
+	TimestampTz now;
+
+	al_key_arg(fcinfo, 0, &key);
+	al_owner_arg(fcinfo, 1, &owner);
+	PG_RETURN_BOOL(find_live(&key, &holding, &now) &&
+				   al_string_equal(al_string(holding.owner), owner.name));
+}
+
+/* lock_holder(key): label of the holder, or NULL */
+Datum
+atomic_lock_holder(PG_FUNCTION_ARGS)
+{
+	AlKey		key;
+	AlHolding	holding;
+	TimestampTz now;
+
+	al_key_arg(fcinfo, 0, &key);
+	if (!find_live(&key, &holding, &now))
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(holding.holder);
+}
+
+/* Fill in the columns of lock_status for a live holding */
+static void
+fill_columns(const AlHolding *holding, TimestampTz now, bool admin,
+			 Datum *values, bool *nulls)
+{
+	Interval   *remaining = palloc0(sizeof(Interval));
+	AlString	owner = al_string(holding->owner);
+
+	memset(nulls, 0, COLUMNS * sizeof(bool));
+	remaining->time = holding->expires_at - now;
+
+	values[KEY] = PointerGetDatum(al_string_text(holding->key));
+	values[LOCKED] = BoolGetDatum(true);
+	values[MODE] = PointerGetDatum(holding->mode);
+	values[OWNER] = PointerGetDatum(holding->owner);
+	nulls[OWNER] = !admin && !al_owner_is_setting(owner);
+	values[HOLDER] = PointerGetDatum(holding->holder);
+	values[FENCING_TOKEN] = Int64GetDatum(holding->fencing_token);
+	values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
+	values[EXPIRES_AT] = TimestampTzGetDatum(holding->expires_at);
+	values[TTL_REMAINING] = IntervalPGetDatum(remaining);
+	values[LIFETIME] = CStringGetTextDatum("lease");
+	values[HOLDERS] = Int32GetDatum(1);
+	values[WAITERS] = Int32GetDatum(0);
+	nulls[PID] = true;			/* a lease is no backend's */
+	if (holding->meta)
+		values[META] = PointerGetDatum(PG_DETOAST_DATUM(PointerGetDatum(holding->meta)));
+	else
+		nulls[META] = true;
+}
+
+/* lock_status(key): always one row */
+Datum
+atomic_lock_status(PG_FUNCTION_ARGS)
+{
+	AlKey		key;
+	AlHolding	holding;
+	TimestampTz now;
+	TupleDesc	desc;
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS];
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
+		desc->natts != COLUMNS)
+		elog(ERROR, "return type must be a row");
+
+	al_key_arg(fcinfo, 0, &key);
+	if (find_live(&key, &holding, &now))
+		fill_columns(&holding, now, al_is_admin(), values, nulls);
+	else
+	{
+		memset(nulls, true, sizeof(nulls));
+		values[KEY] = PointerGetDatum(al_string_text(key.name));
+		values[LOCKED] = BoolGetDatum(false);
+		nulls[KEY] = nulls[LOCKED] = false;
+	}
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+/* lock_status(): a row for every live holding, judged at one moment */
+Datum
+atomic_lock_status_all(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	MemoryContext row_context;
+	Relation	rel;
+	AlScan		scan;
+	HeapTuple	tuple;
+	TimestampTz now;
+	bool		admin = al_is_admin();
+
+	InitMaterializedSRF(fcinfo, 0);
+	row_context = AllocSetContextCreate(CurrentMemoryContext, "lock_status row",
+										ALLOCSET_SMALL_SIZES);
+
+	rel = al_open_app_lock(AccessShareLock);
+	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
+	now = GetCurrentTimestamp();
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		MemoryContext old_context = MemoryContextSwitchTo(row_context);
+		AlHolding	holding;
+
+		al_table_read(rel, tuple, &holding);
+		if (al_is_live(&holding, now))
+		{
+			Datum		values[COLUMNS];
+			bool		nulls[COLUMNS];
+
+			fill_columns(&holding, now, admin, values, nulls);
+			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		}
+		MemoryContextSwitchTo(old_context);
+		MemoryContextReset(row_context);
+	}
+	al_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+	MemoryContextDelete(row_context);
+	return (Datum) 0;
+}

@@ -1,0 +1,338 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_table.c
+ *		The only code that reads or writes app_lock.
+ *
+ * Model: rows are read and written directly, below the executor.  That is
+ * fast, and it runs nobody's code: no triggers, no rules, no row security, no
+ * expressions.  Permissions, read-only transactions and recovery are checked
+ * by the callers; lock_catalog.c has checked the columns and the indexes.
+ *
+ * Reads see the newest committed state and what the own transaction has done,
+ * at every isolation level, by a snapshot taken for the read.  A SERIALIZABLE
+ * transaction must not take predicate locks here either, or two acquires of
+ * different keys could fail with 40001 because their rows share a page.
+ * Predicate locks are taken for MVCC snapshots only, so such a transaction
+ * scans with SnapshotAny and applies the MVCC snapshot itself.
+ *
+ * Writes keep rows in place: a released row stays, and the next grant of its
+ * key updates it.  Key and slot never change and owner_hash rarely, so the
+ * updates are HOT and the indexes do not grow.
+ *
+ * Locking rules: app_lock is open with AccessShareLock for reads and
+ * RowExclusiveLock for writes, kept until commit once something is written.
+ * Whoever writes a row has claimed its key (lock_claim.c); the primary key is
+ * the last line of defence.  After each write the command counter is
+ * advanced, so that the same statement may come back to the row.
+ *
+ * IDENTIFICATION
+ *		src/lock_table.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/relscan.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "compat.h"
+#include "lock_table.h"
+#include "nodes/execnodes.h"
+#include "executor/tuptable.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+
+/*
+ * Scan a relation, by an index or as a whole, seeing the newest committed
+ * state.  Keys are in terms of the relation's columns.
+ */
+void
+al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys)
+{
+	scan->rel = rel;
+	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan->recheck = IsolationIsSerializable();
+	scan->scan = systable_beginscan(rel, index, OidIsValid(index),
+									scan->recheck ? SnapshotAny : scan->snapshot,
+									nkeys, keys);
+}
+
+/* The next row, good until the next call; NULL at the end */
+HeapTuple
+al_scan_next(AlScan *scan)
+{
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan->scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!scan->recheck ||
+			table_tuple_satisfies_snapshot(scan->rel, scan->scan->slot,
+										   scan->snapshot))
+			return tuple;
+	}
+	return NULL;
+}
+
+void
+al_scan_end(AlScan *scan)
+{
+	systable_endscan(scan->scan);
+	UnregisterSnapshot(scan->snapshot);
+}
+
+/*
+ * The index that finds rows by key, or by owner.  Never remembered: REINDEX
+ * CONCURRENTLY puts another in its place.
+ */
+static Oid
+index_on(Relation rel, AttrNumber column)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+	Oid			found = InvalidOid;
+
+	if (column == Anum_app_lock_key)
+		found = rel->rd_pkindex;
+	else
+	{
+		foreach(cell, indexes)
+		{
+			Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+			if (index->rd_index->indisvalid &&
+				index->rd_index->indkey.values[0] == column)
+				found = lfirst_oid(cell);
+			index_close(index, AccessShareLock);
+			if (OidIsValid(found))
+				break;
+		}
+	}
+	list_free(indexes);
+
+	if (!OidIsValid(found))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" has lost its index on column \"%s\"",
+						RelationGetRelationName(rel),
+						NameStr(TupleDescAttr(RelationGetDescr(rel), column - 1)->attname)),
+				 errhint("Drop the extension and create it again.")));
+	return found;
+}
+
+/* Take a row apart.  The holding has a copy of its own. */
+void
+al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding)
+{
+	Datum		values[Natts_app_lock];
+	bool		nulls[Natts_app_lock];
+
+#define VALUE(column) values[Anum_app_lock_##column - 1]
+#define IS_NULL(column) nulls[Anum_app_lock_##column - 1]
+
+	holding->tuple = heap_copytuple(tuple);
+	holding->tid = tuple->t_self;
+	heap_deform_tuple(holding->tuple, RelationGetDescr(rel), values, nulls);
+
+	holding->fencing_token = DatumGetInt64(VALUE(fencing_token));
+	holding->acquired_at = DatumGetTimestampTz(VALUE(acquired_at));
+	holding->expires_at = DatumGetTimestampTz(VALUE(expires_at));
+	holding->ttl = DatumGetInt64(VALUE(ttl_us));
+	holding->slot = DatumGetInt32(VALUE(slot));
+	holding->key = al_string(DatumGetTextPP(VALUE(key)));
+	holding->mode = DatumGetTextPP(VALUE(mode));
+	holding->holder = DatumGetTextPP(VALUE(holder));
+	holding->owner = IS_NULL(owner) ? NULL : DatumGetTextPP(VALUE(owner));
+	holding->has_owner_hash = !IS_NULL(owner_hash);
+	holding->owner_hash = IS_NULL(owner_hash) ? 0 : DatumGetInt32(VALUE(owner_hash));
+	holding->released_at = IS_NULL(released_at) ? 0 : DatumGetTimestampTz(VALUE(released_at));
+	holding->meta = IS_NULL(meta) ? NULL : (struct varlena *) DatumGetPointer(VALUE(meta));
+}
+
+/*
+ * Find the row of a key.  Returns false, with an empty holding of that key,
+ * where there is none.
+ */
+bool
+al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
+{
+	AlScan		scan;
+	ScanKeyData scan_key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&scan_key, Anum_app_lock_key, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(al_string_text(key->name)));
+	al_scan_begin(&scan, rel, index_on(rel, Anum_app_lock_key), 1, &scan_key);
+	tuple = al_scan_next(&scan);
+	if (HeapTupleIsValid(tuple))
+		al_table_read(rel, tuple, holding);
+	else
+	{
+		memset(holding, 0, sizeof(AlHolding));
+		ItemPointerSetInvalid(&holding->tid);
+		holding->slot = AL_SLOT_EXCLUSIVE;
+		holding->key = key->name;
+	}
+	al_scan_end(&scan);
+	return ItemPointerIsValid(&holding->tid);
+}
+
+/* Just what says whether a row is over; much cheaper than al_table_read() */
+void
+al_table_peek(Relation rel, HeapTuple tuple, TimestampTz *expires_at, TimestampTz *released_at)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	bool		is_null;
+	Datum		value;
+
+	*expires_at = DatumGetTimestampTz(heap_getattr(tuple, Anum_app_lock_expires_at,
+												   desc, &is_null));
+	value = heap_getattr(tuple, Anum_app_lock_released_at, desc, &is_null);
+	*released_at = is_null ? 0 : DatumGetTimestampTz(value);
+}
+
+/* A copy of the key of a row */
+AlKey *
+al_table_key(Relation rel, HeapTuple tuple)
+{
+	AlKey	   *key = palloc(sizeof(AlKey));
+	bool		is_null;
+	Datum		value = heap_getattr(tuple, Anum_app_lock_key, RelationGetDescr(rel), &is_null);
+
+	al_key_init(key, al_string(DatumGetTextPCopy(value)));
+	return key;
+}
+
+/*
+ * Keys (AlKey *) of the rows of an owner that are not released.  An owner that
+ * acquire generated is in no index; the whole table is looked through for one
+ * that may be such.
+ */
+List *
+al_table_find_by_owner(Relation rel, const AlOwner *owner)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	AlScan		scan;
+	ScanKeyData scan_key;
+	HeapTuple	tuple;
+	List	   *keys = NIL;
+
+	ScanKeyInit(&scan_key, Anum_app_lock_owner_hash, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(owner->hash));
+	if (al_owner_looks_generated(owner->name))
+		al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
+	else
+		al_scan_begin(&scan, rel, index_on(rel, Anum_app_lock_owner_hash), 1, &scan_key);
+
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		bool		is_null;
+		Datum		value;
+
+		if (!heap_attisnull(tuple, Anum_app_lock_released_at, desc))
+			continue;
+		value = heap_getattr(tuple, Anum_app_lock_owner, desc, &is_null);
+		if (!is_null && al_string_equal(al_string(DatumGetTextPP(value)), owner->name))
+			keys = lappend(keys, al_table_key(rel, tuple));
+	}
+	al_scan_end(&scan);
+	return keys;
+}
+
+/*
+ * Make index entries for a row version that is not heap-only.  lock_catalog.c
+ * has seen to it that the indexes need no executor, and that the only
+ * predicate is that of app_lock_owner_idx.
+ */
+static void
+insert_index_entries(Relation rel, HeapTuple tuple, bool is_update, bool same_owner_hash)
+{
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+
+	ExecStoreHeapTuple(tuple, slot, false);
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
+		IndexInfo  *info = BuildIndexInfo(index);
+		Datum		values[INDEX_MAX_KEYS];
+		bool		nulls[INDEX_MAX_KEYS];
+
+		if (info->ii_ReadyForInserts)
+		{
+			FormIndexDatum(info, slot, NULL, values, nulls);
+			if (info->ii_Predicate == NIL || !nulls[0])
+				index_insert(index, values, nulls, &tuple->t_self, rel,
+							 index->rd_index->indisunique ?
+							 UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+							 is_update && (info->ii_Predicate == NIL || same_owner_hash),
+							 info);
+		}
+		index_close(index, RowExclusiveLock);
+	}
+	list_free(indexes);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+/*
+ * Write a holding: over its row, or as a new one.  The caller has claimed the
+ * key for it.  Raises 23505 where somebody has written to the table by hand.
+ */
+void
+al_table_put(Relation rel, AlHolding *holding)
+{
+	Datum		values[Natts_app_lock];
+	bool		nulls[Natts_app_lock] = {0};
+	HeapTuple	tuple;
+	bool		is_update = ItemPointerIsValid(&holding->tid);
+
+	VALUE(fencing_token) = Int64GetDatum(holding->fencing_token);
+	VALUE(acquired_at) = TimestampTzGetDatum(holding->acquired_at);
+	VALUE(expires_at) = TimestampTzGetDatum(holding->expires_at);
+	VALUE(ttl_us) = Int64GetDatum(holding->ttl);
+	VALUE(slot) = Int32GetDatum(holding->slot);
+	VALUE(key) = PointerGetDatum(al_string_text(holding->key));
+	VALUE(mode) = PointerGetDatum(holding->mode);
+	VALUE(holder) = PointerGetDatum(holding->holder);
+	VALUE(owner) = PointerGetDatum(holding->owner);
+	IS_NULL(owner) = holding->owner == NULL;
+	VALUE(owner_hash) = Int32GetDatum(holding->owner_hash);
+	IS_NULL(owner_hash) = !holding->has_owner_hash;
+	VALUE(released_at) = TimestampTzGetDatum(holding->released_at);
+	IS_NULL(released_at) = holding->released_at == 0;
+	VALUE(meta) = PointerGetDatum(holding->meta);
+	IS_NULL(meta) = holding->meta == NULL;
+
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	if (!is_update)
+	{
+		simple_heap_insert(rel, tuple);
+		insert_index_entries(rel, tuple, false, false);
+	}
+	else if (al_heap_update(rel, &holding->tid, tuple))
+	{
+		bool		was_null;
+		Datum		old_hash = heap_getattr(holding->tuple, Anum_app_lock_owner_hash,
+											RelationGetDescr(rel), &was_null);
+		bool		same_hash = was_null ? !holding->has_owner_hash :
+			holding->has_owner_hash && DatumGetInt32(old_hash) == holding->owner_hash;
+
+		insert_index_entries(rel, tuple, true, same_hash);
+	}
+	holding->tid = tuple->t_self;
+	CommandCounterIncrement();
+}
+
+/* Remove the row of a holding, whose key the caller has claimed */
+void
+al_table_delete(Relation rel, AlHolding *holding)
+{
+	simple_heap_delete(rel, &holding->tid);
+	CommandCounterIncrement();
+}

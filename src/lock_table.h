@@ -1,0 +1,99 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_table.h
+ *		Columns of the tables, and the verbs that read and write app_lock.
+ *
+ * The columns are those of sql/atomic_lock--1.0.sql, in the same order.
+ *
+ * IDENTIFICATION
+ *		src/lock_table.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ATOMIC_LOCK_TABLE_H
+#define ATOMIC_LOCK_TABLE_H
+
+#include "access/htup.h"
+#include "access/skey.h"
+#include "atomic_lock.h"
+#include "nodes/pg_list.h"
+#include "storage/itemptr.h"
+
+#define Anum_app_lock_fencing_token		1
+#define Anum_app_lock_acquired_at		2
+#define Anum_app_lock_expires_at		3
+#define Anum_app_lock_ttl_us			4
+#define Anum_app_lock_slot				5
+#define Anum_app_lock_key				6
+#define Anum_app_lock_mode				7
+#define Anum_app_lock_holder			8
+#define Anum_app_lock_owner				9
+#define Anum_app_lock_owner_hash		10
+#define Anum_app_lock_released_at		11
+#define Anum_app_lock_meta				12
+#define Natts_app_lock					12
+
+#define AL_SLOT_EXCLUSIVE	0
+
+#define Anum_app_lock_epoch_system_identifier	1
+#define Anum_app_lock_epoch_base				2
+#define Anum_app_lock_epoch_timeline			3
+#define Anum_app_lock_epoch_singleton			4
+#define Natts_app_lock_epoch					4
+
+#define Anum_lock_audit_at						1
+#define Anum_lock_audit_action					2
+#define Anum_lock_audit_key						3
+#define Anum_lock_audit_previous_holder			4
+#define Anum_lock_audit_previous_owner_digest	5
+#define Anum_lock_audit_fencing_token			6
+#define Anum_lock_audit_session_role			7
+#define Anum_lock_audit_acting_role				8
+#define Anum_lock_audit_client_addr				9
+#define Anum_lock_audit_reason					10
+#define Natts_lock_audit						10
+
+/* A row of app_lock.  Pointers lead into "tuple", or to what is to be written. */
+typedef struct AlHolding
+{
+	ItemPointerData tid;		/* invalid: there is no row yet */
+	HeapTuple	tuple;
+	int64		fencing_token;
+	TimestampTz acquired_at;
+	TimestampTz expires_at;
+	int64		ttl;
+	int32		slot;
+	AlString	key;
+	text	   *mode;
+	text	   *holder;
+	text	   *owner;			/* NULL after force_release */
+	bool		has_owner_hash;
+	int32		owner_hash;
+	TimestampTz released_at;	/* 0: not released */
+	struct varlena *meta;		/* jsonb, may be toasted; NULL: none */
+} AlHolding;
+
+/* A scan that sees the newest committed state; see lock_table.c */
+typedef struct AlScan
+{
+	Relation	rel;
+	struct SnapshotData *snapshot;
+	struct SysScanDescData *scan;
+	bool		recheck;
+} AlScan;
+
+extern void al_scan_begin(AlScan *scan, Relation rel, Oid index,
+						  int nkeys, ScanKey keys);
+extern HeapTuple al_scan_next(AlScan *scan);
+extern void al_scan_end(AlScan *scan);
+
+extern bool al_table_find(Relation rel, const AlKey *key, AlHolding *holding);
+extern List *al_table_find_by_owner(Relation rel, const AlOwner *owner);
+extern void al_table_peek(Relation rel, HeapTuple tuple,
+						  TimestampTz *expires_at, TimestampTz *released_at);
+extern AlKey *al_table_key(Relation rel, HeapTuple tuple);
+extern void al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding);
+extern void al_table_put(Relation rel, AlHolding *holding);
+extern void al_table_delete(Relation rel, AlHolding *holding);
+
+#endif							/* ATOMIC_LOCK_TABLE_H */
