@@ -37,6 +37,13 @@ CREATE TABLE app_lock (
 CREATE INDEX app_lock_owner_idx ON app_lock (owner_hash)
 	WHERE owner_hash IS NOT NULL;
 
+-- Texts short enough to stay in the row, whatever meta takes.
+ALTER TABLE app_lock
+	ALTER COLUMN key SET STORAGE MAIN,
+	ALTER COLUMN mode SET STORAGE MAIN,
+	ALTER COLUMN holder SET STORAGE MAIN,
+	ALTER COLUMN owner SET STORAGE MAIN;
+
 COMMENT ON TABLE app_lock IS 'leases of atomic_lock, one row per holding; a lease is live while released_at is null and the clock is before expires_at';
 COMMENT ON COLUMN app_lock.fencing_token IS 'rises with every grant of the key';
 COMMENT ON COLUMN app_lock.acquired_at IS 'when the holding was granted';
@@ -51,20 +58,13 @@ COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner that the applic
 COMMENT ON COLUMN app_lock.released_at IS 'when the holding was released; null while it is held';
 COMMENT ON COLUMN app_lock.meta IS 'whatever the application keeps with the lease';
 
--- Fencing tokens are epoch * 2^44 + a value of this sequence.
-CREATE SEQUENCE app_lock_fence AS bigint MAXVALUE 17592186044415 NO CYCLE CACHE 1;
+-- Fencing tokens, and the copy of the database in which they began to be
+-- drawn; see src/lock_fence.c.
+CREATE SEQUENCE app_lock_fence AS bigint NO CYCLE CACHE 1;
+CREATE SEQUENCE app_lock_epoch AS bigint NO CYCLE CACHE 1;
 
-COMMENT ON SEQUENCE app_lock_fence IS 'lower 44 bits of fencing tokens; drawn by atomic_lock itself, never by nextval()';
-
-CREATE TABLE app_lock_epoch (
-	system_identifier	bigint NOT NULL,
-	base				integer NOT NULL,
-	timeline			integer NOT NULL,
-	singleton			boolean NOT NULL,
-	CONSTRAINT app_lock_epoch_pkey PRIMARY KEY (singleton)
-) USING heap;
-
-COMMENT ON TABLE app_lock_epoch IS 'upper bits of fencing tokens: which server and timeline the epochs count from; one row, made by the first grant';
+COMMENT ON SEQUENCE app_lock_fence IS 'last fencing token; drawn by atomic_lock itself, never by nextval()';
+COMMENT ON SEQUENCE app_lock_epoch IS 'hash of the server, timeline and database in which the current epoch of fencing tokens began';
 
 CREATE TABLE lock_audit (
 	at						timestamptz NOT NULL,
@@ -91,14 +91,13 @@ COMMENT ON COLUMN lock_audit.acting_role IS 'role in effect, after SET ROLE';
 COMMENT ON COLUMN lock_audit.client_addr IS 'address of the client; null on a Unix-domain socket';
 COMMENT ON COLUMN lock_audit.reason IS 'the reason given';
 
--- Leases must not come back to life in a restored dump; what keeps fencing
--- tokens rising must, and so must the audit trail.
+-- Leases must not come back to life in a restored dump; fencing tokens must
+-- go on from there, and the audit trail must be kept.
 SELECT pg_catalog.pg_extension_config_dump('app_lock_fence', '');
-SELECT pg_catalog.pg_extension_config_dump('app_lock_epoch', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_audit', '');
 
-REVOKE ALL ON TABLE app_lock, app_lock_epoch, lock_audit FROM PUBLIC;
-REVOKE ALL ON SEQUENCE app_lock_fence FROM PUBLIC;
+REVOKE ALL ON TABLE app_lock, lock_audit FROM PUBLIC;
+REVOKE ALL ON SEQUENCE app_lock_fence, app_lock_epoch FROM PUBLIC;
 
 ------------------------------------------------------------------------------
 -- Functions for applications
@@ -118,6 +117,16 @@ CREATE TYPE lock_grant AS (
 );
 
 COMMENT ON TYPE lock_grant IS 'answer of an acquire: the new lease, or who has the key';
+COMMENT ON COLUMN lock_grant.acquired IS 'whether the caller has the lock now';
+COMMENT ON COLUMN lock_grant.status IS 'acquired, reacquired or held';
+COMMENT ON COLUMN lock_grant.key IS 'what was asked for';
+COMMENT ON COLUMN lock_grant.mode IS 'mode of the holding';
+COMMENT ON COLUMN lock_grant.owner IS 'secret that proves the holding; null when refused';
+COMMENT ON COLUMN lock_grant.fencing_token IS 'rises with every grant of the key; null when refused';
+COMMENT ON COLUMN lock_grant.acquired_at IS 'when the holding was granted';
+COMMENT ON COLUMN lock_grant.expires_at IS 'when the lease runs out by itself';
+COMMENT ON COLUMN lock_grant.waited IS 'how long the call waited';
+COMMENT ON COLUMN lock_grant.holder IS 'label of the holder, for people';
 
 CREATE FUNCTION lock_acquire(
 	key text,

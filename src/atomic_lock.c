@@ -19,6 +19,7 @@
 
 #include "atomic_lock.h"
 #include "compat.h"
+#include "lock_lease.h"
 #include "utils/guc.h"
 
 AL_MODULE_MAGIC("1.0.0");
@@ -124,5 +125,6 @@ _PG_init(void)
 	MarkGUCPrefixReserved("atomic_lock");
 
 	al_catalog_init();
+	al_report_init();
 	al_xact_init();
 }

@@ -133,14 +133,13 @@ typedef struct AlClaim
 {
 	uint64		hash;
 	AlClaimMode mode;
-	bool		counted;		/* first of this key and mode in the transaction */
+	bool		counted;		/* the first of this key in the transaction */
 } AlClaim;
 
 extern void al_claim(AlClaim *claim, const AlKey *key, AlClaimMode mode);
 extern bool al_claim_try(AlClaim *claim, const AlKey *key, AlClaimMode mode);
 extern void al_claim_drop(const AlClaim *claim);
 extern int	al_claim_rival(const AlKey *key);
-extern bool al_claim_epoch_try(void);
 
 /* lock_fence.c */
 extern void al_fence_forget_epoch(void);

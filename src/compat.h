@@ -34,10 +34,17 @@
 #endif
 
 #ifdef PG_MODULE_MAGIC_EXT
-#define AL_MODULE_MAGIC(version) \
-	PG_MODULE_MAGIC_EXT(.name = "atomic_lock", .version = version)
+#define AL_MODULE_MAGIC(release) \
+	PG_MODULE_MAGIC_EXT(.name = "atomic_lock", .version = release)
 #else
-#define AL_MODULE_MAGIC(version) PG_MODULE_MAGIC
+#define AL_MODULE_MAGIC(release) PG_MODULE_MAGIC
+#endif
+
+/* Goes before "extern" */
+#if PG_VERSION_NUM >= 180000
+#define AL_NORETURN pg_noreturn
+#else
+#define AL_NORETURN pg_attribute_noreturn()
 #endif
 
 /*
@@ -55,6 +62,17 @@ al_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 #else
 	simple_heap_update(rel, tid, tuple);
 	return !HeapTupleIsHeapOnly(tuple);
+#endif
+}
+
+/* Does the transaction have the lock in this mode? */
+static inline bool
+al_lock_held(const LOCKTAG *tag, LOCKMODE mode)
+{
+#if PG_VERSION_NUM >= 170000
+	return LockHeldByMe(tag, mode, false);
+#else
+	return LockHeldByMe(tag, mode);
 #endif
 }
 

@@ -86,13 +86,15 @@ audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason
 	CommandCounterIncrement();
 	table_close(rel, NoLock);
 
+	/* The statement may have owners in it. */
 	ereport(LOG,
 			(errmsg("%s of lock \"%s\" by role \"%s\": %s", action,
 					al_display(key->name), GetUserNameFromId(GetUserId(), false),
 					al_display(al_string(reason))),
 			 was_held ? errdetail("It was held by %s, with fencing token %lld.",
 								  al_display(al_string(ended->holder)),
-								  (long long) ended->fencing_token) : 0));
+								  (long long) ended->fencing_token) : 0,
+			 errhidestmt(true), errhidecontext(true)));
 }
 
 /* force_release(key, reason), also lock_force_release: true, or LK002 */

@@ -295,17 +295,13 @@ al_open_fence(LOCKMODE lockmode)
 	return open_cached(&catalog.fence, lockmode);
 }
 
-/* Open app_lock_epoch or lock_audit; raises 55000 as for app_lock */
 Relation
 al_open_epoch(LOCKMODE lockmode)
 {
-	Relation	rel = open_cached(&catalog.epoch, lockmode);
-
-	check_column_count(rel, Natts_app_lock_epoch);
-	check_indexes(rel);
-	return rel;
+	return open_cached(&catalog.epoch, lockmode);
 }
 
+/* Open lock_audit; raises 55000 as for app_lock */
 Relation
 al_open_audit(LOCKMODE lockmode)
 {

@@ -38,14 +38,13 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 
-#define CLAIM_CLASS_KEY		1706
-#define CLAIM_CLASS_EPOCH	1707
+#define CLAIM_CLASS		1706
 
 static void
-claim_tag(LOCKTAG *tag, uint64 hash, uint16 class)
+claim_tag(LOCKTAG *tag, uint64 hash)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (hash >> 32),
-						 (uint32) hash, class);
+						 (uint32) hash, CLAIM_CLASS);
 }
 
 static bool
@@ -54,14 +53,15 @@ claim_internal(AlClaim *claim, const AlKey *key, AlClaimMode mode, bool wait)
 	LOCKTAG		tag;
 	LockAcquireResult result;
 
-	claim_tag(&tag, key->hash, CLAIM_CLASS_KEY);
+	claim_tag(&tag, key->hash);
+	claim->hash = key->hash;
+	claim->mode = mode;
+	claim->counted = !al_lock_held(&tag, AL_CLAIM_EXTEND) &&
+		!al_lock_held(&tag, AL_CLAIM_TAKE);
+
 	result = LockAcquire(&tag, mode, false, !wait);
 	if (result == LOCKACQUIRE_NOT_AVAIL)
 		return false;
-
-	claim->hash = key->hash;
-	claim->mode = mode;
-	claim->counted = result == LOCKACQUIRE_OK;
 	if (claim->counted)
 		al_xact_claimed();
 	return true;
@@ -94,7 +94,7 @@ al_claim_drop(const AlClaim *claim)
 {
 	LOCKTAG		tag;
 
-	claim_tag(&tag, claim->hash, CLAIM_CLASS_KEY);
+	claim_tag(&tag, claim->hash);
 	LockRelease(&tag, claim->mode, false);
 	if (claim->counted)
 		al_xact_unclaimed();
@@ -111,23 +111,9 @@ al_claim_rival(const AlKey *key)
 	VirtualTransactionId *rivals;
 	int			pid = 0;
 
-	claim_tag(&tag, key->hash, CLAIM_CLASS_KEY);
+	claim_tag(&tag, key->hash);
 	rivals = GetLockConflicts(&tag, AccessExclusiveLock, NULL);
 	for (; pid == 0 && VirtualTransactionIdIsValid(*rivals); rivals++)
 		pid = al_vxid_pid(*rivals);
 	return pid;
-}
-
-/*
- * Claim the right to write app_lock_epoch, until the transaction ends.  False
- * where another transaction is writing it.
- */
-bool
-al_claim_epoch_try(void)
-{
-	LOCKTAG		tag;
-
-	claim_tag(&tag, 0, CLAIM_CLASS_EPOCH);
-	return LockAcquire(&tag, AccessExclusiveLock, false, true) !=
-		LOCKACQUIRE_NOT_AVAIL;
 }

@@ -3,33 +3,38 @@
  * lock_fence.c
  *		Fencing tokens: numbers that rise with every grant.
  *
- * Model: a token is an epoch in the upper bits and a number drawn from the
- * sequence app_lock_fence in the lower 44.
+ * Model: a token is the next number of the sequence app_lock_fence, drawn
+ * while the key is claimed, so that two grants of a key draw in the order in
+ * which they are granted.
  *
- * The number is drawn while the key is claimed, so that two grants of a key
- * draw in the order in which they are granted.  nextval() is not used, for
- * two reasons: it would change what lastval() answers the session, which some
- * drivers rely on, and it hands out numbers whose WAL is not flushed, which a
- * crash can hand out again.  Here the sequence is logged DRAW_AHEAD numbers
- * in advance and that record is flushed before any of them is used, so a
- * number that anybody has seen never comes back, committed or not.  The
- * relation stays an ordinary sequence for pg_dump, setval() and ALTER.
+ * nextval() is not used, for two reasons: it would change what lastval()
+ * answers the session, which some drivers rely on, and it hands out numbers
+ * whose WAL is not flushed, which a crash can hand out again.  Here the
+ * sequence is logged DRAW_AHEAD numbers in advance and that record is flushed
+ * before any of them is used, so a number that anybody has seen never comes
+ * back, committed or not.  The relation stays an ordinary sequence for
+ * pg_dump, setval() and ALTER SEQUENCE.
  *
- * What the sequence cannot survive is a copy of the database that misses the
- * last WAL: a promoted standby, a point-in-time recovery, a restored dump.
- * There the epoch rises.  app_lock_epoch says for one system identifier what
- * epoch its first timeline has, and the last timeline that was seen:
+ * What a sequence does not survive is a copy of the database that misses the
+ * last WAL: a promoted standby, a point-in-time recovery, a restored dump, a
+ * clone.  There a new epoch begins, whose first token is above all that any
+ * other copy has handed out:
  *
- *		same system identifier:		epoch = base + current timeline - 1
- *		another (restore, upgrade):	new base = base + last timeline + slack
+ *		the later of last value + EPOCH_GAP and the clock in microseconds
  *
- * Both follow from the committed row alone, so backends agree while the row
- * is still being brought up to date, and nobody has to wait for that.  The
- * slack is for promotions of the old server after its dump was taken.
+ * The gap is for a copy that lost what came last; no standby lags by four
+ * billion grants.  The clock is for a copy that does not know of epochs which
+ * the original began since: as long as fewer than a million tokens a second
+ * are drawn, an epoch that began earlier is still below.  Tokens stay below
+ * 2^53, the integers of JavaScript, for two centuries.
  *
- * Locking rules: one writer of app_lock_epoch at a time, by a claim that is
- * tried, never waited for.  The sequence's only page is locked exclusively
- * while a number is drawn, over a flush of WAL once in DRAW_AHEAD draws.
+ * The sequence app_lock_epoch remembers in which identity (server, timeline,
+ * database) the last epoch began.  It is not dumped.  Like the numbers it is
+ * written at once and not undone by a rollback, so nobody waits for anybody.
+ *
+ * Locking rules: content locks on the only page of each sequence,
+ * app_lock_epoch before app_lock_fence, held over a flush of WAL once per
+ * epoch and once in DRAW_AHEAD draws, and never over an ereport.
  *
  * IDENTIFICATION
  *		src/lock_fence.c
@@ -41,144 +46,34 @@
 #include "access/generic_xlog.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "atomic_lock.h"
-#include "catalog/indexing.h"
 #include "commands/sequence.h"
+#include "common/hashfn.h"
 #include "compat.h"
-#include "lock_table.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "utils/timestamp.h"
 
-#define NUMBER_BITS		44
-#define MAX_NUMBER		((INT64CONST(1) << NUMBER_BITS) - 1)
-#define MAX_EPOCH		(PG_INT64_MAX >> NUMBER_BITS)
-#define DRAW_AHEAD		1024
-#define RESTORE_SLACK	16
+#define DRAW_AHEAD	1024
+#define EPOCH_GAP	(INT64CONST(1) << 32)
 
-typedef struct EpochRow
+/* A sequence whose page is pinned and locked */
+typedef struct LockedSequence
 {
-	bool		found;
-	bool		committed;		/* not written by this transaction */
-	ItemPointerData tid;
-	uint64		system_identifier;
-	int32		base;
-	int32		timeline;
-} EpochRow;
+	Relation	rel;
+	Buffer		buffer;
+	Form_pg_sequence_data data;
+} LockedSequence;
 
-/* The epoch of this server and timeline, once app_lock_epoch says the same */
-static int64 cached_epoch = -1;
-static TimeLineID cached_timeline;
+/* Timeline for which this backend knows that an epoch has begun; 0: none */
+static TimeLineID known_timeline = 0;
 
 /* The relation cache says that something changed */
 void
 al_fence_forget_epoch(void)
 {
-	cached_epoch = -1;
-}
-
-static void
-read_epoch(Relation rel, EpochRow *row)
-{
-	AlScan		scan;
-	HeapTuple	tuple;
-
-	memset(row, 0, sizeof(EpochRow));
-	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
-	tuple = al_scan_next(&scan);
-	if (HeapTupleIsValid(tuple))
-	{
-		Datum		values[Natts_app_lock_epoch];
-		bool		nulls[Natts_app_lock_epoch];
-
-		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		row->found = true;
-		row->committed =
-			!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
-		row->tid = tuple->t_self;
-		row->system_identifier =
-			DatumGetInt64(values[Anum_app_lock_epoch_system_identifier - 1]);
-		row->base = DatumGetInt32(values[Anum_app_lock_epoch_base - 1]);
-		row->timeline = DatumGetInt32(values[Anum_app_lock_epoch_timeline - 1]);
-	}
-	al_scan_end(&scan);
-}
-
-static void
-write_epoch(Relation rel, EpochRow *row)
-{
-	Datum		values[Natts_app_lock_epoch];
-	bool		nulls[Natts_app_lock_epoch] = {0};
-	HeapTuple	tuple;
-
-	values[Anum_app_lock_epoch_system_identifier - 1] =
-		Int64GetDatum((int64) row->system_identifier);
-	values[Anum_app_lock_epoch_base - 1] = Int32GetDatum(row->base);
-	values[Anum_app_lock_epoch_timeline - 1] = Int32GetDatum(row->timeline);
-	values[Anum_app_lock_epoch_singleton - 1] = BoolGetDatum(true);
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	if (row->found)
-		CatalogTupleUpdate(rel, &row->tid, tuple);
-	else
-		CatalogTupleInsert(rel, tuple);
-	CommandCounterIncrement();
-}
-
-/* Bring a row up to date with this server; false where it already is */
-static bool
-advance_epoch(EpochRow *row, TimeLineID timeline)
-{
-	uint64		system_identifier = GetSystemIdentifier();
-
-	if (!row->found)
-		row->base = 0;
-	else if (row->system_identifier != system_identifier)
-		row->base += row->timeline + RESTORE_SLACK;
-	else if (row->timeline >= (int32) timeline)
-		return false;
-
-	row->system_identifier = system_identifier;
-	row->timeline = timeline;
-	return true;
-}
-
-static int64
-current_epoch(void)
-{
-	TimeLineID	timeline = GetWALInsertionTimeLine();
-	Relation	rel;
-	EpochRow	row;
-	bool		stale;
-	int64		epoch;
-
-	/* A backend lives on when its standby is promoted. */
-	if (cached_epoch >= 0 && cached_timeline == timeline)
-		return cached_epoch;
-
-	rel = al_open_epoch(RowExclusiveLock);
-	read_epoch(rel, &row);
-	stale = advance_epoch(&row, timeline);
-	if (stale && al_claim_epoch_try())
-	{
-		/* Somebody may have written it between our look and our claim. */
-		read_epoch(rel, &row);
-		stale = advance_epoch(&row, timeline);
-		if (stale)
-			write_epoch(rel, &row);
-	}
-
-	epoch = (int64) row.base + timeline - 1;
-	if (epoch < 0 || epoch > MAX_EPOCH)
-		ereport(ERROR,
-				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
-				 errmsg("fencing tokens have reached their last epoch")));
-	if (!stale && row.committed)
-	{
-		cached_epoch = epoch;
-		cached_timeline = timeline;
-	}
-	relation_close(rel, NoLock);
-	return epoch;
+	known_timeline = 0;
 }
 
 static Form_pg_sequence_data
@@ -190,67 +85,79 @@ sequence_data(Page page)
 	return (Form_pg_sequence_data) ((char *) tuple + tuple->t_hoff);
 }
 
-/* Log and flush the sequence as it will be after DRAW_AHEAD more draws */
 static void
-log_ahead(Relation rel, Buffer buffer, int64 number)
+lock_sequence(LockedSequence *seq, Relation rel)
 {
-	GenericXLogState *state = GenericXLogStart(rel);
+	seq->rel = rel;
+	seq->buffer = ReadBuffer(rel, 0);
+	LockBuffer(seq->buffer, BUFFER_LOCK_EXCLUSIVE);
+	seq->data = sequence_data(BufferGetPage(seq->buffer));
+}
+
+static void
+unlock_sequence(LockedSequence *seq)
+{
+	UnlockReleaseBuffer(seq->buffer);
+	relation_close(seq->rel, NoLock);
+}
+
+/* Make "value" the last one, durably */
+static void
+log_value(LockedSequence *seq, int64 value)
+{
+	GenericXLogState *state = GenericXLogStart(seq->rel);
 	Form_pg_sequence_data logged;
 	XLogRecPtr	lsn;
 
-	logged = sequence_data(GenericXLogRegisterBuffer(state, buffer,
+	logged = sequence_data(GenericXLogRegisterBuffer(state, seq->buffer,
 													 GENERIC_XLOG_FULL_IMAGE));
-	logged->last_value = Min(number + DRAW_AHEAD, MAX_NUMBER);
+	logged->last_value = value;
 	logged->is_called = true;
 	logged->log_cnt = 0;
 	lsn = GenericXLogFinish(state);
-	if (RelationNeedsWAL(rel))
+	if (RelationNeedsWAL(seq->rel))
 		XLogFlush(lsn);
 }
 
+/* What makes this copy of the database different from all others */
 static int64
-draw_number(void)
+identity(TimeLineID timeline)
 {
-	Relation	rel = al_open_fence(RowExclusiveLock);
-	Buffer		buffer;
-	Page		page;
-	Form_pg_sequence_data data;
-	int64		number;
-
-	buffer = ReadBuffer(rel, 0);
-	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
-	page = BufferGetPage(buffer);
-	data = sequence_data(page);
-
-	number = data->is_called ? data->last_value + 1 : data->last_value;
-	if (number < 1 || number > MAX_NUMBER)
+	struct
 	{
-		UnlockReleaseBuffer(buffer);
-		ereport(ERROR,
-				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
-				 errmsg("sequence \"%s\" has reached its maximum value (%lld)",
-						RelationGetRelationName(rel), (long long) MAX_NUMBER),
-				 errdetail("Fencing tokens would no longer rise.")));
-	}
+		uint64		system_identifier;
+		uint32		timeline;
+		uint32		database;
+	}			parts = {GetSystemIdentifier(), timeline, MyDatabaseId};
+	uint64		hash = hash_bytes_extended((const unsigned char *) &parts, sizeof(parts), 0);
 
-	/*
-	 * As in nextval(), the first draw after a checkpoint has to log: replay
-	 * starts there and would not see what was logged before.
-	 */
-	if (!data->is_called || data->log_cnt < 1 || PageGetLSN(page) <= GetRedoRecPtr())
+	/* what setval() and ALTER SEQUENCE accept too: 2 and up, 1 is a new one */
+	return (int64) (hash >> 1) | 2;
+}
+
+/* Begin an epoch unless one has begun in this identity */
+static void
+begin_epoch(TimeLineID timeline)
+{
+	LockedSequence epoch;
+	Relation	fence_rel = al_open_fence(RowExclusiveLock);
+
+	lock_sequence(&epoch, al_open_epoch(RowExclusiveLock));
+	if (epoch.data->last_value != identity(timeline))
 	{
-		log_ahead(rel, buffer, number);
-		data->log_cnt = DRAW_AHEAD;
-	}
-	else
-		data->log_cnt--;
-	data->last_value = number;
-	data->is_called = true;
-	MarkBufferDirty(buffer);
+		LockedSequence fence;
+		int64		last;
 
-	UnlockReleaseBuffer(buffer);
-	relation_close(rel, NoLock);
-	return number;
+		lock_sequence(&fence, fence_rel);
+		last = fence.data->is_called ? fence.data->last_value : 0;
+		if (last < PG_INT64_MAX - EPOCH_GAP)
+			log_value(&fence, Max(last + EPOCH_GAP, GetCurrentTimestamp()));
+		UnlockReleaseBuffer(fence.buffer);
+		log_value(&epoch, identity(timeline));
+	}
+	unlock_sequence(&epoch);
+	relation_close(fence_rel, NoLock);
+	known_timeline = timeline;
 }
 
 /*
@@ -260,7 +167,42 @@ draw_number(void)
 int64
 al_fence_next(void)
 {
-	int64		epoch = current_epoch();
+	TimeLineID	timeline = GetWALInsertionTimeLine();
+	LockedSequence fence;
+	int64		token;
 
-	return (epoch << NUMBER_BITS) | draw_number();
+	/* A backend lives on when its standby is promoted. */
+	if (known_timeline != timeline)
+		begin_epoch(timeline);
+
+	lock_sequence(&fence, al_open_fence(RowExclusiveLock));
+	token = fence.data->last_value;
+	if (token >= PG_INT64_MAX - DRAW_AHEAD)
+	{
+		unlock_sequence(&fence);
+		ereport(ERROR,
+				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+				 errmsg("fencing tokens are exhausted"),
+				 errdetail("The sequence \"app_lock_fence\" has reached its end.")));
+	}
+	if (fence.data->is_called)
+		token++;
+
+	/*
+	 * As in nextval(), the first draw after a checkpoint has to log: replay
+	 * starts there and would not see what was logged before.
+	 */
+	if (!fence.data->is_called || fence.data->log_cnt < 1 ||
+		PageGetLSN(BufferGetPage(fence.buffer)) <= GetRedoRecPtr())
+	{
+		log_value(&fence, token + DRAW_AHEAD);
+		fence.data->log_cnt = DRAW_AHEAD;
+	}
+	else
+		fence.data->log_cnt--;
+	fence.data->last_value = token;
+	fence.data->is_called = true;
+	MarkBufferDirty(fence.buffer);
+	unlock_sequence(&fence);
+	return token;
 }

@@ -12,6 +12,7 @@
 #define ATOMIC_LOCK_LEASE_H
 
 #include "atomic_lock.h"
+#include "compat.h"
 #include "lock_table.h"
 
 typedef enum AlOutcome
@@ -70,7 +71,8 @@ extern Datum al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key,
 							const AlOwner *owner, const AlResult *result);
 
 /* lock_report.c */
-extern void al_raise(const AlKey *key, const AlResult *result) pg_attribute_noreturn();
-extern void al_raise_not_found(const AlKey *key) pg_attribute_noreturn();
+extern void al_report_init(void);
+AL_NORETURN extern void al_raise(const AlKey *key, const AlResult *result);
+AL_NORETURN extern void al_raise_not_found(const AlKey *key);
 
 #endif							/* ATOMIC_LOCK_LEASE_H */

@@ -8,6 +8,10 @@
  * and the holder's label, both with control characters escaped, and never an
  * owner.
  *
+ * A refusal is an answer, not a fault, and is asked for as often as a busy key
+ * is tried.  So refusals stay out of the server log unless log_min_messages is
+ * below "warning"; the client gets them as any error.
+ *
  * Locking: none.
  *
  * IDENTIFICATION
@@ -19,7 +23,28 @@
 
 #include "errors.h"
 #include "lock_lease.h"
+#include "utils/guc.h"
 #include "utils/timestamp.h"
+
+static emit_log_hook_type previous_emit_log_hook = NULL;
+
+/* Keep what al_raise() raised out of the server log */
+static void
+hide_refusal(ErrorData *edata)
+{
+	if (edata->elevel == ERROR && log_min_messages >= WARNING &&
+		edata->funcname && strcmp(edata->funcname, "al_raise") == 0)
+		edata->output_to_server = false;
+	if (previous_emit_log_hook)
+		previous_emit_log_hook(edata);
+}
+
+void
+al_report_init(void)
+{
+	previous_emit_log_hook = emit_log_hook;
+	emit_log_hook = hide_refusal;
+}
 
 static char *
 show_time(TimestampTz time)
@@ -31,15 +56,6 @@ static char *
 show_text(text *value)
 {
 	return al_display(al_string(value));
-}
-
-void
-al_raise_not_found(const AlKey *key)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_FOUND),
-			 errmsg("lock \"%s\" is not held", al_display(key->name)),
-			 errdetail("It is free, was swept, or was never taken.")));
 }
 
 /* Raise what a refusal means; the result is one */
@@ -98,7 +114,10 @@ al_raise(const AlKey *key, const AlResult *result)
 			break;
 
 		case AL_NOT_FOUND:
-			al_raise_not_found(key);
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_FOUND),
+					 errmsg("lock \"%s\" is not held", name),
+					 errdetail("It is free, was swept, or was never taken.")));
 			break;
 
 		case AL_NOT_OWNER:
@@ -145,4 +164,12 @@ al_raise(const AlKey *key, const AlResult *result)
 			break;
 	}
 	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
+}
+
+void
+al_raise_not_found(const AlKey *key)
+{
+	AlResult	result = {.outcome = AL_NOT_FOUND};
+
+	al_raise(key, &result);
 }

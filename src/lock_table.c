@@ -152,6 +152,10 @@ al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->owner_hash = IS_NULL(owner_hash) ? 0 : DatumGetInt32(VALUE(owner_hash));
 	holding->released_at = IS_NULL(released_at) ? 0 : DatumGetTimestampTz(VALUE(released_at));
 	holding->meta = IS_NULL(meta) ? NULL : (struct varlena *) DatumGetPointer(VALUE(meta));
+
+	/* Somebody's UPDATE by hand; what is empty, nobody can present. */
+	if (holding->owner == NULL && holding->released_at == 0)
+		holding->owner = cstring_to_text("");
 }
 
 /*

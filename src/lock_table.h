@@ -35,12 +35,6 @@
 
 #define AL_SLOT_EXCLUSIVE	0
 
-#define Anum_app_lock_epoch_system_identifier	1
-#define Anum_app_lock_epoch_base				2
-#define Anum_app_lock_epoch_timeline			3
-#define Anum_app_lock_epoch_singleton			4
-#define Natts_app_lock_epoch					4
-
 #define Anum_lock_audit_at						1
 #define Anum_lock_audit_action					2
 #define Anum_lock_audit_key						3

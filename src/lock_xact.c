@@ -53,7 +53,7 @@ static struct
 {
 	bool		force_flush;	/* granted something that must be durable */
 	XactWrote	wrote;
-	uint64		wal_records;	/* pgWalUsage after the last release */
+	int64		wal_records;	/* of pgWalUsage, after the last release */
 	int			claims;
 	SubClaims  *sub_claims;		/* in TopTransactionContext */
 }			xact;
