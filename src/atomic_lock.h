@@ -19,6 +19,8 @@
 #ifndef ATOMIC_LOCK_H
 #define ATOMIC_LOCK_H
 
+#include <math.h>
+
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 #include "storage/lock.h"
@@ -84,7 +86,7 @@ extern int	al_release_durability;
 extern int	al_sweep_batch;
 extern int	al_max_claims;
 
-#define AL_MS_TO_US(ms) ((int64) ((ms) * 1000.0))
+#define AL_MS_TO_US(ms) ((int64) rint((ms) * 1000.0))
 
 /* lock_key.c */
 extern AlString al_string(text *datum);

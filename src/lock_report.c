@@ -32,7 +32,8 @@ static emit_log_hook_type previous_emit_log_hook = NULL;
 static void
 hide_refusal(ErrorData *edata)
 {
-	if (edata->elevel == ERROR && log_min_messages >= WARNING &&
+	if (edata->elevel == ERROR && edata->sqlerrcode != ERRCODE_INTERNAL_ERROR &&
+		log_min_messages >= WARNING &&
 		edata->funcname && strcmp(edata->funcname, "al_raise") == 0)
 		edata->output_to_server = false;
 	if (previous_emit_log_hook)

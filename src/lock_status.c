@@ -37,13 +37,18 @@ enum
 	TTL_REMAINING, LIFETIME, HOLDERS, WAITERS, PID, META, COLUMNS
 };
 
-/* Find the live holding of a key; the clock is read after the row */
+/*
+ * Find the live holding of a key; the clock is read after the row.  A meta
+ * that is wanted is fetched from TOAST while the table is open.
+ */
 static bool
-find_live(const AlKey *key, AlHolding *holding, TimestampTz *now)
+find_live(const AlKey *key, bool with_meta, AlHolding *holding, TimestampTz *now)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
 
 	al_table_find(rel, key, holding);
+	if (with_meta && holding->meta)
+		holding->meta = PG_DETOAST_DATUM(PointerGetDatum(holding->meta));
 	table_close(rel, AccessShareLock);
 	*now = GetCurrentTimestamp();
 	return al_is_live(holding, *now);
@@ -60,7 +65,7 @@ atomic_lock_is_held(PG_FUNCTION_ARGS)
 
 	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg(fcinfo, 1, &owner);
-	PG_RETURN_BOOL(find_live(&key, &holding, &now) &&
+	PG_RETURN_BOOL(find_live(&key, false, &holding, &now) &&
 				   al_string_equal(al_string(holding.owner), owner.name));
 }
 
@@ -73,7 +78,7 @@ atomic_lock_holder(PG_FUNCTION_ARGS)
 	TimestampTz now;
 
 	al_key_arg(fcinfo, 0, &key);
-	if (!find_live(&key, &holding, &now))
+	if (!find_live(&key, false, &holding, &now))
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(holding.holder);
 }
@@ -125,7 +130,7 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row");
 
 	al_key_arg(fcinfo, 0, &key);
-	if (find_live(&key, &holding, &now))
+	if (find_live(&key, true, &holding, &now))
 		fill_columns(&holding, now, al_is_admin(), values, nulls);
 	else
 	{

@@ -86,42 +86,49 @@ al_scan_end(AlScan *scan)
 	UnregisterSnapshot(scan->snapshot);
 }
 
+static void
+raise_no_index(Relation rel, const char *column)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("table \"%s\" has lost its index on column \"%s\"",
+					RelationGetRelationName(rel), column),
+			 errhint("Drop the extension and create it again.")));
+}
+
 /*
- * The index that finds rows by key, or by owner.  Never remembered: REINDEX
- * CONCURRENTLY puts another in its place.
+ * The indexes that find rows by key and by owner.  Never remembered: REINDEX
+ * CONCURRENTLY puts others in their place.
  */
 static Oid
-index_on(Relation rel, AttrNumber column)
+key_index(Relation rel)
+{
+	if (!rel->rd_indexvalid)
+		list_free(RelationGetIndexList(rel));
+	if (!OidIsValid(rel->rd_pkindex))
+		raise_no_index(rel, "key");
+	return rel->rd_pkindex;
+}
+
+static Oid
+owner_index(Relation rel)
 {
 	List	   *indexes = RelationGetIndexList(rel);
 	ListCell   *cell;
 	Oid			found = InvalidOid;
 
-	if (column == Anum_app_lock_key)
-		found = rel->rd_pkindex;
-	else
+	foreach(cell, indexes)
 	{
-		foreach(cell, indexes)
-		{
-			Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
 
-			if (index->rd_index->indisvalid &&
-				index->rd_index->indkey.values[0] == column)
-				found = lfirst_oid(cell);
-			index_close(index, AccessShareLock);
-			if (OidIsValid(found))
-				break;
-		}
+		if (index->rd_index->indisvalid &&
+			index->rd_index->indkey.values[0] == Anum_app_lock_owner_hash)
+			found = lfirst_oid(cell);
+		index_close(index, AccessShareLock);
 	}
 	list_free(indexes);
-
 	if (!OidIsValid(found))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s\" has lost its index on column \"%s\"",
-						RelationGetRelationName(rel),
-						NameStr(TupleDescAttr(RelationGetDescr(rel), column - 1)->attname)),
-				 errhint("Drop the extension and create it again.")));
+		raise_no_index(rel, "owner_hash");
 	return found;
 }
 
@@ -171,7 +178,7 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 
 	ScanKeyInit(&scan_key, Anum_app_lock_key, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(al_string_text(key->name)));
-	al_scan_begin(&scan, rel, index_on(rel, Anum_app_lock_key), 1, &scan_key);
+	al_scan_begin(&scan, rel, key_index(rel), 1, &scan_key);
 	tuple = al_scan_next(&scan);
 	if (HeapTupleIsValid(tuple))
 		al_table_read(rel, tuple, holding);
@@ -231,7 +238,7 @@ al_table_find_by_owner(Relation rel, const AlOwner *owner)
 	if (al_owner_looks_generated(owner->name))
 		al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
 	else
-		al_scan_begin(&scan, rel, index_on(rel, Anum_app_lock_owner_hash), 1, &scan_key);
+		al_scan_begin(&scan, rel, owner_index(rel), 1, &scan_key);
 
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
