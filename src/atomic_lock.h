@@ -90,6 +90,7 @@ extern int	al_max_claims;
 
 /* lock_key.c */
 extern AlString al_string(text *datum);
+extern AlString al_cstring(const char *cstring);
 extern bool al_string_equal(AlString a, AlString b);
 extern text *al_string_text(AlString string);
 extern char *al_display(AlString string);

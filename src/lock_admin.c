@@ -70,6 +70,7 @@ audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason
 	{
 		VALUE(previous_holder) = PointerGetDatum(ended->holder);
 		VALUE(previous_owner_digest) = owner_digest(ended->owner);
+		IS_NULL(previous_owner_digest) = VARSIZE_ANY_EXHDR(ended->owner) == 0;
 		VALUE(fencing_token) = Int64GetDatum(ended->fencing_token);
 	}
 	else
@@ -89,7 +90,8 @@ audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason
 	/* The statement may have owners in it. */
 	ereport(LOG,
 			(errmsg("%s of lock \"%s\" by role \"%s\": %s", action,
-					al_display(key->name), GetUserNameFromId(GetUserId(), false),
+					al_display(key->name),
+					al_display(al_cstring(GetUserNameFromId(GetUserId(), false))),
 					al_display(al_string(reason))),
 			 was_held ? errdetail("It was held by %s, with fencing token %lld.",
 								  al_display(al_string(ended->holder)),

@@ -49,6 +49,14 @@ al_string(text *datum)
 	return string;
 }
 
+AlString
+al_cstring(const char *cstring)
+{
+	AlString	string = {cstring, strlen(cstring)};
+
+	return string;
+}
+
 bool
 al_string_equal(AlString a, AlString b)
 {
@@ -202,8 +210,7 @@ bool
 al_owner_is_setting(AlString owner)
 {
 	return al_owner_setting && owner.len > 0 &&
-		strlen(al_owner_setting) == (size_t) owner.len &&
-		memcmp(al_owner_setting, owner.data, owner.len) == 0;
+		al_string_equal(al_cstring(al_owner_setting), owner);
 }
 
 /* Fill in the owner that was named, by argument or by setting; is there one? */
@@ -213,10 +220,7 @@ named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 	if (!PG_ARGISNULL(argno))
 		owner->name = checked_text(fcinfo, argno, "lock owner", 1, AL_MAX_OWNER_BYTES);
 	else if (al_owner_setting && al_owner_setting[0] != '\0')
-	{
-		owner->name.data = al_owner_setting;
-		owner->name.len = strlen(al_owner_setting);
-	}
+		owner->name = al_cstring(al_owner_setting);
 	else
 		return false;
 
@@ -250,20 +254,16 @@ al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 
 /*
  * Length of an interval in microseconds, a day being exactly 24 hours.
- * Returns false where it does not fit; raises for months and years, whose
- * length depends on the calendar, and for infinity, which has them set.
+ * Returns false where it does not fit, and for months and years, whose length
+ * depends on the calendar; an infinite interval has months too.
  */
 static bool
-interval_length(const Interval *interval, const char *what, int64 *length)
+interval_length(const Interval *interval, int64 *length)
 {
 	int64		days;
 
-	if (interval->month != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be finite and without months or years", what),
-				 errhint("Use days, hours, minutes or seconds.")));
-	return !pg_mul_s64_overflow(interval->day, USECS_PER_DAY, &days) &&
+	return interval->month == 0 &&
+		!pg_mul_s64_overflow(interval->day, USECS_PER_DAY, &days) &&
 		!pg_add_s64_overflow(days, interval->time, length);
 }
 
@@ -274,7 +274,7 @@ raise_duration(const char *what, const char *least, const char *setting)
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("%s must be between %s and %s", what, least,
 					GetConfigOptionByName(setting, NULL, false)),
-			 errhint("The upper limit is the setting %s.", setting)));
+			 errhint("The upper limit is the setting %s; months and years are not allowed.", setting)));
 }
 
 /*
@@ -288,7 +288,7 @@ al_ttl_arg(FunctionCallInfo fcinfo, int argno)
 
 	if (PG_ARGISNULL(argno))
 		return 0;
-	if (!interval_length(PG_GETARG_INTERVAL_P(argno), "ttl", &ttl) ||
+	if (!interval_length(PG_GETARG_INTERVAL_P(argno), &ttl) ||
 		ttl < AL_MIN_TTL || ttl > AL_MS_TO_US(al_max_ttl_ms))
 		raise_duration("ttl", "1ms", "atomic_lock.max_ttl");
 	return ttl;
@@ -302,7 +302,7 @@ al_wait_arg(FunctionCallInfo fcinfo, int argno)
 
 	if (PG_ARGISNULL(argno))
 		raise_null("wait");
-	if (!interval_length(PG_GETARG_INTERVAL_P(argno), "wait", &wait) ||
+	if (!interval_length(PG_GETARG_INTERVAL_P(argno), &wait) ||
 		wait < 0 || wait > AL_MS_TO_US(al_max_wait_ms))
 		raise_duration("wait", "0", "atomic_lock.max_wait");
 	return wait;
@@ -323,8 +323,7 @@ is_first_word(FunctionCallInfo fcinfo, int argno, const char *what,
 	given = al_string(PG_GETARG_TEXT_PP(argno));
 	for (int i = 0; words[i]; i++)
 	{
-		if ((size_t) given.len == strlen(words[i]) &&
-			memcmp(given.data, words[i], given.len) == 0)
+		if (al_string_equal(given, al_cstring(words[i])))
 			return i == 0;
 	}
 	given.len = pg_mbcliplen(given.data, given.len, 64);

@@ -30,13 +30,13 @@
 #include "lock_lease.h"
 #include "utils/timestamp.h"
 
-/* a + b, where the sum may be later than any timestamp */
+/* A moment and a duration later, at most the last timestamp there is */
 static TimestampTz
 add_duration(TimestampTz time, int64 duration)
 {
 	int64		sum;
 
-	if (pg_add_s64_overflow(time, duration, &sum) || !IS_VALID_TIMESTAMP(sum))
+	if (pg_add_s64_overflow(time, duration, &sum) || sum >= END_TIMESTAMP)
 		return END_TIMESTAMP - 1;
 	return sum;
 }

@@ -1,0 +1,76 @@
+# atomic_lock: offline locks for PostgreSQL 15 and newer
+#
+#   make && sudo make install    for the PostgreSQL whose pg_config is in PATH
+#   make installcheck            tests of the installed extension
+#   make demo, make test         bring what they need, touch no server of yours
+
+EXTENSION = atomic_lock
+EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'.*/\1/p" atomic_lock.control)
+DISTVERSION = $(shell sed -n 's/^   "version": "\(.*\)",/\1/p' META.json)
+
+MODULE_big = atomic_lock
+PGFILEDESC = "atomic_lock - offline locks with leases, owners and fencing tokens"
+OBJS := $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
+DATA := $(sort $(wildcard sql/*--*.sql))
+DOCS := $(sort $(wildcard doc/*.md))
+
+# Each suite starts a server of its own, so that settings are known and no
+# database of the machine is touched.  Isolation tests look for expected/ in
+# their output directory.
+TEST_OPTS = --inputdir=test --temp-config=test/atomic_lock.conf \
+	--load-extension=atomic_lock --encoding=UTF8 --no-locale
+REGRESS := $(sort $(basename $(notdir $(wildcard test/sql/*.sql))))
+REGRESS_OPTS = $(TEST_OPTS) --temp-instance=./tmp_check
+ISOLATION := $(sort $(basename $(notdir $(wildcard test/specs/*.spec))))
+ISOLATION_OPTS = $(TEST_OPTS) --temp-instance=./tmp_check_iso --outputdir=.
+TAP_TESTS = 1
+PROVE_TESTS := $(sort $(wildcard test/t/*.pl))
+
+PG_CONFIG ?= pg_config
+
+# These see to a PostgreSQL themselves, so they must work before there is one.
+OWN_GOALS = demo demo-stop test bench dist checkver
+.PHONY: $(OWN_GOALS)
+
+ifneq ($(filter-out $(OWN_GOALS),$(or $(MAKECMDGOALS),all)),)
+
+# libpq-dev brings a pg_config, but not the makefile that it names.
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+ifeq ($(wildcard $(PGXS)),)
+$(error The server headers of PostgreSQL are missing: install postgresql-server-dev-N (Debian, Ubuntu) or postgresqlN-devel, or say make PG_CONFIG=/path/to/pg_config)
+endif
+include $(PGXS)
+
+ifneq ($(filter 9.% 10 11 12 13 14,$(MAJORVERSION)),)
+$(error atomic_lock needs PostgreSQL 15 or newer, this is $(VERSION); say make PG_CONFIG=/path/to/pg_config to choose another)
+endif
+
+# PGXS knows no header dependencies.
+$(OBJS) $(OBJS:.o=.bc): $(sort $(wildcard src/*.h))
+
+endif
+
+demo:
+	@demo/run
+
+demo-stop:
+	@demo/run stop
+
+# make test SUITE=regress, isolation, tap or pgtap; TESTS="name name"
+test:
+	@test/run
+
+bench:
+	@test/bench/run
+
+# The archive for PGXN
+dist: checkver
+	git archive --format=zip --prefix=atomic_lock-$(DISTVERSION)/ -o atomic_lock-$(DISTVERSION).zip HEAD
+
+checkver:
+	@test -n '$(EXTVERSION)' && test -f 'sql/atomic_lock--$(EXTVERSION).sql' || \
+		{ echo 'no install script of version $(EXTVERSION)' >&2; exit 1; }
+	@case '$(DISTVERSION)' in '$(EXTVERSION)'.*) ;; *) \
+		echo 'META.json has $(DISTVERSION), atomic_lock.control $(EXTVERSION)' >&2; exit 1;; esac
+	@grep -q '^## $(DISTVERSION)' CHANGELOG.md || \
+		{ echo 'CHANGELOG.md says nothing of $(DISTVERSION)' >&2; exit 1; }

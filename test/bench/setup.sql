@@ -1,0 +1,51 @@
+-- What the lanes of test/bench/run work on.
+
+CREATE EXTENSION atomic_lock;
+
+-- "app" is an application as it should be; "app_relaxed" accepts that a crash
+-- loses the leases of the last moments.
+CREATE ROLE app LOGIN;
+CREATE ROLE app_relaxed LOGIN;
+ALTER ROLE app_relaxed SET synchronous_commit = off;
+ALTER ROLE app_relaxed SET atomic_lock.acquire_durability = 'session';
+SELECT lock_grant_access('app', 'user'), lock_grant_access('app_relaxed', 'user') \g /dev/null
+
+-- The best hand-written SQL: one statement to acquire, one to release, and no
+-- index but the primary key.
+CREATE TABLE sql_lock (
+	key text PRIMARY KEY,
+	owner uuid NOT NULL,
+	expires_at timestamptz NOT NULL
+);
+
+-- Two commits of one row each: what any lock kept in a table pays at least,
+-- if it flushes both.
+CREATE TABLE bench_row (
+	id integer PRIMARY KEY,
+	n bigint NOT NULL
+) WITH (fillfactor = 90);
+
+GRANT SELECT, INSERT, UPDATE, DELETE ON sql_lock, bench_row TO app, app_relaxed;
+
+-- Ten thousand keys are held all the time, as in a system at work.  The lanes
+-- that are refused ask for a few of them.
+INSERT INTO sql_lock
+	SELECT 'held:' || n, gen_random_uuid(), clock_timestamp() + interval '1 day'
+	FROM generate_series(0, 9999) n;
+SELECT format('SELECT count(*) FROM generate_series(%s, %s) n, LATERAL lock_acquire(''held:'' || n, ttl => ''24 hours'')',
+			  n, n + 499)
+	FROM generate_series(0, 9999, 500) n
+\o /dev/null
+\gexec
+\o
+
+-- All keys have been used before, as in a system that has run for a while.
+INSERT INTO bench_row SELECT n, 0 FROM generate_series(0, :keys + 1000) n;
+SELECT format('SELECT count(*) FROM generate_series(%s, %s) n, LATERAL lock_acquire(''order:'' || n, ttl => ''1 ms'')',
+			  n, n + 499)
+	FROM generate_series(0, :keys, 500) n
+\o /dev/null
+\gexec
+\o
+
+VACUUM ANALYZE;

@@ -1,0 +1,390 @@
+# shellcheck shell=bash
+# test/lib.sh - what `make test`, `make demo` and `make bench` share.
+#
+# To be sourced by a bash script that has said `set -euo pipefail`.  Nothing
+# here touches a cluster of the machine or a file of its PostgreSQL: a private
+# copy of the PostgreSQL programs is made (15 to 20 MB), the extension is
+# installed into that, and every server started from it listens on a socket
+# in a private directory and on no TCP port.
+#
+#   al_require THING...     find PostgreSQL and see to it that THINGs are there
+#                           (build tap pgtap), installing with apt what is
+#                           missing.  Sets PG_CONFIG, PG_MAJOR.
+#                           PG_CONFIG=/path/pg_config or PGVERSION=17 in the
+#                           environment choose one of several PostgreSQLs.
+#   al_choose_user          sets AL_USER, who runs servers: oneself, or, as
+#                           root, the owner of the project, postgres or nobody.
+#   as_user CMD...          runs CMD as AL_USER.
+#   al_scratch              makes a temporary directory of AL_USER's, AL_SCRATCH,
+#                           goes there, and removes it when the script ends
+#                           (after stopping the servers that run in it).
+#   al_build DIR [VAR=x..]  copies the project to DIR/src, builds it there, and
+#                           installs it into a private PostgreSQL below
+#                           DIR/pg.  DIR must belong to AL_USER.  Sets AL_SRC,
+#                           AL_BIN (psql, initdb, pgbench ...) and
+#                           AL_PG_CONFIG.  VAR=x go to make.
+#   al_initdb DATA [OPT..]  new data directory; superuser is "postgres".
+#   al_start DATA SOCKETDIR starts it; only AL_USER and root can connect.
+#                           Settings come from DATA/postgresql.conf, where one
+#                           may add lines between al_initdb and al_start.
+#   al_stop DATA            stops it, if it runs.
+#   al_running DATA         whether it runs.
+#
+#   say, step, die          output.
+#
+# Connect with:  as_user "$AL_BIN/psql" -X -h SOCKETDIR -U postgres -d postgres
+
+AL_TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+AL_USER=
+AL_SCRATCH=
+AL_PG_MIN=15
+
+# Settings of the caller must not lead us to a server that is not ours, and
+# variables on make's command line (TESTS, SUITE) mean nothing to the PGXS
+# makefiles further down.
+for al_var in $(compgen -e PG); do
+	case $al_var in
+		PG_CONFIG | PGVERSION | PG_TEST_*) ;;
+		*) unset "$al_var" ;;
+	esac
+done
+unset al_var MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL CDPATH BASH_ENV ENV
+unset "${!LC_@}" LANGUAGE
+# PostgreSQL::Test unsets LC_ALL, pg_regress the rest
+export LANG=C.UTF-8 LC_ALL=C.UTF-8
+umask 022
+
+say() { printf '%s\n' "$*"; }
+step() { printf '\n== %s\n' "$*"; }
+die() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	exit 1
+}
+
+# A script that defines al_at_exit has it called last, with the exit status.
+al_exit() {
+	local status=$?
+	al_apt_done
+	al_scratch_end
+	if declare -F al_at_exit >/dev/null; then al_at_exit "$status"; fi
+}
+trap al_exit EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# ---------------------------------------------------------------------------
+# Finding PostgreSQL, installing what is missing
+# ---------------------------------------------------------------------------
+
+# al_apt_conf: while our packages are unpacked, no "main" cluster is made and
+# no service is started.  Both files are new, and go away again.
+al_apt_done() {
+	[ ${#al_apt_files[@]} -gt 0 ] || return 0
+	al_sudo rm -f "${al_apt_files[@]}"
+	al_apt_files=()
+	al_sudo rmdir /etc/postgresql-common/createcluster.d 2>/dev/null || true
+	al_sudo rmdir /etc/postgresql-common 2>/dev/null || true
+}
+
+al_apt_files=()
+
+al_apt_conf() {
+	local f=/etc/postgresql-common/createcluster.d/zz_atomic_lock.conf
+	al_sudo mkdir -p "${f%/*}"
+	al_apt_files+=("$f")
+	echo 'create_main_cluster = false' | al_sudo tee "$f" >/dev/null
+	f=/usr/sbin/policy-rc.d
+	if [ ! -e "$f" ]; then
+		al_apt_files+=("$f")
+		printf '#!/bin/sh\n# of atomic_lock: no service starts while its tools are installed\nexit 101\n' |
+			al_sudo tee "$f" >/dev/null
+		al_sudo chmod 755 "$f"
+	fi
+}
+
+al_sudo() {
+	if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+al_apt_update_done=
+al_apt_update() {
+	[ -z "$al_apt_update_done" ] || return 0
+	command -v apt-get >/dev/null ||
+		die "this system has no apt-get; please install PostgreSQL $AL_PG_MIN or newer with its server headers, gcc and make, and name its pg_config: PG_CONFIG=/path/to/pg_config"
+	if ! al_sudo true; then
+		die "packages are missing and sudo does not let us install them; please have this done as root: apt-get install ${*:-postgresql-N postgresql-server-dev-N gcc make}"
+	fi
+	say "Bringing apt's package lists up to date"
+	al_sudo apt-get update -qq || say "(apt-get update failed; going on with the lists there are)"
+	al_apt_update_done=yes
+}
+
+al_apt_install() {
+	local log
+	al_apt_update "$@"
+	say "Installing with apt-get: $*"
+	al_apt_conf
+	log=$(mktemp)
+	if ! al_sudo env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
+		apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 \
+		-o Dpkg::Use-Pty=0 "$@" >"$log" 2>&1 </dev/null; then
+		tail -n 40 "$log" >&2
+		rm -f "$log"
+		die "apt-get could not install: $*"
+	fi
+	rm -f "$log"
+	al_apt_done
+}
+
+# al_probe: is this a PostgreSQL with server programs?  Sets PG_MAJOR.
+al_probe() {
+	local v bin
+	v=$("$1" --version 2>/dev/null) || return 1
+	v=${v#PostgreSQL }
+	PG_MAJOR=${v%%[!0-9]*}
+	bin=$("$1" --bindir)
+	[ -x "$bin/postgres" ]
+}
+
+al_has_headers() {
+	[ -f "$("$1" --pgxs)" ] && [ -f "$("$1" --includedir-server)/postgres.h" ]
+}
+
+# al_find_pg: sets PG_MAJOR, and PG_CONFIG unless a package has to be installed
+# first.
+al_find_pg() {
+	local n c best=
+	if [ -n "${PG_CONFIG:-}" ]; then
+		c=$(command -v "$PG_CONFIG") || c=$PG_CONFIG
+		if al_probe "$c"; then
+			PG_CONFIG=$c
+		elif [[ $c =~ ^/usr/lib/postgresql/([0-9]+)/bin/pg_config$ ]]; then
+			PGVERSION=${BASH_REMATCH[1]} PG_CONFIG=
+		else
+			die "$PG_CONFIG is not the pg_config of a PostgreSQL server"
+		fi
+	fi
+	if [ -n "${PG_CONFIG:-}" ]; then
+		:
+	elif [ -n "${PGVERSION:-}" ]; then
+		PG_MAJOR=$PGVERSION
+	elif al_probe pg_config && [ "$PG_MAJOR" -ge $AL_PG_MIN ] && al_has_headers pg_config; then
+		PG_CONFIG=$(command -v pg_config)
+	else
+		PG_MAJOR=
+		for c in /usr/lib/postgresql/*/bin/postgres; do
+			n=${c#/usr/lib/postgresql/} n=${n%%/*}
+			if [ -x "$c" ] && [[ $n =~ ^[0-9]+$ ]] && [ "$n" -ge $AL_PG_MIN ] &&
+				[ "$n" -gt "${best:-0}" ]; then
+				best=$n
+			fi
+		done
+		if [ -z "$best" ]; then
+			al_apt_update
+			best=$(apt-cache depends postgresql 2>/dev/null |
+				sed -n 's/^ *Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1)
+			[ -n "$best" ] || die "apt knows no package postgresql"
+			[ "$best" -ge $AL_PG_MIN ] ||
+				die "this distribution has PostgreSQL $best, atomic_lock needs $AL_PG_MIN or newer; please add the packages of https://apt.postgresql.org and say PGVERSION=17"
+		fi
+		PG_MAJOR=$best
+	fi
+	[ "$PG_MAJOR" -ge $AL_PG_MIN ] 2>/dev/null ||
+		die "PostgreSQL ${PG_MAJOR:-(unknown)} is too old, atomic_lock needs $AL_PG_MIN or newer"
+	AL_PACKAGED=
+	if [ -z "${PG_CONFIG:-}" ]; then
+		PG_CONFIG=/usr/lib/postgresql/$PG_MAJOR/bin/pg_config
+	fi
+	case $("$PG_CONFIG" --bindir 2>/dev/null || echo "${PG_CONFIG%/*}") in
+		/usr/lib/postgresql/*) AL_PACKAGED=yes ;;
+	esac
+}
+
+al_require() {
+	local thing p=() other=()
+	al_find_pg
+	for thing in "$@"; do
+		case $thing in
+			build)
+				command -v gcc >/dev/null || p+=(gcc)
+				command -v make >/dev/null || p+=(make)
+				[ -f /usr/include/stdio.h ] || p+=(libc6-dev)
+				al_probe "$PG_CONFIG" || other+=("postgresql-$PG_MAJOR")
+				al_has_headers "$PG_CONFIG" 2>/dev/null || other+=("postgresql-server-dev-$PG_MAJOR")
+				;;
+			tap)
+				perl -MTest::More -MTAP::Harness -e 1 2>/dev/null || p+=(perl)
+				perl -MIPC::Run -e 1 2>/dev/null || p+=(libipc-run-perl)
+				;;
+			pgtap)
+				[ -f "$("$PG_CONFIG" --sharedir 2>/dev/null)/extension/pgtap.control" ] ||
+					other+=("postgresql-$PG_MAJOR-pgtap")
+				;;
+			*) die "al_require: $thing?" ;;
+		esac
+	done
+	if [ ${#other[@]} -gt 0 ] && [ -z "$AL_PACKAGED" ]; then
+		die "the PostgreSQL of $PG_CONFIG lacks what these packages have: ${other[*]}"
+	fi
+	p+=(${other[@]+"${other[@]}"})
+	[ ${#p[@]} -eq 0 ] || al_apt_install "${p[@]}"
+	hash -r
+	al_probe "$PG_CONFIG" || die "$PG_CONFIG is not the pg_config of a PostgreSQL server"
+	al_has_headers "$PG_CONFIG" || die "the server headers of $PG_CONFIG are missing"
+}
+
+# ---------------------------------------------------------------------------
+# Who runs it, and where
+# ---------------------------------------------------------------------------
+
+al_choose_user() {
+	local u
+	AL_USER=$(id -un)
+	[ "$(id -u)" = 0 ] || return 0
+	# Servers refuse to run as root.
+	for u in "$(stat -c %U "$AL_TOP")" postgres nobody; do
+		if [ "$u" != root ] && id "$u" >/dev/null 2>&1; then
+			AL_USER=$u
+			return 0
+		fi
+	done
+	die "servers refuse to run as root, and there is no user postgres or nobody"
+}
+
+as_user() {
+	if [ "$(id -u)" = 0 ]; then
+		HOME=${AL_SCRATCH:-/} runuser -u "$AL_USER" -- "$@"
+	else
+		"$@"
+	fi
+}
+
+# al_tmpdir: a new directory of AL_USER's with a name short enough for a socket
+al_tmpdir() {
+	local base=${TMPDIR:-/tmp} d
+	# TMPDIR may be root's own, and a socket's path may have 107 bytes.
+	if [ "$(id -u)" = 0 ] || [ ${#base} -gt 40 ]; then base=/tmp; fi
+	d=$(mktemp -d "$base/$1.XXXXXX")
+	[ "$(id -u)" != 0 ] || chown "$AL_USER:" "$d"
+	(cd "$d" && pwd -P)
+}
+
+al_scratch() {
+	AL_SCRATCH=$(al_tmpdir al)
+	as_user mkdir "$AL_SCRATCH/t"
+	export TMPDIR=$AL_SCRATCH/t
+	cd "$AL_SCRATCH" || exit
+}
+
+al_scratch_end() {
+	local pid
+	[ -n "$AL_SCRATCH" ] || return 0
+	while IFS= read -r pid; do
+		al_stop "${pid%/postmaster.pid}" >/dev/null 2>&1 || true
+	done < <(find "$AL_SCRATCH" -name postmaster.pid 2>/dev/null)
+	cd /
+	rm -rf "$AL_SCRATCH"
+}
+
+# ---------------------------------------------------------------------------
+# The private PostgreSQL
+# ---------------------------------------------------------------------------
+
+# al_private_pg ROOT: PostgreSQL finds its files relative to where its programs
+# are, so copied programs and, at the same relative places, links to the rest
+# make a PostgreSQL of its own, whose pg_config says so too.  That works
+# with every version and packaging; the setting extension_destdir is Debian's
+# alone and gone with PostgreSQL 18.
+al_private_pg() {
+	local root=$1 bin share lib inc f
+	bin=$("$PG_CONFIG" --bindir) share=$("$PG_CONFIG" --sharedir)
+	lib=$("$PG_CONFIG" --pkglibdir)
+	rm -rf "$root"
+	mkdir -p "$root$bin" "$root$share/extension" "$root$lib"
+	for f in postgres psql initdb createdb dropdb createuser dropuser vacuumdb reindexdb clusterdb pgbench; do
+		[ ! -x "$bin/$f" ] || cp "$bin/$f" "$root$bin/"
+	done
+	cp "$bin"/pg_* "$root$bin/"
+	for f in "$lib"/*; do
+		[ "${f##*/}" = atomic_lock.so ] || ln -sf "$f" "$root$lib/"
+	done
+	for f in "$share"/*; do
+		[ "${f##*/}" = extension ] || ln -sf "$f" "$root$share/"
+	done
+	for f in "$share"/extension/*; do
+		case ${f##*/} in atomic_lock.control | atomic_lock--*) continue ;; esac
+		ln -sf "$f" "$root$share/extension/"
+	done
+	for inc in "$("$PG_CONFIG" --includedir-server)" "$("$PG_CONFIG" --pkgincludedir)/internal"; do
+		mkdir -p "$root${inc%/*}"
+		[ -e "$root$inc" ] || ln -s "$inc" "$root$inc"
+	done
+	# shellcheck disable=SC2034 # for the scripts that source this file
+	AL_BIN=$root$bin AL_PG_CONFIG=$root$bin/pg_config
+}
+
+al_build() {
+	local dir=$1 log=$1/build.log
+	shift
+	AL_SRC=$dir/src
+	al_private_pg "$dir/pg"
+	rm -rf "$AL_SRC"
+	mkdir -p "$AL_SRC"
+	# Not what an earlier build left here: it may be of another PostgreSQL.
+	tar -C "$AL_TOP" -cf - --exclude=./.git --exclude=./demo_server --exclude=./test_results \
+		--exclude=./tmp_check --exclude=./tmp_check_iso --exclude=./results --exclude=./log \
+		--exclude='*.o' --exclude='*.so' --exclude='*.bc' . | tar -C "$AL_SRC" -xf -
+	[ "$(id -u)" != 0 ] || chown -hR "$AL_USER:" "$dir"
+	if ! as_user make -C "$AL_SRC" -j2 PG_CONFIG="$AL_PG_CONFIG" with_llvm=no "$@" >"$log" 2>&1; then
+		cat "$log" >&2
+		die "the build failed"
+	fi
+	if ! as_user make -C "$AL_SRC" PG_CONFIG="$AL_PG_CONFIG" with_llvm=no "$@" install >>"$log" 2>&1; then
+		cat "$log" >&2
+		die "the installation into $dir/pg failed"
+	fi
+}
+
+# ---------------------------------------------------------------------------
+# Servers
+# ---------------------------------------------------------------------------
+
+al_initdb() {
+	local data=$1
+	shift
+	as_user "$AL_BIN/initdb" -D "$data" -U postgres -A trust -E UTF8 --locale=C.UTF-8 -N "$@" >"$data.initdb.log" 2>&1 || {
+		cat "$data.initdb.log" >&2
+		die "initdb failed"
+	}
+	rm -f "$data.initdb.log"
+	echo "include_if_exists = 'atomic_lock_private.conf'" | as_user tee -a "$data/postgresql.conf" >/dev/null
+}
+
+al_running() {
+	[ -d "$1" ] && as_user "$AL_BIN/pg_ctl" -D "$1" status >/dev/null 2>&1
+}
+
+al_start() {
+	local data=$1 socket=$2
+	[ ${#socket} -le 90 ] || die "the path of the socket is too long: $socket"
+	as_user mkdir -p "$socket"
+	# Trust is for those who can reach the socket: its owner, and root.
+	as_user tee "$data/atomic_lock_private.conf" >/dev/null <<-END
+		listen_addresses = ''
+		unix_socket_directories = '"${socket//\'/\'\'}"'
+		unix_socket_permissions = 0700
+		port = 5432
+	END
+	# The server outlives this script where that is wanted, so it must not
+	# keep our output open.
+	if ! as_user "$AL_BIN/pg_ctl" -D "$data" -w -t 60 -l "$data.log" start >/dev/null 2>&1 </dev/null; then
+		tail -n 20 "$data.log" >&2
+		die "the server did not start; its log is $data.log"
+	fi
+}
+
+al_stop() {
+	al_running "$1" || return 0
+	as_user "$AL_BIN/pg_ctl" -D "$1" -m fast -w -t 30 stop >/dev/null 2>&1 ||
+		as_user "$AL_BIN/pg_ctl" -D "$1" -m immediate -w -t 30 stop >/dev/null
+}

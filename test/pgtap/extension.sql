@@ -1,0 +1,49 @@
+-- The extension as a whole: control file, members, comments, what is dumped.
+\set ECHO none
+SET client_min_messages = warning;
+BEGIN;
+CREATE EXTENSION IF NOT EXISTS pgtap;
+CREATE EXTENSION IF NOT EXISTS atomic_lock;
+
+CREATE TEMP VIEW member AS
+SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS what, e.oid AS extension FROM pg_depend d
+	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'atomic_lock'
+WHERE d.deptype = 'e';
+
+SELECT plan(17);
+
+-- The control file
+SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), false, 'not trusted');
+SELECT is((SELECT superuser FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), true, 'for superusers to create');
+SELECT is((SELECT relocatable FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), false, 'not relocatable');
+SELECT is((SELECT schema::text FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), NULL, 'in any schema');
+SELECT isnt((SELECT comment FROM pg_available_extensions WHERE name = 'atomic_lock'), NULL, 'described');
+SELECT is((SELECT extversion FROM pg_extension WHERE extname = 'atomic_lock'), (SELECT default_version FROM pg_available_extensions WHERE name = 'atomic_lock'), 'created in its default version');
+
+-- What pg_dump takes along: what keeps tokens rising and the audit trail, never a lease
+SELECT is((SELECT array_agg(o::regclass::text ORDER BY o::regclass::text COLLATE "C") FROM pg_extension, unnest(extconfig) o WHERE extname = 'atomic_lock'), '{app_lock_fence,lock_audit}', 'tables and sequences in dumps');
+SELECT is((SELECT array_agg(c) FROM pg_extension, unnest(extcondition) c WHERE extname = 'atomic_lock'), '{"",""}', 'as a whole');
+
+-- Kinds of members: nothing that could run on its own
+SELECT set_eq('SELECT DISTINCT classid::regclass::text FROM member', ARRAY['pg_class', 'pg_proc', 'pg_type'], 'members are relations, functions and types');
+SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_grant')
+	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_grant')))$$, 'types are those of the relations');
+SELECT is_empty($$SELECT c.oid::regclass FROM member m JOIN pg_cast c ON c.castsource = m.objid OR c.casttarget = m.objid WHERE m.classid = 'pg_type'::regclass$$, 'no casts');
+SELECT is_empty($$SELECT evtname FROM pg_event_trigger t JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = t.evtfoid$$, 'no event triggers');
+
+-- Comments on everything
+SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_proc'::regclass AND obj_description(objid, 'pg_proc') IS NULL$$, 'every function has a comment');
+SELECT is_empty($$SELECT what FROM member JOIN pg_class c ON c.oid = objid WHERE classid = 'pg_class'::regclass AND c.relkind <> 'c' AND obj_description(objid, 'pg_class') IS NULL$$, 'every table and sequence has a comment');
+SELECT is_empty($$SELECT typname FROM pg_type t JOIN member m ON m.classid = 'pg_type'::regclass AND m.objid = t.oid
+	WHERE (t.typtype <> 'c' OR (SELECT relkind FROM pg_class WHERE oid = t.typrelid) = 'c') AND t.typelem = 0 AND obj_description(t.oid, 'pg_type') IS NULL$$, 'every type has a comment');
+SELECT is_empty($$SELECT a.attrelid::regclass, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid AND c.relkind <> 'S'
+	JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid OR m.classid = 'pg_type'::regclass AND m.objid = c.reltype AND c.relkind = 'c'
+	WHERE a.attnum > 0 AND NOT a.attisdropped AND col_description(a.attrelid, a.attnum) IS NULL$$, 'every column has a comment');
+
+-- It goes as a whole.
+DROP EXTENSION atomic_lock;
+SELECT is_empty($$SELECT proname FROM pg_proc WHERE proname ~ '^(app_)?lock_|^force_release' AND pronamespace = 'public'::regnamespace
+	UNION ALL SELECT relname FROM pg_class WHERE relname ~ '^(app_lock|lock_audit|lock_grant)'$$, 'dropped, it leaves nothing behind');
+
+SELECT * FROM finish();
+ROLLBACK;

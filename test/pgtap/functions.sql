@@ -1,0 +1,72 @@
+-- Every function: signature, names and defaults of arguments, result, and
+-- how it may be run.
+\set ECHO none
+SET client_min_messages = warning;
+BEGIN;
+CREATE EXTENSION IF NOT EXISTS pgtap;
+CREATE EXTENSION IF NOT EXISTS atomic_lock;
+SET LOCAL IntervalStyle = 'postgres';
+
+CREATE TEMP TABLE expected (name text, arguments text, result text, volatility text, parallel text, language text, definer boolean);
+INSERT INTO expected VALUES
+	('lock_acquire', 'key text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, lifetime text DEFAULT ''lease''::text',
+		'lock_grant', 'volatile', 'unsafe', 'c', false),
+	('lock_try_acquire', 'key text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, lifetime text DEFAULT ''lease''::text',
+		'lock_grant', 'volatile', 'unsafe', 'c', false),
+	('lock_release', 'key text, owner text DEFAULT NULL::text', 'boolean', 'volatile', 'unsafe', 'c', false),
+	('lock_try_release', 'key text, owner text DEFAULT NULL::text', 'text', 'volatile', 'unsafe', 'c', false),
+	('lock_release_all', 'owner text DEFAULT NULL::text', 'bigint', 'volatile', 'unsafe', 'c', false),
+	('lock_extend', 'key text, owner text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval', 'timestamp with time zone', 'volatile', 'unsafe', 'c', false),
+	('lock_try_extend', 'key text, owner text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval', 'timestamp with time zone', 'volatile', 'unsafe', 'c', false),
+	('lock_extend_all', 'owner text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval', 'bigint', 'volatile', 'unsafe', 'c', false),
+	('lock_is_held', 'key text, owner text DEFAULT NULL::text', 'boolean', 'stable', 'unsafe', 'c', false),
+	('lock_holder', 'key text', 'text', 'stable', 'unsafe', 'c', false),
+	('lock_status', 'INOUT key text, OUT locked boolean, OUT mode text, OUT owner text, OUT holder text, OUT fencing_token bigint, OUT acquired_at timestamp with time zone, OUT expires_at timestamp with time zone, OUT ttl_remaining interval, OUT lifetime text, OUT holders integer, OUT waiters integer, OUT pid integer, OUT meta jsonb',
+		'record', 'stable', 'unsafe', 'c', false),
+	('lock_status', 'OUT key text, OUT locked boolean, OUT mode text, OUT owner text, OUT holder text, OUT fencing_token bigint, OUT acquired_at timestamp with time zone, OUT expires_at timestamp with time zone, OUT ttl_remaining interval, OUT lifetime text, OUT holders integer, OUT waiters integer, OUT pid integer, OUT meta jsonb',
+		'SETOF record', 'stable', 'unsafe', 'c', false),
+	('lock_key', 'VARIADIC parts text[]', 'text', 'immutable', 'safe', 'c', false),
+	('force_release', 'key text, reason text', 'boolean', 'volatile', 'unsafe', 'c', false),
+	('lock_force_release', 'key text, reason text', 'boolean', 'volatile', 'unsafe', 'c', false),
+	('lock_steal', 'key text, new_owner text, reason text, ttl interval DEFAULT NULL::interval, holder text DEFAULT NULL::text', 'lock_grant', 'volatile', 'unsafe', 'c', false),
+	('lock_sweep', 'max_rows bigint DEFAULT NULL::bigint', 'bigint', 'volatile', 'unsafe', 'c', false),
+	('lock_grant_access', 'role regrole, level text', 'void', 'volatile', 'unsafe', 'sql', true),
+	('lock_revoke_access', 'role regrole, level text', 'void', 'volatile', 'unsafe', 'sql', true),
+	('app_lock_change_access', 'role regrole, level text, granting boolean', 'void', 'volatile', 'unsafe', 'plpgsql', false);
+
+CREATE TEMP VIEW actual AS
+SELECT p.oid, p.proname::text AS name, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result,
+	CASE p.provolatile WHEN 'i' THEN 'immutable' WHEN 's' THEN 'stable' ELSE 'volatile' END AS volatility,
+	CASE p.proparallel WHEN 's' THEN 'safe' WHEN 'r' THEN 'restricted' ELSE 'unsafe' END AS parallel,
+	l.lanname::text AS language, p.prosecdef AS definer, p.proisstrict, p.proleakproof, p.prokind, p.proconfig, p.probin, p.proowner, p.pronamespace, e.extowner, e.extnamespace
+FROM pg_proc p
+	JOIN pg_language l ON l.oid = p.prolang
+	JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass
+	JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'atomic_lock';
+
+SELECT plan((SELECT count(*) * 4 + 10 FROM expected)::int);
+
+SELECT set_eq('SELECT name, arguments FROM actual', 'SELECT name, arguments FROM expected', 'the functions are these, with these arguments and defaults');
+
+SELECT is(a.result, e.result, format('%s(%s) returns', e.name, left(e.arguments, 30)))
+FROM expected e LEFT JOIN actual a USING (name, arguments) ORDER BY e.name, e.arguments;
+SELECT is(a.volatility || ' ' || a.parallel, e.volatility || ' ' || e.parallel, format('%s(%s): volatility, parallel safety', e.name, left(e.arguments, 30)))
+FROM expected e LEFT JOIN actual a USING (name, arguments) ORDER BY e.name, e.arguments;
+SELECT is(a.language, e.language, format('%s(%s): language', e.name, left(e.arguments, 30)))
+FROM expected e LEFT JOIN actual a USING (name, arguments) ORDER BY e.name, e.arguments;
+SELECT is(a.definer, e.definer, format('%s(%s): security definer', e.name, left(e.arguments, 30)))
+FROM expected e LEFT JOIN actual a USING (name, arguments) ORDER BY e.name, e.arguments;
+
+SELECT is_empty('SELECT name FROM actual WHERE proisstrict', 'none is strict: NULL must not turn into an answer');
+SELECT is_empty('SELECT name FROM actual WHERE proleakproof', 'none is leakproof');
+SELECT is_empty('SELECT name FROM actual WHERE prokind <> ''f''', 'all are plain functions');
+SELECT is_empty('SELECT name FROM actual WHERE definer AND proconfig IS DISTINCT FROM ''{"search_path=pg_catalog, pg_temp"}''::text[]', 'security definers set a safe search_path');
+SELECT is_empty('SELECT name FROM actual WHERE language IN (''plpgsql'', ''sql'') AND proconfig IS DISTINCT FROM ''{"search_path=pg_catalog, pg_temp"}''::text[]', 'so does everything that is not in C');
+SELECT is_empty('SELECT name FROM actual WHERE language = ''c'' AND (definer OR proconfig IS NOT NULL)', 'functions in C run as the caller, with no settings to switch');
+SELECT is_empty('SELECT name FROM actual WHERE language = ''c'' AND probin <> ''$libdir/atomic_lock''', 'C functions come from one library, found by name');
+SELECT is_empty('SELECT name FROM actual WHERE proowner <> extowner OR pronamespace <> extnamespace', 'all are in the schema of the extension and owned by its owner');
+-- bodies that were parsed when the extension was created cannot be captured later
+SELECT is_empty('SELECT name FROM actual JOIN pg_proc p USING (oid) WHERE language = ''sql'' AND p.prosqlbody IS NULL', 'functions in SQL have parsed bodies');
+
+SELECT * FROM finish();
+ROLLBACK;

@@ -1,0 +1,55 @@
+-- Nobody may do anything until lock_grant_access says so.
+\set ECHO none
+SET client_min_messages = warning;
+BEGIN;
+CREATE EXTENSION IF NOT EXISTS pgtap;
+CREATE EXTENSION IF NOT EXISTS atomic_lock;
+
+CREATE TEMP VIEW member AS
+SELECT d.classid, d.objid FROM pg_depend d
+	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'atomic_lock'
+WHERE d.deptype = 'e';
+CREATE TEMP VIEW member_function AS SELECT p.* FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid;
+CREATE TEMP VIEW member_relation AS SELECT c.* FROM pg_class c JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid;
+CREATE ROLE regress_al_fresh;
+
+CREATE FUNCTION pg_temp.may(r text) RETURNS text[] LANGUAGE sql AS $$
+	SELECT coalesce(array_agg(p.oid::regprocedure::text ORDER BY p.oid::regprocedure::text COLLATE "C"), '{}') FROM member_function p WHERE has_function_privilege(r, p.oid, 'EXECUTE')
+$$;
+
+SELECT plan(19);
+
+SELECT isnt_empty('SELECT FROM member_function', 'there are functions to look at');
+SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p WHERE p.proacl IS NULL', 'no function has default privileges, which include PUBLIC');
+SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p, aclexplode(p.proacl) a WHERE a.grantee = 0', 'no function may be executed by PUBLIC');
+SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p, aclexplode(p.proacl) a WHERE a.grantee <> p.proowner', 'nor by anybody but the owner');
+SELECT is_empty('SELECT c.oid::regclass FROM member_relation c, aclexplode(coalesce(c.relacl, acldefault(CASE c.relkind WHEN ''S'' THEN ''s'' ELSE ''r'' END::"char", c.relowner))) a WHERE a.grantee <> c.relowner', 'no relation has rights for anybody but the owner');
+SELECT is_empty('SELECT attrelid::regclass, attname FROM pg_attribute WHERE attrelid IN (SELECT oid FROM member_relation) AND attacl IS NOT NULL', 'no column has rights of its own');
+SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'a new role may execute nothing');
+SELECT is_empty($$SELECT c.oid::regclass, p FROM member_relation c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) p
+	WHERE c.relkind = 'r' AND has_table_privilege('regress_al_fresh', c.oid, p)$$, 'a new role has no right on any table');
+SELECT is_empty($$SELECT c.oid::regclass, p FROM member_relation c, unnest(ARRAY['SELECT', 'USAGE', 'UPDATE']) p
+	WHERE c.relkind = 'S' AND has_sequence_privilege('regress_al_fresh', c.oid, p)$$, 'a new role has no right on any sequence');
+
+SELECT lock_grant_access('regress_al_fresh', 'user') \g /dev/null
+SELECT is(pg_temp.may('regress_al_fresh'), '{"lock_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_extend(text,text,interval)","lock_extend_all(text,interval)","lock_holder(text)","lock_is_held(text,text)","lock_key(text[])","lock_release(text,text)","lock_release_all(text)","lock_status(text)","lock_try_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_try_extend(text,text,interval)","lock_try_release(text,text)"}',
+	'level user: the functions for applications');
+SELECT lock_revoke_access('regress_al_fresh', 'user') \g /dev/null
+SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'and taken back');
+SELECT lock_grant_access('regress_al_fresh', 'monitor') \g /dev/null
+SELECT is(pg_temp.may('regress_al_fresh'), '{lock_status()}', 'level monitor: the state of all keys');
+SELECT lock_revoke_access('regress_al_fresh', 'monitor') \g /dev/null
+SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'and taken back');
+SELECT lock_grant_access('regress_al_fresh', 'admin') \g /dev/null
+SELECT is(pg_temp.may('regress_al_fresh'), '{"force_release(text,text)","lock_force_release(text,text)","lock_grant_access(regrole,text)","lock_revoke_access(regrole,text)","lock_steal(text,text,text,interval,text)",lock_sweep(bigint)}',
+	'level admin: the functions for DBAs');
+SELECT is((SELECT array_agg(c.relname || ' ' || p ORDER BY c.relname, p) FROM member_relation c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) p
+	WHERE c.relkind = 'r' AND has_table_privilege('regress_al_fresh', c.oid, p)), '{lock_audit SELECT}', 'and reading lock_audit, nothing else');
+SELECT lock_revoke_access('regress_al_fresh', 'admin') \g /dev/null
+SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'and taken back');
+SELECT ok(NOT has_table_privilege('regress_al_fresh', 'lock_audit', 'SELECT'), 'with lock_audit');
+SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p, aclexplode(p.proacl) a WHERE a.grantee <> p.proowner', 'no right is left over');
+SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p, aclexplode(p.proacl) a WHERE a.is_grantable AND a.grantee <> p.proowner', 'nothing is handed out with grant option');
+
+SELECT * FROM finish();
+ROLLBACK;

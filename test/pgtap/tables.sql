@@ -1,0 +1,96 @@
+-- Tables, types, sequences: columns, constraints, indexes, storage.
+\set ECHO none
+SET client_min_messages = warning;
+BEGIN;
+CREATE EXTENSION IF NOT EXISTS pgtap;
+CREATE EXTENSION IF NOT EXISTS atomic_lock;
+
+CREATE TEMP VIEW member AS
+SELECT c.* FROM pg_class c
+	JOIN pg_depend d ON (d.classid = 'pg_class'::regclass AND d.objid = c.oid OR d.classid = 'pg_type'::regclass AND d.objid = c.reltype AND c.relkind = 'c')
+		AND d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass
+	JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'atomic_lock';
+CREATE TEMP VIEW columns AS
+SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
+FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
+
+SELECT plan(37);
+
+SELECT set_eq('SELECT relname::text, relkind::text FROM member',
+	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('app_lock_epoch', 'S'), ('lock_grant', 'c')$$,
+	'the relations are these');
+
+-- lock_grant
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_grant'),
+	ARRAY['acquired boolean', 'status text', 'key text', 'mode text', 'owner text', 'fencing_token bigint',
+		'acquired_at timestamp with time zone', 'expires_at timestamp with time zone', 'waited interval', 'holder text'],
+	'columns of lock_grant, in this order');
+
+-- lock_status, both forms
+SELECT is((SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY u(n, t, i) WHERE oid = 'lock_status(text)'::regprocedure),
+	ARRAY['key text', 'locked boolean', 'mode text', 'owner text', 'holder text', 'fencing_token bigint',
+		'acquired_at timestamp with time zone', 'expires_at timestamp with time zone', 'ttl_remaining interval', 'lifetime text',
+		'holders integer', 'waiters integer', 'pid integer', 'meta jsonb'],
+	'columns of lock_status(key), in this order');
+SELECT is((SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY u(n, t, i) WHERE oid = 'lock_status()'::regprocedure),
+	(SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY u(n, t, i) WHERE oid = 'lock_status(text)'::regprocedure),
+	'lock_status() has the same columns');
+
+-- app_lock: at least these
+SELECT col_type_is('app_lock', 'key', 'text', 'app_lock.key');
+SELECT col_type_is('app_lock', 'owner', 'text', 'app_lock.owner');
+SELECT col_type_is('app_lock', 'mode', 'text', 'app_lock.mode');
+SELECT col_type_is('app_lock', 'fencing_token', 'bigint', 'app_lock.fencing_token');
+SELECT col_type_is('app_lock', 'acquired_at', 'timestamp with time zone', 'app_lock.acquired_at');
+SELECT col_type_is('app_lock', 'expires_at', 'timestamp with time zone', 'app_lock.expires_at');
+SELECT col_type_is('app_lock', 'holder', 'text', 'app_lock.holder');
+SELECT col_type_is('app_lock', 'meta', 'jsonb', 'app_lock.meta');
+SELECT is((SELECT array_agg(name ORDER BY name) FROM columns WHERE rel = 'app_lock' AND required AND name IN ('key', 'mode', 'fencing_token', 'acquired_at', 'expires_at', 'holder')),
+	ARRAY['acquired_at', 'expires_at', 'fencing_token', 'holder', 'key', 'mode'], 'what every lease has is NOT NULL');
+
+-- who gets it
+SELECT ok(EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'app_lock'::regclass AND contype IN ('p', 'u') AND NOT condeferrable
+		AND conkey[1] = (SELECT attnum FROM columns WHERE rel = 'app_lock' AND name = 'key')),
+	'a unique constraint that starts with key decides, at once');
+SELECT is_empty($$SELECT indexrelid::regclass, a.attname FROM pg_index i, unnest(i.indkey::int2[]) k JOIN pg_attribute a ON a.attnum = k AND a.attrelid = 'app_lock'::regclass
+		WHERE i.indrelid = 'app_lock'::regclass AND a.attname IN ('fencing_token', 'acquired_at', 'expires_at', 'ttl_us', 'holder', 'owner', 'released_at', 'meta')$$,
+	'no index has a column that acquire, extend or release changes');
+SELECT is_empty($$SELECT indexrelid::regclass FROM pg_index i WHERE i.indrelid = 'app_lock'::regclass
+		AND pg_get_expr(indpred, indrelid) ~ '\m(fencing_token|acquired_at|expires_at|ttl_us|holder|owner|released_at|meta)\M'$$,
+	'nor a predicate on one');
+SELECT is_empty($$SELECT indexrelid::regclass FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
+		WHERE i.indrelid = 'app_lock'::regclass AND (m.amname <> 'btree' OR i.indexprs IS NOT NULL OR NOT i.indisvalid)$$,
+	'all indexes are plain B-trees');
+SELECT is((SELECT collname::text FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation WHERE a.attrelid = 'app_lock'::regclass AND a.attname = 'key'), 'C', 'keys have the collation C');
+SELECT is_empty($$SELECT a.attname FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation WHERE a.attrelid = 'app_lock'::regclass AND a.attnum > 0 AND c.collname <> 'C'$$, 'so has every text in app_lock');
+SELECT is_empty($$SELECT i.indexrelid::regclass FROM pg_index i, unnest(i.indcollation::oid[]) o JOIN pg_collation c ON c.oid = o WHERE i.indrelid = 'app_lock'::regclass AND c.collname <> 'C'$$, 'and every index on it');
+SELECT ok((SELECT option_value::int < 100 FROM pg_class c, pg_options_to_table(c.reloptions) WHERE c.oid = 'app_lock'::regclass AND option_name = 'fillfactor'), 'app_lock leaves room for HOT updates');
+
+-- lock_audit
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_audit'),
+	ARRAY['at timestamp with time zone', 'action text', 'key text', 'previous_holder text', 'previous_owner_digest text', 'fencing_token bigint',
+		'session_role name', 'acting_role name', 'client_addr inet', 'reason text'],
+	'columns of lock_audit, in this order');
+SELECT is((SELECT array_agg(name ORDER BY attnum) FROM columns WHERE rel = 'lock_audit' AND required), ARRAY['at', 'action', 'key', 'session_role', 'acting_role', 'reason'], 'what every record has is NOT NULL');
+
+-- sequences
+SELECT is((SELECT row(format_type(seqtypid, NULL), seqincrement, seqmin, seqmax, seqcache, seqcycle)::text FROM pg_sequence WHERE seqrelid = 'app_lock_fence'::regclass),
+	'(bigint,1,1,9223372036854775807,1,f)', 'app_lock_fence never cycles and caches nothing');
+SELECT is((SELECT row(format_type(seqtypid, NULL), seqcache, seqcycle)::text FROM pg_sequence WHERE seqrelid = 'app_lock_epoch'::regclass), '(bigint,1,f)', 'neither does app_lock_epoch');
+SELECT is_empty($$SELECT objid FROM pg_depend WHERE classid = 'pg_class'::regclass AND objid IN ('app_lock_fence'::regclass, 'app_lock_epoch'::regclass) AND deptype IN ('a', 'i')$$, 'no column owns a sequence');
+
+-- storage
+SELECT is_empty('SELECT relname FROM member WHERE relpersistence <> ''p''', 'everything survives a crash');
+SELECT is_empty($$SELECT c.relname FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid JOIN member m ON m.oid = i.indrelid WHERE c.relpersistence <> 'p'$$, 'indexes too');
+SELECT is_empty($$SELECT relname FROM member m JOIN pg_am a ON a.oid = m.relam WHERE relkind = 'r' AND a.amname <> 'heap'$$, 'tables are heaps, whatever default_table_access_method says');
+SELECT is_empty($$SELECT tgname FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM member) AND NOT tgisinternal$$, 'no triggers');
+SELECT is_empty($$SELECT rulename FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM member)$$, 'no rules');
+SELECT is_empty($$SELECT relname FROM member WHERE relrowsecurity OR relforcerowsecurity$$, 'no row security');
+SELECT is_empty($$SELECT conname FROM pg_constraint WHERE conrelid IN (SELECT oid FROM member) AND contype IN ('c', 'f', 'x', 't')$$, 'no constraints that direct access would not check');
+SELECT is_empty($$SELECT adrelid::regclass FROM pg_attrdef WHERE adrelid IN (SELECT oid FROM member)$$, 'no defaults that direct access would not fill in');
+SELECT is_empty($$SELECT attname FROM pg_attribute WHERE attrelid IN (SELECT oid FROM member) AND (attgenerated <> '' OR attidentity <> '')$$, 'no generated columns');
+SELECT is_empty($$SELECT inhrelid FROM pg_inherits WHERE inhrelid IN (SELECT oid FROM member) OR inhparent IN (SELECT oid FROM member)$$, 'no inheritance');
+SELECT is_empty($$SELECT relname FROM member m JOIN pg_extension e ON e.extname = 'atomic_lock' WHERE m.relowner <> e.extowner OR m.relnamespace <> e.extnamespace$$, 'all are in the schema of the extension and owned by its owner');
+
+SELECT * FROM finish();
+ROLLBACK;

@@ -1,0 +1,196 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+--
+-- lock_grant_access and lock_revoke_access
+--
+DROP ROLE IF EXISTS regress_al_fresh, regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";
+CREATE ROLE regress_al_fresh;
+CREATE ROLE regress_al_user;
+CREATE ROLE regress_al_monitor;
+CREATE ROLE regress_al_admin;
+
+-- What a role may call
+CREATE FUNCTION t.may(r name) RETURNS SETOF text LANGUAGE sql AS $$
+	SELECT p.oid::regprocedure::text FROM pg_proc p
+		JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+		JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND e.extname = 'atomic_lock'
+	WHERE has_function_privilege(r, p.oid, 'EXECUTE') ORDER BY 1
+$$;
+
+-- Nobody may do anything at first: neither a new role nor PUBLIC.
+SELECT * FROM t.may('regress_al_fresh');
+SELECT p.oid::regprocedure FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+	JOIN pg_extension e ON d.refobjid = e.oid AND e.extname = 'atomic_lock', aclexplode(coalesce(proacl, acldefault('f', proowner))) a
+WHERE a.grantee = 0;
+SET ROLE regress_al_fresh;
+SELECT stmt, t.raises(stmt) FROM unnest(ARRAY[
+	$$SELECT lock_acquire('k')$$, $$SELECT lock_try_acquire('k')$$,
+	$$SELECT lock_release('k', 'o')$$, $$SELECT lock_try_release('k', 'o')$$, $$SELECT lock_release_all('o')$$,
+	$$SELECT lock_extend('k', 'o')$$, $$SELECT lock_try_extend('k', 'o')$$, $$SELECT lock_extend_all('o')$$,
+	$$SELECT lock_is_held('k', 'o')$$, $$SELECT lock_holder('k')$$, $$SELECT lock_status('k')$$, $$SELECT lock_status()$$,
+	$$SELECT lock_key('k')$$, $$SELECT force_release('k', 'r')$$, $$SELECT lock_force_release('k', 'r')$$,
+	$$SELECT lock_steal('k', 'o', 'r')$$, $$SELECT lock_sweep()$$,
+	$$SELECT lock_grant_access('regress_al_fresh', 'admin')$$, $$SELECT lock_revoke_access('regress_al_user', 'user')$$,
+	$$SELECT app_lock_change_access('regress_al_fresh', 'admin', true)$$]) stmt;
+RESET ROLE;
+
+-- The three levels
+SELECT lock_grant_access('regress_al_user', 'user');
+SELECT * FROM t.may('regress_al_user');
+SELECT lock_grant_access('regress_al_monitor', 'monitor');
+SELECT * FROM t.may('regress_al_monitor');
+SELECT lock_grant_access('regress_al_admin', 'admin');
+SELECT * FROM t.may('regress_al_admin');
+SELECT * FROM t.may('regress_al_fresh');
+-- twice is once
+SELECT lock_grant_access('regress_al_user', 'user');
+SELECT count(*) FROM t.may('regress_al_user');
+
+-- Tables: nothing but reading lock_audit, for administrators.
+SELECT role, rel, string_agg(priv, ', ' ORDER BY priv)
+FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_admin']) role,
+	unnest(ARRAY['app_lock', 'lock_audit']) rel,
+	unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) priv
+WHERE has_table_privilege(role, rel, priv) GROUP BY 1, 2 ORDER BY 1, 2;
+SELECT role, rel, priv
+FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_admin']) role,
+	unnest(ARRAY['app_lock_fence', 'app_lock_epoch']) rel,
+	unnest(ARRAY['SELECT', 'UPDATE', 'USAGE']) priv
+WHERE has_sequence_privilege(role, rel, priv);
+SELECT role, rel FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor']) role,
+	unnest(ARRAY['app_lock', 'lock_audit']) rel
+WHERE has_any_column_privilege(role, rel, 'SELECT, INSERT, UPDATE, REFERENCES');
+
+-- A user can lock, and cannot get at the tables in any way.
+GRANT CREATE ON SCHEMA t TO regress_al_user;
+SET SESSION AUTHORIZATION regress_al_user;
+SELECT s.status FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice') g, t.show(g) s;
+SELECT lock_holder('k'), lock_is_held('k', 'alice-1'), lock_extend('k', 'alice-1') IS NOT NULL AS extended;
+SELECT t.raises(stmt) AS answer, count(*) FROM unnest(ARRAY['app_lock', 'lock_audit']) rel,
+	unnest(ARRAY['SELECT * FROM %s', 'SELECT count(*) FROM %s', 'SELECT FROM %s FOR UPDATE',
+		'INSERT INTO %s DEFAULT VALUES', 'DELETE FROM %s', 'TRUNCATE %s',
+		'LOCK %s IN ACCESS SHARE MODE', 'LOCK %s IN ACCESS EXCLUSIVE MODE']) s,
+	format(s, rel) stmt GROUP BY 1 ORDER BY 1;
+\set VERBOSITY sqlstate
+COPY app_lock TO STDOUT;
+COPY lock_audit TO STDOUT;
+COPY app_lock FROM STDIN;
+\set VERBOSITY default
+SELECT t.raises(stmt) AS answer, count(*) FROM unnest(ARRAY['app_lock', 'lock_audit']) rel,
+	unnest(ARRAY['CREATE INDEX ON %s ((1))', 'DROP TABLE %s', 'REINDEX TABLE %s',
+		'CREATE RULE r AS ON INSERT TO %s DO INSTEAD NOTHING', 'CREATE POLICY p ON %s',
+		'CREATE TRIGGER r BEFORE INSERT ON %s EXECUTE FUNCTION suppress_redundant_updates_trigger()',
+		'ALTER TABLE %s ENABLE ROW LEVEL SECURITY', 'ALTER TABLE %s ADD x int', 'COMMENT ON TABLE %s IS NULL',
+		'GRANT SELECT ON %s TO regress_al_user']) s,
+	format(s, rel) stmt GROUP BY 1 ORDER BY 1;
+SELECT t.raises(stmt) FROM unnest(ARRAY[
+	$$UPDATE app_lock SET owner = 'me'$$, $$UPDATE app_lock SET expires_at = now()$$,
+	$$UPDATE lock_audit SET reason = ''$$,
+	$$CREATE TABLE t.r (key text, slot int, FOREIGN KEY (key, slot) REFERENCES app_lock)$$,
+	$$SELECT nextval('app_lock_fence')$$, $$SELECT setval('app_lock_fence', 1)$$, $$SELECT * FROM app_lock_fence$$,
+	$$ALTER SEQUENCE app_lock_fence RESTART$$,
+	$$SELECT nextval('app_lock_epoch')$$, $$SELECT setval('app_lock_epoch', 1)$$, $$SELECT * FROM app_lock_epoch$$,
+	$$CREATE TABLE t.c () INHERITS (app_lock)$$,
+	$$ALTER FUNCTION lock_release(text, text) OWNER TO regress_al_user$$,
+	$$CREATE OR REPLACE FUNCTION lock_key(VARIADIC parts text[]) RETURNS text LANGUAGE sql AS 'SELECT NULL::text'$$,
+	$$ALTER EXTENSION atomic_lock UPDATE$$, $$DROP EXTENSION atomic_lock$$]) stmt;
+-- nor at what the other levels may do
+SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY[
+	$$SELECT lock_status()$$, $$SELECT force_release('k', 'r')$$, $$SELECT lock_force_release('k', 'r')$$,
+	$$SELECT lock_steal('k', 'o', 'r')$$, $$SELECT lock_sweep()$$,
+	$$SELECT lock_grant_access('regress_al_user', 'admin')$$, $$SELECT lock_revoke_access('regress_al_admin', 'admin')$$,
+	$$SELECT app_lock_change_access('regress_al_user', 'admin', true)$$]) stmt;
+RESET SESSION AUTHORIZATION;
+
+-- An administrator can force, and hand out and take back access.
+SET SESSION AUTHORIZATION regress_al_admin;
+SELECT force_release('k', 'by an administrator');
+SELECT action, key, previous_holder, reason, session_role, acting_role FROM lock_audit;
+SELECT acquired FROM lock_steal('k', 'dba-1', 'by an administrator', '1 ms');
+SELECT lock_sweep() >= 0 AS swept;
+SELECT t.code($$SELECT lock_acquire('k')$$) AS acquire, t.code($$SELECT lock_status()$$) AS status;
+SELECT lock_grant_access('regress_al_fresh', 'user');
+SELECT lock_grant_access('regress_al_fresh', 'monitor');
+RESET SESSION AUTHORIZATION;
+SELECT count(*) FROM t.may('regress_al_fresh');
+SET SESSION AUTHORIZATION regress_al_admin;
+SELECT lock_revoke_access('regress_al_fresh', 'user');
+RESET SESSION AUTHORIZATION;
+SELECT * FROM t.may('regress_al_fresh');
+-- Levels do not imply one another, in either direction.
+SELECT lock_revoke_access('regress_al_fresh', 'monitor');
+SELECT * FROM t.may('regress_al_fresh');
+SELECT lock_grant_access('regress_al_fresh', 'admin'), lock_grant_access('regress_al_fresh', 'user');
+SELECT lock_revoke_access('regress_al_fresh', 'admin');
+SELECT count(*) FROM t.may('regress_al_fresh');
+SELECT has_table_privilege('regress_al_fresh', 'lock_audit', 'SELECT');
+-- Taken back twice, or never given: nothing happens.
+SELECT lock_revoke_access('regress_al_fresh', 'user'), lock_revoke_access('regress_al_fresh', 'user'), lock_revoke_access('regress_al_fresh', 'admin');
+SELECT count(*) FROM t.may('regress_al_fresh');
+-- Access given does not go with the one who gave it.
+SELECT lock_grant_access('regress_al_fresh', 'user');
+SELECT lock_revoke_access('regress_al_admin', 'admin');
+SELECT count(*) AS fresh FROM t.may('regress_al_fresh');
+SELECT count(*) AS admin FROM t.may('regress_al_admin');
+
+-- A member has what its role has.
+GRANT regress_al_user TO regress_al_monitor;
+SET ROLE regress_al_monitor;
+SELECT acquired FROM lock_acquire('member', '1 min', 'alice-1');
+RESET ROLE;
+
+-- Schemas one cannot see are opened.
+CREATE SCHEMA hidden;
+DROP EXTENSION atomic_lock CASCADE;
+CREATE EXTENSION atomic_lock SCHEMA hidden;
+SELECT has_schema_privilege('regress_al_fresh', 'hidden', 'USAGE') AS before;
+SELECT hidden.lock_grant_access('regress_al_fresh', 'user');
+SELECT has_schema_privilege('regress_al_fresh', 'hidden', 'USAGE') AS after, has_schema_privilege('regress_al_fresh', 'hidden', 'CREATE') AS creating;
+SET ROLE regress_al_fresh;
+SELECT acquired FROM hidden.lock_acquire('k');
+RESET ROLE;
+SELECT hidden.lock_revoke_access('regress_al_fresh', 'user');
+SELECT has_schema_privilege('regress_al_fresh', 'hidden', 'USAGE') AS kept;
+DROP EXTENSION atomic_lock;
+REVOKE USAGE ON SCHEMA hidden FROM regress_al_fresh;
+DROP SCHEMA hidden;
+CREATE EXTENSION atomic_lock;
+
+-- Bad arguments
+SELECT t.raises($$SELECT lock_grant_access('regress_al_fresh', 'root')$$);
+SELECT t.raises($$SELECT lock_revoke_access('regress_al_fresh', 'root')$$);
+SELECT t.raises($$SELECT lock_grant_access('regress_al_fresh', '')$$) ~ '^22023' AS refused;
+SELECT t.raises($$SELECT lock_grant_access('regress_al_fresh', 'USER')$$) ~ '^22023' AS refused;
+SELECT t.raises($$SELECT lock_grant_access('regress_al_fresh', NULL)$$);
+SELECT t.raises($$SELECT lock_grant_access(NULL, 'user')$$);
+SELECT t.raises($$SELECT lock_revoke_access(NULL, NULL)$$);
+SELECT t.raises($$SELECT lock_grant_access('regress_al_nobody', 'user')$$);
+SELECT t.raises($$SELECT lock_grant_access('public', 'user')$$);
+SELECT t.raises($$SELECT lock_grant_access('PUBLIC', 'user')$$) ~ '^42704' AS refused;
+SELECT t.raises($$SELECT lock_grant_access('-', 'user')$$);
+SELECT t.raises($$SELECT lock_grant_access(0, 'user')$$);
+SELECT t.raises($$SELECT lock_grant_access(4294967295, 'user')$$);
+SELECT t.raises($$SELECT lock_grant_access(4294967294, 'admin')$$);
+SELECT * FROM t.may('regress_al_fresh');
+
+-- Role names that need quotes
+CREATE ROLE "regress_al_'""; $$ Drop";
+SELECT lock_grant_access('"regress_al_''""; $$ Drop"', 'admin');
+SELECT count(*) FROM t.may('regress_al_''"; $$ Drop');
+SELECT lock_revoke_access('"regress_al_''""; $$ Drop"', 'admin');
+SELECT count(*) FROM t.may('regress_al_''"; $$ Drop');
+
+-- A role can be dropped; its leases stay, and can be ended.
+SELECT lock_grant_access('regress_al_fresh', 'user'), lock_grant_access('regress_al_fresh', 'admin');
+SET SESSION AUTHORIZATION regress_al_fresh;
+SELECT acquired FROM lock_acquire('left', '1 hour', 'fresh-1', holder => 'fresh');
+RESET SESSION AUTHORIZATION;
+DROP OWNED BY regress_al_fresh;
+DROP ROLE regress_al_fresh;
+SELECT lock_holder('left');
+SELECT force_release('left', 'the role is gone');
+
+DROP OWNED BY regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";
+DROP ROLE regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";

@@ -1,0 +1,161 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+--
+-- Fencing tokens
+--
+
+-- They rise with every grant of a key, whatever ended the one before.
+CREATE TABLE t.tokens (id serial, how text, token bigint);
+INSERT INTO t.tokens (how, token) SELECT 'first', fencing_token FROM lock_acquire('k', '10 min', 'alice-1');
+SELECT lock_release('k', 'alice-1');
+INSERT INTO t.tokens (how, token) SELECT 'after release', fencing_token FROM lock_acquire('k', '5 ms', 'alice-1');
+SELECT t.expire('k');
+INSERT INTO t.tokens (how, token) SELECT 'after expiry', fencing_token FROM lock_acquire('k', '5 ms', 'bob-1');
+SELECT t.expire('k');
+SELECT lock_sweep();
+INSERT INTO t.tokens (how, token) SELECT 'after sweep', fencing_token FROM lock_acquire('k', '10 min', 'alice-1');
+SELECT force_release('k', 'why');
+INSERT INTO t.tokens (how, token) SELECT 'after force_release', fencing_token FROM lock_acquire('k', '10 min', 'alice-1');
+INSERT INTO t.tokens (how, token) SELECT 'steal', fencing_token FROM lock_steal('k', 'bob-1', 'why');
+INSERT INTO t.tokens (how, token) SELECT 'steal from oneself', fencing_token FROM lock_steal('k', 'bob-1', 'why');
+BEGIN;
+SELECT force_release('k', 'why');
+SELECT fencing_token AS undone FROM lock_acquire('k', '10 min', 'alice-1') \gset
+ROLLBACK;
+INSERT INTO t.tokens (how, token) VALUES ('undone', :undone);
+SELECT force_release('k', 'why');
+INSERT INTO t.tokens (how, token) SELECT 'after rollback', fencing_token FROM lock_acquire('k', '10 min', 'alice-1');
+TRUNCATE app_lock;
+INSERT INTO t.tokens (how, token) SELECT 'after truncate', fencing_token FROM lock_acquire('k', '10 min', 'alice-1');
+\c -
+SET client_min_messages = warning;
+SELECT lock_release('k', 'alice-1');
+INSERT INTO t.tokens (how, token) SELECT 'in another session', fencing_token FROM lock_acquire('k', '10 min', 'alice-1');
+CHECKPOINT;
+SELECT lock_release('k', 'alice-1');
+INSERT INTO t.tokens (how, token) SELECT 'after checkpoint', fencing_token FROM lock_acquire('k', '10 min', 'alice-1');
+SELECT how, token > lag(token, 1, 0::bigint) OVER (ORDER BY id) AS rises FROM t.tokens ORDER BY id;
+
+-- A lease keeps its token while it lives.
+SELECT DISTINCT token = max AS same FROM (SELECT max(token) FROM t.tokens) m,
+	(SELECT fencing_token FROM lock_acquire('k', owner => 'alice-1') UNION ALL SELECT (lock_status('k')).fencing_token FROM lock_extend('k', 'alice-1', '1 hour')
+	UNION ALL SELECT fencing_token FROM app_lock WHERE key = 'k') t(token);
+
+-- Tokens of different keys differ, too; many in one statement, in order.
+SELECT count(DISTINCT fencing_token) AS tokens, bool_and(rises) AS in_order
+FROM (SELECT fencing_token, fencing_token > lag(fencing_token, 1, 0::bigint) OVER (ORDER BY i) AS rises FROM generate_series(1, 800) i, LATERAL lock_acquire('many:' || i) g) x;
+-- the numbers that are logged ahead run out, and go on
+SELECT count(DISTINCT fencing_token) AS tokens, min(fencing_token) > (SELECT max(fencing_token) FROM app_lock WHERE key LIKE 'many:%') AS higher
+FROM (SELECT fencing_token FROM generate_series(1, 900) i, LATERAL lock_acquire('more:' || i)) x;
+
+-- Nobody's lastval() or currval() is touched.
+\c -
+SET client_min_messages = warning;
+SELECT acquired FROM lock_acquire('lastval', '10 min', 'alice-1');
+SELECT t.code('SELECT lastval()') AS lastval, t.code('SELECT currval(''app_lock_fence'')') AS currval;
+CREATE SEQUENCE own START 77;
+SELECT nextval('own');
+SELECT count(*) FROM generate_series(1, 10) i, LATERAL lock_acquire('lastval:' || i);
+SELECT lastval(), currval('own');
+-- and a transaction that has drawn numbers of its own is none the worse
+BEGIN;
+SELECT nextval('own');
+SELECT acquired FROM lock_acquire('both', '10 min', 'alice-1');
+SELECT nextval('own'), lastval();
+COMMIT;
+DROP SEQUENCE own;
+
+-- The sequence is an ordinary one for those who look at it; drawing from it leaves a gap.
+SELECT fencing_token AS token FROM lock_acquire('gap') \gset
+SELECT nextval('app_lock_fence') > :token AS drawn, nextval('app_lock_fence') > :token AS drawn;
+SELECT fencing_token > :token + 2 AS rises FROM lock_acquire('gap 2');
+SELECT last_value > :token AS last_value, is_called FROM app_lock_fence;
+SELECT data_type, start_value, min_value, max_value, increment_by, cycle, cache_size FROM pg_sequences WHERE sequencename = 'app_lock_fence';
+
+-- Another session, another transaction, a rollback: no number comes twice.
+BEGIN;
+SELECT fencing_token AS undone FROM lock_acquire('undone') \gset
+ROLLBACK;
+SELECT fencing_token > :undone AS rises FROM lock_acquire('undone');
+\c -
+SET client_min_messages = warning;
+SELECT fencing_token > :undone + 1 AS rises FROM lock_acquire('undone 2');
+
+-- Dropped and created again, the extension goes on above all that it ever handed out here.
+SELECT max(fencing_token) AS token FROM app_lock \gset
+DROP EXTENSION atomic_lock CASCADE;
+CREATE EXTENSION atomic_lock;
+SELECT fencing_token > :token AS rises, fencing_token AS token FROM lock_acquire('again', owner => 'alice-1') \gset
+\echo :rises
+SELECT lock_release('again', 'alice-1');
+-- even where that transaction is undone
+BEGIN;
+DROP EXTENSION atomic_lock CASCADE;
+CREATE EXTENSION atomic_lock;
+SELECT fencing_token > :token AS rises, fencing_token AS token FROM lock_acquire('again', owner => 'alice-1') \gset
+\echo :rises
+ROLLBACK;
+SELECT lock_try_release('again', 'alice-1');
+
+-- A database that has come from elsewhere: a new epoch begins, far above.
+SELECT fencing_token AS token FROM lock_acquire('origin') \gset
+SELECT setval('app_lock_epoch', 4711);
+\c -
+SET client_min_messages = warning;
+SELECT fencing_token AS copied FROM lock_acquire('copied') \gset
+SELECT :copied > :token + 4000000000 AS far_above;
+SELECT fencing_token - :copied AS step FROM lock_acquire('copied 2');
+-- once, and not undone by a rollback
+\c -
+SET client_min_messages = warning;
+SELECT fencing_token - :copied AS step FROM lock_acquire('copied 3');
+SELECT setval('app_lock_epoch', 4711);
+\c -
+SET client_min_messages = warning;
+BEGIN;
+SELECT fencing_token AS undone FROM lock_acquire('copied 4') \gset
+ROLLBACK;
+SELECT :undone > :copied + 4000000000 AS far_above;
+SELECT fencing_token - :undone AS step FROM lock_acquire('copied 4');
+
+-- The numbers end where they end: no token, no lease; and what needs no token goes on.
+SELECT acquired FROM lock_acquire('held', '10 min', 'alice-1');
+SELECT setval('app_lock_fence', 9223372036854774780) > 0 AS set;
+CREATE FUNCTION t.exhaust() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	token	bigint;
+	last	bigint := 9223372036854774780;
+BEGIN
+	FOR i IN 1..1030 LOOP
+		token := (lock_acquire('last', '10 min', 'alice-1')).fencing_token;
+		ASSERT token > last, 'a token that does not rise';
+		last := token;
+		PERFORM lock_release('last', 'alice-1');
+	END LOOP;
+	RETURN 'no end';
+EXCEPTION WHEN sequence_generator_limit_exceeded THEN
+	RETURN CASE WHEN last > 9223372036854774780 THEN 'some, then no more' ELSE 'none' END;
+END
+$$;
+SELECT t.exhaust();
+SELECT t.exhaust();
+SELECT t.raises('SELECT lock_acquire(''too late'')');
+SELECT t.code('SELECT lock_try_acquire(''too late'')') AS try, t.code('SELECT lock_steal(''held'', ''bob-1'', ''why'')') AS steal, t.code('SELECT lock_acquire(''too late'')') AS again;
+SELECT (lock_status('too late')).locked, (SELECT count(*) FROM app_lock WHERE key = 'too late') AS rows;
+SELECT status FROM lock_acquire('held', owner => 'alice-1');
+SELECT status FROM lock_try_acquire('held', owner => 'bob-1');
+SELECT lock_extend('held', 'alice-1') IS NOT NULL AS extended, lock_release('held', 'alice-1');
+SELECT setval('app_lock_fence', 9223372036854775807) > 0 AS set;
+SELECT t.code('SELECT lock_acquire(''too late'')');
+\c -
+SET client_min_messages = warning;
+SELECT t.code('SELECT lock_acquire(''too late'')') AS another_session;
+-- a new epoch there changes nothing
+SELECT setval('app_lock_epoch', 4711);
+\c -
+SET client_min_messages = warning;
+SELECT t.code('SELECT lock_acquire(''too late'')') AS another_epoch;
+SELECT setval('app_lock_fence', 9223372036854770000) > 0 AS set;
+SELECT fencing_token > 9223372036854770000 AS rises FROM lock_acquire('nearly too late');

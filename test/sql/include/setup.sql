@@ -1,0 +1,109 @@
+-- Included by every regression test: a new extension and a few helpers.
+SET client_min_messages = warning;
+DROP EXTENSION IF EXISTS atomic_lock CASCADE;
+DROP SCHEMA IF EXISTS t CASCADE;
+CREATE EXTENSION atomic_lock;
+CREATE SCHEMA t;
+GRANT USAGE ON SCHEMA t TO PUBLIC;
+
+-- Times differ from run to run.
+CREATE FUNCTION t.mask(s text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT regexp_replace(regexp_replace(s,
+		'[A-Z][a-z]{2} [A-Z][a-z]{2} +[0-9]{1,2} [0-9:]{8}([.][0-9]+)? [0-9]{4} [A-Z]+',
+		'<time>', 'g'),
+		'[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:]{8}([.][0-9]+)?( ?[A-Z]{3,4}|[+-][0-9]{2}(:[0-9]{2})*)?',
+		'<time>', 'g')
+$$;
+
+-- The complete error of a statement, which is undone in any case.  Nothing
+-- here depends on search_path, which the statement may be about.
+CREATE FUNCTION t.render(state text, message text, detail text, hint text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT t.mask(concat_ws(E'\n', state || ': ' || message,
+		'DETAIL: ' || nullif(detail, ''), 'HINT: ' || nullif(hint, '')))
+$$;
+CREATE FUNCTION t.raises(stmt text) RETURNS text
+LANGUAGE plpgsql
+AS $$
+DECLARE
+	d	pg_catalog.text;
+	h	pg_catalog.text;
+BEGIN
+	BEGIN
+		EXECUTE stmt;
+		RAISE SQLSTATE 'RB000';
+	EXCEPTION
+		WHEN SQLSTATE 'RB000' THEN
+			RETURN 'no error';
+		WHEN OTHERS THEN
+			GET STACKED DIAGNOSTICS d = PG_EXCEPTION_DETAIL, h = PG_EXCEPTION_HINT;
+			RETURN t.render(SQLSTATE, SQLERRM, d, h);
+	END;
+END
+$$;
+
+-- Only its SQLSTATE, 00000 where it succeeds; undone in any case.
+CREATE FUNCTION t.state(answer text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT CASE answer WHEN 'no error' THEN '00000' ELSE left(answer, 5) END
+$$;
+CREATE FUNCTION t.code(stmt text) RETURNS text
+LANGUAGE plpgsql
+AS $$
+BEGIN
+	RETURN t.state(t.raises(stmt));
+END
+$$;
+
+-- What an acquire answered, without what differs from run to run.
+CREATE FUNCTION t.show(g anyelement,
+	OUT acquired boolean, OUT status text, OUT key text, OUT mode text,
+	OUT owner text, OUT token boolean, OUT seconds numeric,
+	OUT waited interval, OUT holder text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	acquired := g.acquired;
+	status := g.status;
+	key := g.key;
+	mode := g.mode;
+	owner := regexp_replace(g.owner,
+		'^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$',
+		'<uuid v4>');
+	token := g.fencing_token > 0;
+	seconds := round(extract(epoch FROM g.expires_at)
+					 - extract(epoch FROM g.acquired_at), 3);
+	waited := g.waited;
+	holder := g.holder;
+END
+$$;
+
+-- Wait until the lease of a key has run out.
+CREATE FUNCTION t.expire(k text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	FOR i IN 1..6000 LOOP
+		IF public.lock_holder(k) IS NULL THEN
+			RETURN;
+		END IF;
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+	RAISE 'the lease of "%" does not run out', k;
+END
+$$;
+
+-- Changes with every byte of the table that changes, row locks included.
+CREATE FUNCTION t.fingerprint() RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	RETURN (SELECT md5(string_agg(concat_ws(' ', l.ctid, l.xmin, l.xmax, l::text), E'\n' ORDER BY l.key, l.slot))
+			FROM public.app_lock l);
+END
+$$;
+\set ECHO all

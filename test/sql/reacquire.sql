@@ -1,0 +1,97 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+--
+-- An acquire with an owner is idempotent
+--
+SELECT fencing_token AS token, acquired_at AS since, expires_at AS until
+FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice', meta => '{"a": 1}') \gset
+
+-- Repeated: the same grant again.  A shorter or equal ttl does not shorten it.
+SELECT s.*, fencing_token = :token AS same_token, acquired_at = :'since' AS same_since,
+	expires_at = :'until' AS same_until
+FROM lock_acquire('k', '1 min', 'alice-1') g, t.show(g) s;
+SELECT s.*, fencing_token = :token AS same_token, acquired_at = :'since' AS same_since,
+	expires_at = :'until' AS same_until
+FROM lock_try_acquire('k', '1 min', 'alice-1') g, t.show(g) s;
+
+-- A longer ttl extends it, counted from now.
+SELECT s.status, fencing_token = :token AS same_token, acquired_at = :'since' AS same_since,
+	expires_at >= :'since'::timestamptz + interval '1 hour'
+		AND expires_at <= clock_timestamp() + interval '1 hour' AS extended
+FROM lock_acquire('k', '1 hour', 'alice-1') g, t.show(g) s;
+
+-- Label and meta are kept unless given.
+SELECT holder, meta FROM lock_status('k');
+SELECT s.status, s.holder FROM lock_acquire('k', owner => 'alice-1', holder => 'Alice at home') g, t.show(g) s;
+SELECT holder, meta FROM lock_status('k');
+SELECT s.status, s.holder FROM lock_acquire('k', owner => 'alice-1', meta => '{"b": 2}') g, t.show(g) s;
+SELECT holder, meta FROM lock_status('k');
+SELECT s.status, s.holder FROM lock_acquire('k', owner => 'alice-1', holder => '') g, t.show(g) s;
+SELECT s.status FROM lock_acquire('k', owner => 'alice-1', meta => 'null') g, t.show(g) s;
+SELECT meta FROM lock_status('k');
+
+-- An identical repetition, in one statement and in one transaction.
+BEGIN;
+SELECT count(*), count(DISTINCT fencing_token) AS tokens, min(status), max(status)
+FROM generate_series(1, 5) i, LATERAL lock_acquire('fresh' || i * 0, '1 min', 'alice-1');
+SELECT s.status FROM lock_acquire('fresh0', '1 min', 'alice-1') g, t.show(g) s;
+COMMIT;
+
+-- The setting is as good as the argument; a generated owner presented again too.
+SET atomic_lock.owner = 'alice-1';
+SELECT s.status FROM lock_acquire('k') g, t.show(g) s;
+RESET atomic_lock.owner;
+SELECT owner AS generated FROM lock_acquire('generated') \gset
+SELECT s.status, g.owner = :'generated' AS same_owner FROM lock_acquire('generated', owner => :'generated') g, t.show(g) s;
+
+-- Owners are compared byte by byte, too.
+SELECT o, status FROM unnest(ARRAY['Alice-1', 'alice-1 ', 'alice-', 'alice-10']) o,
+	LATERAL lock_try_acquire('k', owner => o);
+
+-- Not a repetition: the lease had run out, or was released.
+SELECT fencing_token AS token FROM lock_acquire('short', '20 ms', 'alice-1') \gset
+SELECT t.expire('short');
+SELECT s.status, fencing_token > :token AS token_rises FROM lock_acquire('short', '1 min', 'alice-1') g, t.show(g) s;
+SELECT lock_release('short', 'alice-1');
+SELECT s.status, fencing_token > :token AS token_rises FROM lock_acquire('short', '1 min', 'alice-1') g, t.show(g) s;
+
+-- A lease does not outlive max_lifetime by being acquired again: unchanged, no error.
+SET atomic_lock.max_lifetime = '1 h';
+SELECT acquired_at AS since FROM lock_acquire('old', '30 min', 'alice-1') \gset
+SELECT s.status, s.seconds FROM lock_acquire('old', '1 hour', 'alice-1') g, t.show(g) s;
+SELECT s.status, s.seconds FROM lock_acquire('old', '1 hour', 'alice-1') g, t.show(g) s;
+-- A ttl that no lease may have is as bad an argument here as for a new lease.
+SELECT t.raises($$SELECT lock_acquire('old', '61 min', 'alice-1')$$);
+SELECT acquired_at = :'since' AS same_since FROM lock_status('old');
+RESET atomic_lock.max_lifetime;
+
+-- The setting lowered afterwards does not shorten what was granted.
+SELECT s.seconds FROM lock_acquire('older', '2 hours', 'alice-1') g, t.show(g) s;
+SET atomic_lock.max_lifetime = '1 h';
+SELECT s.status, s.seconds FROM lock_acquire('older', '1 min', 'alice-1') g, t.show(g) s;
+RESET atomic_lock.max_lifetime;
+
+-- on_reacquire = error
+SET atomic_lock.on_reacquire = error;
+SELECT t.fingerprint() AS before \gset
+SELECT t.raises($$SELECT lock_acquire('k', owner => 'alice-1')$$);
+SELECT s.acquired, s.status, s.owner, s.token FROM lock_try_acquire('k', owner => 'alice-1') g, t.show(g) s;
+SELECT t.raises($$SELECT lock_acquire('k', owner => 'bob-1')$$);
+SELECT t.fingerprint() = :'before' AS unchanged;
+\set VERBOSITY sqlstate
+SELECT lock_acquire('k', owner => 'alice-1');
+\set VERBOSITY default
+-- It is about live leases only.
+SELECT acquired FROM lock_acquire('short2', '20 ms', 'alice-1');
+SELECT t.expire('short2');
+SELECT s.status FROM lock_acquire('short2', '1 min', 'alice-1') g, t.show(g) s;
+SELECT lock_release('short2', 'alice-1');
+SELECT s.status FROM lock_acquire('short2', '1 min', 'alice-1') g, t.show(g) s;
+RESET atomic_lock.on_reacquire;
+
+-- Extending by acquiring sets the length that lock_extend repeats.
+SELECT s.status FROM lock_acquire('length', '1 min', 'alice-1') g, t.show(g) s;
+SELECT s.status FROM lock_acquire('length', '1 hour', 'alice-1') g, t.show(g) s;
+SELECT lock_extend('length', 'alice-1') > clock_timestamp() + interval '59 min' AS repeats_an_hour;

@@ -1,0 +1,52 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+--
+-- Read-only transactions: what writes says so at once, what reads works
+--
+SELECT acquired FROM lock_acquire('held', '1 hour', 'alice-1', holder => 'Alice');
+CREATE TABLE t.writers (id serial, stmt text);
+INSERT INTO t.writers (stmt) VALUES ('lock_acquire(''k'')'), ('lock_acquire(''held'')'), ('lock_acquire(''held'', owner => ''alice-1'')'),
+	('lock_try_acquire(''k'')'), ('lock_try_acquire(''held'')'), ('lock_release(''held'', ''alice-1'')'), ('lock_release(''held'', ''bob-1'')'),
+	('lock_try_release(''held'', ''alice-1'')'), ('lock_try_release(''never'', ''alice-1'')'), ('lock_release_all(''alice-1'')'), ('lock_release_all(''nobody'')'),
+	('lock_extend(''held'', ''alice-1'')'), ('lock_try_extend(''held'', ''alice-1'')'), ('lock_try_extend(''never'', ''alice-1'')'),
+	('lock_extend_all(''alice-1'')'), ('lock_extend_all(''nobody'')'), ('force_release(''held'', ''why'')'), ('force_release(''never'', ''why'')'),
+	('lock_force_release(''held'', ''why'')'), ('lock_steal(''held'', ''bob-1'', ''why'')'), ('lock_sweep()'),
+	('lock_grant_access(current_user::regrole, ''user'')'), ('lock_revoke_access(current_user::regrole, ''user'')');
+BEGIN READ ONLY;
+SELECT stmt, t.raises('SELECT ' || stmt) FROM t.writers ORDER BY id;
+SELECT locked, owner, holder FROM lock_status('held');
+SELECT key FROM lock_status();
+SELECT lock_holder('held'), lock_is_held('held', 'alice-1'), lock_is_held('held', 'bob-1'), lock_key('a', 'b');
+SELECT count(*) FROM lock_audit;
+COMMIT;
+
+SET default_transaction_read_only = on;
+SELECT t.code('SELECT ' || stmt), count(*) FROM t.writers GROUP BY 1;
+SELECT locked FROM lock_status('held');
+\set VERBOSITY sqlstate
+SELECT lock_acquire('k');
+SELECT lock_try_release('held', 'alice-1');
+\set VERBOSITY default
+RESET default_transaction_read_only;
+
+-- made read-only later
+BEGIN;
+SELECT acquired FROM lock_acquire('k', owner => 'alice-1');
+SAVEPOINT s;
+SET TRANSACTION READ ONLY;
+SELECT t.code('SELECT ' || stmt), count(*) FROM t.writers GROUP BY 1;
+SELECT lock_is_held('k', 'alice-1');
+ROLLBACK TO s;
+SELECT lock_release('k', 'alice-1');
+COMMIT;
+
+-- A snapshot that is deferrable and read-only is one, too.
+BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE;
+SELECT locked FROM lock_status('held');
+SELECT t.code('SELECT ' || stmt), count(*) FROM t.writers GROUP BY 1;
+COMMIT;
+
+SELECT lock_is_held('held', 'alice-1');
+SELECT lock_try_release('k', 'alice-1');

@@ -1,0 +1,103 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+--
+-- lock_release and lock_try_release
+--
+SELECT acquired FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice');
+
+-- Another owner's
+SELECT t.fingerprint() AS before \gset
+BEGIN;
+SELECT lock_try_release('k', 'bob-1');
+SELECT pg_current_xact_id_if_assigned() IS NULL AS no_transaction_id;
+COMMIT;
+SELECT t.raises($$SELECT lock_release('k', 'bob-1')$$);
+SELECT t.raises($$SELECT lock_release('k', 'ALICE-1')$$) ~ '^LK003' AS refused;
+SELECT t.fingerprint() = :'before' AS unchanged;
+
+-- One's own, and once more
+SELECT lock_release('k', 'alice-1');
+SELECT locked FROM lock_status('k');
+SELECT t.fingerprint() AS before \gset
+SELECT lock_try_release('k', 'alice-1');
+SELECT t.raises($$SELECT lock_release('k', 'alice-1')$$);
+-- Released by another owner: not found
+SELECT lock_try_release('k', 'bob-1');
+SELECT t.raises($$SELECT lock_release('k', 'bob-1')$$);
+SELECT t.fingerprint() = :'before' AS unchanged;
+
+-- Never taken
+SELECT lock_try_release('never', 'alice-1');
+SELECT t.raises($$SELECT lock_release('never', 'alice-1')$$);
+
+-- Expired: one's own, somebody else's
+SELECT acquired FROM lock_acquire('short', '20 ms', 'alice-1');
+SELECT t.expire('short');
+SELECT t.fingerprint() AS before \gset
+SELECT lock_try_release('short', 'alice-1');
+SELECT t.raises($$SELECT lock_release('short', 'alice-1')$$);
+SELECT lock_try_release('short', 'bob-1');
+SELECT t.raises($$SELECT lock_release('short', 'bob-1')$$);
+SELECT t.fingerprint() = :'before' AS unchanged;
+
+-- Expired and taken by somebody since
+SELECT acquired FROM lock_acquire('short', '10 min', 'bob-1', holder => 'Bob');
+SELECT lock_try_release('short', 'alice-1');
+SELECT t.raises($$SELECT lock_release('short', 'alice-1')$$);
+-- and released by that owner: the former one is forgotten
+SELECT lock_try_release('short', 'bob-1');
+SELECT lock_try_release('short', 'alice-1');
+SELECT lock_try_release('short', 'bob-1');
+
+-- The error as an application gets it
+\set VERBOSITY sqlstate
+SELECT lock_release('never', 'alice-1');
+SELECT lock_release('k', 'alice-1');
+SELECT acquired FROM lock_acquire('k', '10 min', 'bob-1', holder => 'Bob');
+SELECT lock_release('k', 'alice-1');
+SELECT acquired FROM lock_acquire('expired', '20 ms', 'alice-1');
+SELECT t.expire('expired');
+SELECT lock_release('expired', 'alice-1');
+\set VERBOSITY default
+
+-- The owner may come from the setting; with neither there is nothing to prove.
+SELECT t.raises($$SELECT lock_release('k')$$);
+SELECT t.raises($$SELECT lock_try_release('k')$$);
+SELECT t.raises($$SELECT lock_try_release('k', NULL)$$);
+SELECT t.raises($$SELECT lock_release('k', '')$$);
+SET atomic_lock.owner = 'bob-1';
+SELECT lock_try_release('k');
+SELECT lock_try_release('k');
+SELECT lock_try_release('k', 'alice-1');
+RESET atomic_lock.owner;
+
+-- A generated owner is as good as a given one.
+SELECT owner FROM lock_acquire('generated') \gset
+SELECT lock_try_release('generated', upper(:'owner'));
+SELECT lock_release('generated', :'owner');
+SELECT lock_try_release('generated', :'owner');
+
+-- Take, release, take: the same session, the same key, the same owner.
+DO $$
+DECLARE
+	token	bigint := 0;
+	g		lock_grant;
+BEGIN
+	FOR i IN 1..50 LOOP
+		g := lock_acquire('cycle', '1 min', 'alice-1');
+		ASSERT g.status = 'acquired' AND g.fencing_token > token, format('round %s: %s', i, g);
+		token := g.fencing_token;
+		ASSERT lock_release('cycle', 'alice-1');
+		ASSERT lock_try_release('cycle', 'alice-1') = 'already_released';
+	END LOOP;
+END
+$$;
+SELECT count(*) AS rows FROM app_lock WHERE key = 'cycle';
+
+-- Released, swept and forgotten
+SELECT lock_try_release('cycle', 'alice-1');
+UPDATE app_lock SET released_at = released_at - interval '2 hours' WHERE key = 'cycle';
+SELECT lock_sweep() > 0 AS swept;
+SELECT lock_try_release('cycle', 'alice-1');

@@ -1,0 +1,112 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+--
+-- lock_status
+--
+DROP ROLE IF EXISTS regress_al_user, regress_al_monitor, regress_al_admin, regress_al_both;
+CREATE ROLE regress_al_user;
+CREATE ROLE regress_al_monitor;
+CREATE ROLE regress_al_admin;
+CREATE ROLE regress_al_both;
+SELECT lock_grant_access('regress_al_user', 'user');
+SELECT lock_grant_access('regress_al_monitor', 'monitor');
+SELECT lock_grant_access('regress_al_admin', 'admin'), lock_grant_access('regress_al_admin', 'user');
+SELECT lock_grant_access('regress_al_both', 'user'), lock_grant_access('regress_al_both', 'monitor');
+
+-- A key that nobody ever took
+SELECT * FROM lock_status('never') \gx
+
+-- A live lease
+SELECT fencing_token AS token, acquired_at AS since, expires_at AS until
+FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice', meta => '{"a": [1, null]}') \gset
+SELECT key, locked, mode, owner, holder, fencing_token = :token AS token,
+	acquired_at = :'since' AS since, expires_at = :'until' AS until,
+	ttl_remaining > interval '9 min' AND ttl_remaining <= interval '10 min' AS remaining,
+	lifetime, holders, waiters, pid, meta
+FROM lock_status('k') \gx
+
+-- Not live any more: as if it had never been
+SELECT acquired FROM lock_acquire('short', '20 ms', 'alice-1', meta => '1');
+SELECT t.expire('short');
+SELECT * FROM lock_status('short') \gx
+SELECT acquired FROM lock_acquire('released', '1 min', 'alice-1', meta => '1');
+SELECT lock_release('released', 'alice-1');
+SELECT * FROM lock_status('released') \gx
+
+-- Always one row
+SELECT count(*) FROM lock_status('k');
+SELECT count(*) FROM lock_status('never');
+SELECT k, s.key, s.locked FROM unnest(ARRAY['k', 'never', 'short']) k, LATERAL lock_status(k) s;
+SELECT (lock_status('k')).holder;
+
+-- All of them: live ones only
+SELECT acquired FROM lock_acquire('j', '10 min', 'bob-1', holder => 'Bob');
+SELECT acquired FROM lock_acquire('l', '10 min', holder => 'Carol');
+SELECT key, locked, mode, owner IS NOT NULL AS owner, holder, fencing_token > 0 AS token,
+	expires_at - acquired_at AS length, ttl_remaining > '0' AS remaining, lifetime, holders, waiters, pid, meta
+FROM lock_status() ORDER BY key;
+SELECT count(*) FROM lock_status() a JOIN LATERAL lock_status(a.key) b
+	ON (a.key, a.locked, a.mode, a.owner, a.holder, a.fencing_token, a.acquired_at, a.expires_at, a.lifetime, a.holders, a.waiters)
+	= (b.key, b.locked, b.mode, b.owner, b.holder, b.fencing_token, b.acquired_at, b.expires_at, b.lifetime, b.holders, b.waiters);
+-- in any place a set-returning function may stand
+SELECT (lock_status()).key ORDER BY 1;
+SELECT count(*) FROM lock_status() LIMIT 1;
+SELECT key FROM ROWS FROM (lock_status(), generate_series(1, 2)) x WHERE key IS NOT NULL ORDER BY 1;
+
+-- An application sees everything but the owner, unless it is the owner.
+SET SESSION AUTHORIZATION regress_al_user;
+SELECT key, locked, mode, owner, holder, fencing_token = :token AS token, acquired_at = :'since' AS since,
+	expires_at = :'until' AS until, lifetime, meta FROM lock_status('k');
+SET atomic_lock.owner = 'alice-1';
+SELECT key, owner FROM lock_status('k');
+SELECT key, owner FROM lock_status('j');
+SET atomic_lock.owner = 'ALICE-1';
+SELECT key, owner FROM lock_status('k');
+RESET atomic_lock.owner;
+-- Its own lease is no different: what counts is who proves it.
+SELECT acquired FROM lock_acquire('mine', '10 min', 'user-1');
+SELECT key, owner FROM lock_status('mine');
+SELECT t.raises($$SELECT * FROM lock_status()$$);
+RESET SESSION AUTHORIZATION;
+
+-- A monitor sees all leases and no owner.
+SET SESSION AUTHORIZATION regress_al_monitor;
+SELECT key, owner, holder FROM lock_status() ORDER BY key;
+SELECT t.raises($$SELECT * FROM lock_status('k')$$);
+SET atomic_lock.owner = 'bob-1';
+SELECT key, owner FROM lock_status() ORDER BY key;
+RESET atomic_lock.owner;
+RESET SESSION AUTHORIZATION;
+SET SESSION AUTHORIZATION regress_al_both;
+SELECT key, owner FROM lock_status('k');
+SELECT count(*) AS leases, count(owner) AS owners FROM lock_status();
+RESET SESSION AUTHORIZATION;
+
+-- An administrator sees the owner.
+SET SESSION AUTHORIZATION regress_al_admin;
+SELECT key, owner FROM lock_status('k');
+SELECT t.raises($$SELECT * FROM lock_status()$$);
+RESET SESSION AUTHORIZATION;
+SELECT lock_grant_access('regress_al_admin', 'monitor');
+SET SESSION AUTHORIZATION regress_al_admin;
+SELECT count(*) AS leases, count(owner) AS owners FROM lock_status();
+RESET SESSION AUTHORIZATION;
+SELECT lock_revoke_access('regress_al_admin', 'admin');
+SET SESSION AUTHORIZATION regress_al_admin;
+SELECT count(*) AS leases, count(owner) AS owners FROM lock_status();
+SELECT key, owner FROM lock_status('k');
+RESET SESSION AUTHORIZATION;
+
+-- The role in effect counts: a superuser acting as a user is a user.
+SET ROLE regress_al_user;
+SELECT key, owner FROM lock_status('k');
+RESET ROLE;
+
+-- No lease at all
+SELECT lock_release_all('alice-1'), lock_release_all('bob-1'), lock_release_all('user-1'), force_release('l', 'end of test');
+SELECT * FROM lock_status();
+
+DROP OWNED BY regress_al_user, regress_al_monitor, regress_al_admin, regress_al_both;
+DROP ROLE regress_al_user, regress_al_monitor, regress_al_admin, regress_al_both;

@@ -1,0 +1,233 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+--
+-- What is done to the table by hand
+--
+CREATE TABLE t.log (what text);
+CREATE FUNCTION t.note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO t.log VALUES (concat_ws(' ', TG_NAME, TG_TABLE_NAME, TG_OP, current_user));
+	RETURN coalesce(NEW, OLD);
+END
+$$;
+CREATE FUNCTION t.story() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	answer	text;
+BEGIN
+	answer := concat_ws(' ', (lock_acquire('k', '10 min', 'alice-1', holder => 'Alice', meta => '1')).status, (lock_acquire('k', '10 min', 'alice-1')).status,
+		(lock_try_acquire('k', '10 min', 'bob-1')).status, lock_extend('k', 'alice-1') IS NOT NULL, (lock_status('k')).locked, lock_holder('k'),
+		(SELECT count(*) FROM lock_status()), lock_try_release('k', 'alice-1'), lock_try_release('k', 'alice-1'), (lock_acquire('k', '10 min')).status,
+		lock_release_all('alice-1'), force_release('k', 'why'), (lock_steal('k', 'dba-1', 'why')).status, lock_extend_all('dba-1'), lock_release_all('dba-1'));
+	UPDATE app_lock SET released_at = released_at - interval '1 day';
+	answer := concat_ws(' ', answer, lock_sweep(), lock_try_release('k', 'dba-1'));
+	DELETE FROM lock_audit;
+	DELETE FROM app_lock;
+	RETURN answer;
+END
+$$;
+SELECT t.story();
+
+-- Triggers on the tables do not run, nor do rules, nor is row security in the way.
+CREATE TRIGGER b BEFORE INSERT OR UPDATE OR DELETE ON app_lock FOR EACH ROW EXECUTE FUNCTION t.note();
+CREATE TRIGGER a AFTER INSERT OR UPDATE OR DELETE ON app_lock FOR EACH ROW EXECUTE FUNCTION t.note();
+CREATE TRIGGER s BEFORE INSERT OR UPDATE OR DELETE ON app_lock FOR EACH STATEMENT EXECUTE FUNCTION t.note();
+ALTER TABLE app_lock ENABLE ALWAYS TRIGGER b;
+CREATE TRIGGER b BEFORE INSERT ON lock_audit FOR EACH ROW EXECUTE FUNCTION t.note();
+CREATE TRIGGER a AFTER INSERT ON lock_audit FOR EACH ROW EXECUTE FUNCTION t.note();
+SELECT (lock_acquire('k', '10 min', 'alice-1', holder => 'Alice', meta => '1')).status, (lock_acquire('k', '1 hour', 'alice-1')).status AS again, lock_extend('k', 'alice-1') IS NOT NULL AS extended,
+	lock_release('k', 'alice-1'), (lock_steal('k', 'dba-1', 'why')).status AS stolen, force_release('k', 'why'), (lock_acquire('x', '1 ms')).status;
+SELECT t.expire('x');
+SELECT lock_sweep();
+SELECT * FROM t.log;
+DROP TRIGGER b ON app_lock;
+DROP TRIGGER a ON app_lock;
+DROP TRIGGER s ON app_lock;
+DROP TRIGGER a ON lock_audit;
+DROP TRIGGER b ON lock_audit;
+CREATE RULE i AS ON INSERT TO app_lock DO ALSO INSERT INTO t.log VALUES ('rule');
+CREATE RULE u AS ON UPDATE TO app_lock DO INSTEAD INSERT INTO t.log VALUES ('rule');
+CREATE RULE d AS ON DELETE TO app_lock DO INSTEAD NOTHING;
+CREATE RULE i AS ON INSERT TO lock_audit DO INSTEAD NOTHING;
+SELECT (lock_acquire('k2', '10 min', 'alice-1')).status, lock_extend('k2', 'alice-1') IS NOT NULL AS extended, force_release('k2', 'why'), (SELECT count(*) FROM lock_audit WHERE key = 'k2') AS records;
+SELECT * FROM t.log;
+DROP RULE i ON app_lock;
+DROP RULE u ON app_lock;
+DROP RULE d ON app_lock;
+DROP RULE i ON lock_audit;
+DROP ROLE IF EXISTS regress_al_user;
+CREATE ROLE regress_al_user;
+SELECT lock_grant_access('regress_al_user', 'user');
+ALTER TABLE app_lock ENABLE ROW LEVEL SECURITY;
+ALTER TABLE app_lock FORCE ROW LEVEL SECURITY;
+CREATE POLICY nothing ON app_lock USING (t.note() IS NULL);
+SELECT acquired FROM lock_acquire('k3', '10 min', 'alice-1', holder => 'Alice');
+SET ROLE regress_al_user;
+SELECT status, holder FROM lock_try_acquire('k3', '10 min', 'bob-1');
+SELECT lock_release('k3', 'alice-1');
+SELECT acquired FROM lock_acquire('k3', '10 min', 'bob-1');
+SET row_security = off;
+SELECT lock_release('k3', 'bob-1');
+RESET row_security;
+RESET ROLE;
+DROP POLICY nothing ON app_lock;
+ALTER TABLE app_lock NO FORCE ROW LEVEL SECURITY;
+ALTER TABLE app_lock DISABLE ROW LEVEL SECURITY;
+DROP OWNED BY regress_al_user;
+DROP ROLE regress_al_user;
+DELETE FROM app_lock;
+DELETE FROM lock_audit;
+
+-- Indexes that would have to run code, or that nobody keeps up to date, are refused until they are gone.
+CREATE FUNCTION t.index_code(text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$BEGIN INSERT INTO t.log VALUES ('index'); RETURN $1; END$$;
+CREATE FUNCTION t.with_index(text) RETURNS TABLE (ddl text, acquire text, other text, healed text) LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE $1;
+	ddl := $1;
+	acquire := t.raises('SELECT lock_acquire(''k'')');
+	other := (SELECT string_agg(DISTINCT t.code('SELECT ' || f), ' ') FROM unnest(ARRAY['lock_try_acquire(''k'')', 'lock_release(''k'', ''o'')', 'lock_try_release(''k'', ''o'')', 'lock_extend(''k'', ''o'')',
+		'lock_release_all(''o'')', 'lock_extend_all(''o'')', 'force_release(''k'', ''r'')', 'lock_steal(''k'', ''o'', ''r'')', 'lock_sweep()']) f);
+	DROP INDEX own_index;
+	healed := t.story();
+	RETURN NEXT;
+END
+$$;
+SELECT * FROM t.with_index('CREATE INDEX own_index ON app_lock (lower(key))') \gx
+SELECT * FROM t.with_index('CREATE INDEX own_index ON app_lock (t.index_code(key))') \gx
+SELECT * FROM t.with_index('CREATE UNIQUE INDEX own_index ON app_lock (key) WHERE released_at IS NULL') \gx
+SELECT * FROM t.with_index('CREATE INDEX own_index ON app_lock (key) WHERE t.index_code(key) = key') \gx
+SELECT * FROM t.with_index('CREATE INDEX own_index ON app_lock USING hash (key)') \gx
+SELECT * FROM t.with_index('CREATE INDEX own_index ON app_lock USING brin (expires_at)') \gx
+SELECT * FROM t.with_index('CREATE INDEX own_index ON app_lock USING gin (meta)') \gx
+SELECT * FROM t.log;
+-- a constraint with such an index
+ALTER TABLE app_lock ADD CONSTRAINT own_constraint UNIQUE (fencing_token) DEFERRABLE;
+SELECT t.raises('SELECT lock_acquire(''k'')');
+ALTER TABLE app_lock DROP CONSTRAINT own_constraint;
+SELECT t.story();
+ALTER TABLE app_lock ADD CONSTRAINT own_constraint EXCLUDE USING btree (fencing_token WITH =);
+SELECT t.raises('SELECT lock_acquire(''k'')');
+ALTER TABLE app_lock DROP CONSTRAINT own_constraint;
+SELECT t.story();
+-- indexes on the other tables are no better
+SELECT acquired FROM lock_acquire('k', '10 min', 'alice-1');
+CREATE INDEX own_index ON lock_audit (lower(key));
+SELECT t.raises('SELECT force_release(''k'', ''why'')');
+SELECT t.code('SELECT lock_steal(''k'', ''dba-1'', ''why'')') AS steal, lock_extend('k', 'alice-1') IS NOT NULL AS extend;
+DROP INDEX own_index;
+CREATE INDEX own_index ON lock_audit (at) WHERE t.index_code(key) = key;
+SELECT t.code('SELECT force_release(''k'', ''why'')');
+DROP INDEX own_index;
+CREATE INDEX own_index ON lock_audit (at);
+SELECT force_release('k', 'why');
+DROP INDEX own_index;
+SELECT t.story();
+SELECT * FROM t.log;
+-- In a transaction that is rolled back the index has never been.
+BEGIN;
+CREATE INDEX own_index ON app_lock (lower(key));
+SELECT t.code('SELECT lock_acquire(''k'')');
+ROLLBACK;
+SELECT t.story();
+
+-- Plain indexes are kept up to date.
+CREATE INDEX own_index ON app_lock (expires_at);
+CREATE INDEX own_index_2 ON app_lock (holder, key DESC NULLS FIRST) INCLUDE (mode);
+SELECT t.story();
+SELECT count(*) FROM generate_series(1, 50) i, LATERAL lock_acquire('i:' || i, '10 min', 'alice-' || i % 3, holder => 'H' || i % 7);
+SELECT count(*) FROM generate_series(1, 50) i, LATERAL lock_extend('i:' || i, 'alice-' || i % 3, '1 hour');
+SELECT lock_release_all('alice-1');
+SET enable_seqscan = off;
+SET enable_bitmapscan = off;
+SELECT count(*) FROM app_lock WHERE expires_at > clock_timestamp() + interval '59 min';
+SELECT count(*), count(released_at) FROM app_lock WHERE holder = 'H3';
+SELECT count(*) FROM app_lock WHERE expires_at < clock_timestamp() + interval '30 min';
+RESET enable_seqscan;
+RESET enable_bitmapscan;
+DROP INDEX own_index, own_index_2;
+SELECT lock_release_all('alice-0') + lock_release_all('alice-2');
+DELETE FROM app_lock;
+
+-- The table is rewritten, its indexes are rebuilt: the session goes on.
+SELECT fencing_token AS token FROM lock_acquire('kept', '10 min', 'alice-1') \gset
+REINDEX TABLE app_lock;
+SELECT lock_extend('kept', 'alice-1') IS NOT NULL AS extended, status FROM lock_try_acquire('kept');
+REINDEX TABLE CONCURRENTLY app_lock;
+SELECT lock_extend('kept', 'alice-1') IS NOT NULL AS extended, status FROM lock_try_acquire('kept');
+VACUUM FULL app_lock;
+SELECT lock_extend('kept', 'alice-1') IS NOT NULL AS extended, status FROM lock_try_acquire('kept');
+CLUSTER app_lock USING app_lock_pkey;
+VACUUM (FREEZE, ANALYZE) app_lock;
+SELECT lock_extend('kept', 'alice-1') IS NOT NULL AS extended, status FROM lock_try_acquire('kept');
+ALTER INDEX app_lock_pkey RENAME TO other_name;
+SELECT lock_extend('kept', 'alice-1') IS NOT NULL AS extended, status FROM lock_try_acquire('kept');
+ALTER INDEX other_name RENAME TO app_lock_pkey;
+ALTER TABLE app_lock SET (fillfactor = 50);
+SELECT fencing_token = :token AS same_token FROM lock_status('kept');
+SELECT t.story() FROM lock_release('kept', 'alice-1') r;
+TRUNCATE app_lock;
+SELECT status, fencing_token > :token AS token_rises FROM lock_acquire('kept', '10 min', 'alice-1');
+-- in one transaction with leases
+BEGIN;
+SELECT acquired FROM lock_acquire('in', '10 min', 'alice-1');
+TRUNCATE app_lock;
+SELECT acquired FROM lock_acquire('in', '10 min', 'bob-1');
+ROLLBACK;
+SELECT locked FROM lock_status('in');
+SELECT lock_is_held('kept', 'alice-1');
+
+-- A table that is no longer ours says so, instead of answering nonsense.
+BEGIN;
+ALTER TABLE app_lock ADD COLUMN note text;
+SELECT t.raises('SELECT lock_acquire(''k'')');
+SELECT t.code('SELECT lock_status(''k'')'), t.code('SELECT lock_status()'), t.code('SELECT lock_holder(''k'')'), t.code('SELECT lock_sweep()');
+ROLLBACK;
+BEGIN;
+ALTER TABLE app_lock RENAME COLUMN owner TO holder_2;
+SELECT t.code('SELECT lock_acquire(''k'')');
+ROLLBACK;
+BEGIN;
+ALTER TABLE app_lock ALTER COLUMN fencing_token TYPE numeric;
+SELECT t.code('SELECT lock_acquire(''k'')');
+ROLLBACK;
+BEGIN;
+ALTER TABLE app_lock DROP CONSTRAINT app_lock_pkey;
+SELECT t.raises('SELECT lock_acquire(''k'')');
+ROLLBACK;
+BEGIN;
+ALTER TABLE lock_audit ADD COLUMN note text;
+SELECT t.code('SELECT force_release(''kept'', ''why'')');
+ROLLBACK;
+BEGIN;
+ALTER TABLE lock_audit RENAME TO other_audit;
+SELECT t.raises('SELECT force_release(''kept'', ''why'')');
+ROLLBACK;
+SELECT t.code('DROP TABLE app_lock'), t.code('DROP FUNCTION lock_release(text, text)'), t.code('DROP TYPE lock_grant'), t.code('ALTER EXTENSION atomic_lock SET SCHEMA t');
+SELECT lock_is_held('kept', 'alice-1');
+
+-- Rows that somebody wrote by hand do no harm beyond their key.
+UPDATE app_lock SET owner = NULL WHERE key = 'kept';
+SELECT locked, owner, holder = '' AS label FROM lock_status('kept');
+SELECT locked, owner FROM lock_status() WHERE key = 'kept';
+SELECT lock_is_held('kept', 'alice-1'), lock_try_release('kept', 'alice-1'), lock_try_extend('kept', 'alice-1'), lock_release_all('alice-1'), (lock_try_acquire('kept', owner => 'alice-1')).status;
+SELECT force_release('kept', 'a row without an owner');
+SELECT key, previous_owner_digest FROM lock_audit;
+INSERT INTO app_lock VALUES (1, 'infinity', 'infinity', 9223372036854775807, 0, 'infinite', 'exclusive', 'x', 'alice-1'),
+	(2, '-infinity', '-infinity', -9223372036854775808, 0, 'minus infinite', 'exclusive', 'x', 'alice-1'),
+	(3, now(), now() + interval '1 hour', 0, 0, 'no length', 'exclusive', 'x', 'alice-1'),
+	(4, now(), now() + interval '1 hour', -1, 0, 'negative length', 'exclusive', 'x', 'alice-1'),
+	(5, '4714-11-24 00:00:00+00 BC', '294276-12-31 23:59:59.999999+00', 1, 0, 'long', 'exclusive', 'x', 'alice-1');
+SELECT k, (lock_status(k)).locked, t.code(format('SELECT lock_acquire(%L)', k)) AS acquire, t.code(format('SELECT lock_acquire(%L, owner => %L)', k, 'alice-1')) AS reacquire,
+	t.code(format('SELECT lock_extend(%L, %L)', k, 'alice-1')) AS extend, t.code(format('SELECT lock_extend(%L, %L, %L)', k, 'alice-1', '1 hour')) AS extend_to,
+	t.code(format('SELECT lock_release(%L, %L)', k, 'alice-1')) AS release, t.code(format('SELECT force_release(%L, %L)', k, 'why')) AS force
+FROM unnest(ARRAY['infinite', 'minus infinite', 'no length', 'negative length', 'long']) k;
+SET atomic_lock.lock_delay = '1 d';
+SET atomic_lock.max_lifetime = '1 d';
+SELECT k, t.code(format('SELECT lock_acquire(%L)', k)) AS acquire, t.code(format('SELECT lock_extend(%L, %L)', k, 'alice-1')) AS extend
+FROM unnest(ARRAY['infinite', 'minus infinite', 'no length', 'negative length', 'long']) k;
+SELECT lock_sweep() >= 0 AS swept;
+RESET atomic_lock.lock_delay;
+RESET atomic_lock.max_lifetime;
+SELECT lock_sweep() >= 0 AS swept;
+SELECT count(*) FROM lock_status() WHERE key IN ('infinite', 'minus infinite', 'no length', 'negative length', 'long');

@@ -1,0 +1,263 @@
+# Many connections on few keys, and a judgement of everything they saw.
+#
+# Each round acquires, does its work in transactions of its own, and releases,
+# extends, rolls back, or lets the lease run out; an administrator forces and
+# steals, a sweep runs, indexes are rebuilt.  All rounds write down what they
+# were granted and what they know of its end, by the server's clock.
+# AL_HISTORY_SECONDS in the environment lets it run longer.
+#
+# Properties: no two holdings of a key overlap that their holders may rely on;
+# fencing tokens of a key rise in the order in which it was granted, none twice;
+# a counter that only the lock guards loses no update; a fenced register never
+# goes back; nobody hears an error; at the end every key can be had.
+#
+# Turns red when: a take-over reads and writes in two steps; expiry is judged by
+# the start of the transaction or another clock; an extension revives what has
+# expired; a token is drawn before the key is claimed; a release works without
+# the owner; the sweep removes without looking again; acquire is granted by an
+# old snapshot; an index that is rebuilt is missed.
+
+use strict;
+use warnings FATAL => 'all';
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $seconds = $ENV{AL_HISTORY_SECONDS} || 6;
+
+my $node = PostgreSQL::Test::Cluster->new('history');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+log_statement = none
+max_connections = 40
+atomic_lock.released_retention = 0
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION atomic_lock;
+
+-- what a round was granted: it may rely on the lease from granted (the clock
+-- when it was judged) until known_end
+CREATE TABLE history (
+	key text, token bigint, granted timestamptz, known_end timestamptz,
+	how text, released text);
+CREATE TABLE counter (key text PRIMARY KEY, value bigint);
+CREATE TABLE register (key text PRIMARY KEY, token bigint, refused bigint);
+INSERT INTO counter SELECT 'long-' || n, 0 FROM generate_series(1, 2) n;
+INSERT INTO register SELECT 'short-' || n, 0, 0 FROM generate_series(1, 3) n;
+
+-- Long leases, always released or rolled back: they guard the counter.
+CREATE PROCEDURE long_round(k text) LANGUAGE plpgsql AS $$
+DECLARE
+	g		lock_grant;
+	v		bigint;
+	t_end	timestamptz;
+	answer	text;
+BEGIN
+	g := lock_try_acquire(k, '1 hour');
+	IF g.acquired AND random() < 0.1 THEN
+		ROLLBACK;
+		RETURN;
+	END IF;
+	COMMIT;
+	SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+	IF NOT g.acquired THEN
+		RETURN;
+	END IF;
+
+	SELECT value INTO v FROM counter WHERE key = k;
+	COMMIT;
+	SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+	UPDATE counter SET value = v + 1 WHERE key = k;
+	COMMIT;
+	t_end := clock_timestamp();
+	answer := lock_try_release(k, g.owner);
+	IF random() < 0.1 THEN
+		ROLLBACK;		-- and once more
+		t_end := clock_timestamp();
+		answer := lock_try_release(k, g.owner);
+	END IF;
+	INSERT INTO history VALUES (k, g.fencing_token, g.acquired_at, t_end, 'long', answer);
+	COMMIT;
+END $$;
+
+-- Short leases: most run out, some are extended, some released too late.
+CREATE PROCEDURE short_round(k text) LANGUAGE plpgsql AS $$
+DECLARE
+	g		lock_grant;
+	t_end	timestamptz;
+	e		timestamptz;
+	answer	text := 'left';
+	dice	double precision := random();
+BEGIN
+	g := lock_try_acquire(k, make_interval(secs => 0.001 + 0.01 * random()));
+	COMMIT;
+	SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+	IF NOT g.acquired THEN
+		RETURN;
+	END IF;
+
+	t_end := g.expires_at;
+	UPDATE register SET token = greatest(token, g.fencing_token),
+		refused = refused + (token > g.fencing_token)::int WHERE key = k;
+	COMMIT;
+	WHILE dice < 0.5 LOOP
+		-- about the time it runs out: either may win
+		PERFORM pg_sleep(greatest(0, extract(epoch FROM t_end - clock_timestamp())) * (0.5 + random()));
+		COMMIT;
+		e := lock_try_extend(k, g.owner, make_interval(secs => 0.001 + 0.005 * random()));
+		COMMIT;
+		EXIT WHEN e IS NULL;
+		t_end := e;
+		dice := random();
+	END LOOP;
+	IF dice > 0.7 THEN
+		e := clock_timestamp();
+		answer := lock_try_release(k, g.owner);
+		COMMIT;
+		IF answer = 'released' THEN
+			t_end := least(t_end, e);
+		END IF;
+	END IF;
+	INSERT INTO history VALUES (k, g.fencing_token, g.acquired_at, t_end, 'short', answer);
+	COMMIT;
+END $$;
+
+-- An administrator with a heavy hand
+CREATE PROCEDURE admin_round(k text) LANGUAGE plpgsql AS $$
+DECLARE
+	g	lock_grant;
+BEGIN
+	IF random() < 0.5 THEN
+		g := lock_steal(k, gen_random_uuid()::text, 'history', '5 ms');
+		INSERT INTO history VALUES (k, g.fencing_token, g.acquired_at, g.expires_at, 'stolen', 'left');
+	ELSE
+		PERFORM force_release(k, 'history');
+	END IF;
+EXCEPTION WHEN SQLSTATE 'LK002' THEN
+	NULL;
+END $$;
+});
+
+my $dir = $node->basedir;
+sub script
+{
+	my ($name, $sql) = @_;
+	my $file = "$dir/$name.pgbench";
+
+	append_to_file($file, $sql);
+	return $file;
+}
+
+my %loads = (
+	'read committed' => 3,
+	'repeatable read' => 2,
+	'serializable' => 3);
+my $long = script('long', q{\set k random(1, 2)
+CALL long_round('long-' || :k);
+});
+my $short = script('short', q{\set k random(1, 3)
+CALL short_round('short-' || :k);
+});
+my $admin = script('admin', q{CALL admin_round('short-3');
+\sleep 7 ms
+});
+my $sweep = script('sweep', q{SELECT lock_sweep();
+\sleep 3 ms
+});
+my $rebuild = script('rebuild', q{REINDEX TABLE CONCURRENTLY app_lock;
+VACUUM app_lock;
+\sleep 50 ms
+VACUUM FULL app_lock;
+\sleep 200 ms
+});
+
+my (@runs, %output);
+sub start_load
+{
+	my ($name, $options, @args) = @_;
+	local $ENV{PGOPTIONS} = $options;
+
+	$output{$name} = '';
+	push @runs, IPC::Run::start(
+		[ 'pgbench', '-n', '-T', $seconds, @args, $node->connstr('postgres') ],
+		'<', \undef, '>', \$output{$name}, '2>&1');
+	return;
+}
+
+foreach my $level (sort keys %loads)
+{
+	start_load($level, "-c default_transaction_isolation=" . ($level =~ s/ /\\ /r),
+		'-c', $loads{$level}, '-j', 1, '-f', "$long\@2", '-f', "$short\@3");
+}
+start_load('admin', '', '-c', 1, '-f', $admin);
+start_load('sweep', '', '-c', 1, '-f', $sweep);
+start_load('rebuild', '', '-c', 1, '-f', $rebuild);
+foreach my $run (@runs)
+{
+	$run->finish;
+}
+foreach my $name (sort keys %output)
+{
+	unlike($output{$name}, qr/error|aborted|FATAL|ERROR/i, "no error: $name") or diag($output{$name});
+	note $output{$name};
+}
+
+my $counts = $node->safe_psql('postgres', q{SELECT count(*) FILTER (WHERE how = 'long'), count(*) FILTER (WHERE how = 'short'),
+	count(*) FILTER (WHERE how = 'stolen'), count(*) FILTER (WHERE released = 'released') FROM history});
+note "long|short|stolen|released $counts";
+my @counts = split /\|/, $counts;
+cmp_ok($counts[$_], '>', 20, 'enough of ' . (qw(long short stolen released))[$_]) for (0 .. 3);
+
+# What an administrator forced ended then, at the latest; what was stolen, when
+# the thief was granted it.
+$node->safe_psql(
+	'postgres', q{
+CREATE TABLE holding AS
+SELECT h.key, h.token, h.how, h.granted,
+	least(h.known_end, CASE a.action WHEN 'force_release' THEN a.at
+		WHEN 'lock_steal' THEN (SELECT min(granted) FROM history n
+			WHERE n.key = h.key AND n.how = 'stolen' AND n.token > h.token) END) AS known_end
+FROM history h LEFT JOIN lock_audit a ON a.key = h.key AND a.fencing_token = h.token;
+});
+is( $node->safe_psql(
+		'postgres', q{
+SELECT * FROM (SELECT *, lead(granted) OVER w AS next_granted, lead(token) OVER w AS next_token, lead(how) OVER w AS next_how
+	FROM holding WINDOW w AS (PARTITION BY key ORDER BY token)) s
+WHERE next_granted < known_end LIMIT 5}), '', 'no two holdings of a key overlap');
+is( $node->safe_psql(
+		'postgres', q{
+SELECT * FROM (SELECT *, lag(token) OVER (PARTITION BY key ORDER BY granted, token) AS previous FROM holding) s
+WHERE token <= previous LIMIT 5}), '', 'tokens rise in the order of the grants');
+is($node->safe_psql('postgres', 'SELECT token FROM history GROUP BY token HAVING count(*) > 1'), '', 'no token is given twice');
+is( $node->safe_psql(
+		'postgres', q{
+SELECT c.key, c.value, count(h.*) FROM counter c LEFT JOIN history h ON h.key = c.key
+GROUP BY c.key, c.value HAVING c.value <> count(h.*)}), '', 'the counter has lost no update');
+is($node->safe_psql('postgres', q{SELECT released, count(*) FROM history WHERE how = 'long' AND released <> 'released' GROUP BY 1}),
+	'', 'nobody lost a long lease');
+is( $node->safe_psql(
+		'postgres', q{SELECT DISTINCT released FROM history WHERE released NOT IN ('left', 'released', 'expired', 'not_owner', 'not_found')}),
+	'', 'late releases hear the truth');
+is( $node->safe_psql(
+		'postgres', q{
+SELECT count(*) FROM history h WHERE h.released = 'already_released'}), '0', '... nobody hears of a release that was not its own');
+
+# Afterwards
+$node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM lock_status()}) or die 'leases that do not end';
+is( $node->safe_psql(
+		'postgres', q{SELECT bool_and((lock_try_acquire(k)).acquired) FROM unnest('{long-1,long-2,short-1,short-2,short-3}'::text[]) k}),
+	't', 'every key can be had');
+$node->safe_psql('postgres', 'CREATE EXTENSION amcheck');
+is( $node->safe_psql(
+		'postgres', q{SELECT count(bt_index_check(indexrelid, true)) FROM pg_index WHERE indrelid = 'app_lock'::regclass}),
+	'2', 'the indexes are sound');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM app_lock GROUP BY key HAVING count(*) > 1}), '', 'one row for a key');
+$node->stop;
+
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d|could not serialize|concurrently (updated|deleted)|duplicate key/,
+	'nothing to be ashamed of in the log');
+
+done_testing();
