@@ -58,13 +58,10 @@ COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner that the applic
 COMMENT ON COLUMN app_lock.released_at IS 'when the holding was released; null while it is held';
 COMMENT ON COLUMN app_lock.meta IS 'whatever the application keeps with the lease';
 
--- Fencing tokens, and the copy of the database in which they began to be
--- drawn; see src/lock_fence.c.
+-- The last fencing token; see src/lock_fence.c.
 CREATE SEQUENCE app_lock_fence AS bigint NO CYCLE CACHE 1;
-CREATE SEQUENCE app_lock_epoch AS bigint NO CYCLE CACHE 1;
 
 COMMENT ON SEQUENCE app_lock_fence IS 'last fencing token; drawn by atomic_lock itself, never by nextval()';
-COMMENT ON SEQUENCE app_lock_epoch IS 'hash of the server, timeline and database in which the current epoch of fencing tokens began';
 
 CREATE TABLE lock_audit (
 	at						timestamptz NOT NULL,
@@ -97,7 +94,7 @@ SELECT pg_catalog.pg_extension_config_dump('app_lock_fence', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_audit', '');
 
 REVOKE ALL ON TABLE app_lock, lock_audit FROM PUBLIC;
-REVOKE ALL ON SEQUENCE app_lock_fence, app_lock_epoch FROM PUBLIC;
+REVOKE ALL ON SEQUENCE app_lock_fence FROM PUBLIC;
 
 ------------------------------------------------------------------------------
 -- Functions for applications

@@ -116,7 +116,6 @@ extern void al_catalog_init(void);
 extern Relation al_open_app_lock(LOCKMODE lockmode);
 extern Relation al_open_for_writing(const char *function);
 extern Relation al_open_fence(LOCKMODE lockmode);
-extern Relation al_open_epoch(LOCKMODE lockmode);
 extern Relation al_open_audit(LOCKMODE lockmode);
 extern bool al_is_admin(void);
 
@@ -145,7 +144,6 @@ extern void al_claim_drop(const AlClaim *claim);
 extern int	al_claim_rival(const AlKey *key);
 
 /* lock_fence.c */
-extern void al_fence_forget_epoch(void);
 extern int64 al_fence_next(void);
 
 /* lock_xact.c */

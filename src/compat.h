@@ -88,7 +88,11 @@ al_may_execute(Oid function, Oid role)
 #endif
 }
 
-/* Process that runs a transaction, 0 if none does (it is prepared, or over) */
+/*
+ * Process that runs a transaction, 0 if none does.  A prepared transaction
+ * keeps the virtual id of the backend that prepared it, which goes on to other
+ * things.
+ */
 static inline int
 al_vxid_pid(VirtualTransactionId vxid)
 {
@@ -98,12 +102,16 @@ al_vxid_pid(VirtualTransactionId vxid)
 	if (vxid.procNumber == INVALID_PROC_NUMBER)
 		return 0;
 	proc = ProcNumberGetProc(vxid.procNumber);
+	if (proc == NULL || proc->vxid.lxid != vxid.localTransactionId)
+		return 0;
 #else
 	if (vxid.backendId == InvalidBackendId)
 		return 0;
 	proc = BackendIdGetProc(vxid.backendId);
+	if (proc == NULL || proc->lxid != vxid.localTransactionId)
+		return 0;
 #endif
-	return proc ? proc->pid : 0;
+	return proc->pid;
 }
 
 #endif							/* ATOMIC_LOCK_COMPAT_H */

@@ -5,16 +5,17 @@
  *
  * Model: the extension may be in any schema, and may be dropped and created
  * again while a session goes on, so OIDs are looked up when they are first
- * needed and forgotten when the relation cache says that one of the tables
+ * needed and forgotten when the relation cache says that one of the relations
  * changed.  What the rest relies on is checked here, once for each change:
- * that the columns are those of lock_table.h (a library newer or older than
- * the installed script must not read them), and that there is no index which
- * direct table access cannot keep up to date without running user code.
+ * that they are what the install script made (a library newer or older than
+ * the script must not read them), and that there is no index which direct
+ * table access cannot keep up to date without running user code.
  *
  * Nothing here looks at search_path.
  *
- * Locking rules: a relation is opened with the lock that the caller asks for;
- * the cache is believed only if it is still valid once that lock is held.
+ * Locking rules: a relation is opened with the lock that the caller asks for.
+ * Taking that lock processes invalidations, so the OID is looked at again
+ * while the lock is held.
  *
  * IDENTIFICATION
  *		src/lock_catalog.c
@@ -30,6 +31,7 @@
 #include "atomic_lock.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_type_d.h"
 #include "commands/extension.h"
@@ -43,27 +45,72 @@
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 
-static struct
+typedef struct ColumnDefinition
 {
-	bool		valid;			/* OIDs below are right */
-	bool		checked;		/* app_lock is as it must be */
-	Oid			app_lock;
-	Oid			fence;
-	Oid			epoch;
-	Oid			audit;
-	Oid			force_release;
-}			catalog;
+	const char *name;
+	Oid			type;
+} ColumnDefinition;
+
+static const ColumnDefinition app_lock_columns[Natts_app_lock] = {
+	{"fencing_token", INT8OID},
+	{"acquired_at", TIMESTAMPTZOID},
+	{"expires_at", TIMESTAMPTZOID},
+	{"ttl_us", INT8OID},
+	{"slot", INT4OID},
+	{"key", TEXTOID},
+	{"mode", TEXTOID},
+	{"holder", TEXTOID},
+	{"owner", TEXTOID},
+	{"owner_hash", INT4OID},
+	{"released_at", TIMESTAMPTZOID},
+	{"meta", JSONBOID},
+};
+
+static const ColumnDefinition lock_audit_columns[Natts_lock_audit] = {
+	{"at", TIMESTAMPTZOID},
+	{"action", TEXTOID},
+	{"key", TEXTOID},
+	{"previous_holder", TEXTOID},
+	{"previous_owner_digest", TEXTOID},
+	{"fencing_token", INT8OID},
+	{"session_role", NAMEOID},
+	{"acting_role", NAMEOID},
+	{"client_addr", INETOID},
+	{"reason", TEXTOID},
+};
+
+/* One of our relations */
+typedef struct CachedRelation
+{
+	const char *name;
+	char		relkind;
+	const ColumnDefinition *columns;	/* of a table */
+	int			natts;
+	Oid			oid;
+	bool		checked;		/* it is as it must be */
+} CachedRelation;
+
+static CachedRelation app_lock = {"app_lock", RELKIND_RELATION, app_lock_columns, Natts_app_lock};
+static CachedRelation lock_audit = {"lock_audit", RELKIND_RELATION, lock_audit_columns, Natts_lock_audit};
+static CachedRelation fence = {"app_lock_fence", RELKIND_SEQUENCE};
+
+static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &fence};
+
+static bool oids_valid = false;
+static uint32 invalidations = 0;
+static Oid	force_release_oid;
 
 static void
 relcache_callback(Datum arg, Oid relid)
 {
-	if (relid == InvalidOid || relid == catalog.app_lock ||
-		relid == catalog.fence || relid == catalog.epoch ||
-		relid == catalog.audit)
+	for (int i = 0; i < lengthof(our_relations); i++)
 	{
-		catalog.valid = false;
-		catalog.checked = false;
-		al_fence_forget_epoch();
+		if (relid == InvalidOid || relid == our_relations[i]->oid)
+		{
+			oids_valid = false;
+			our_relations[i]->checked = false;
+			invalidations++;
+		}
 	}
 }
 
@@ -73,15 +120,7 @@ al_catalog_init(void)
 	CacheRegisterRelcacheCallback(relcache_callback, (Datum) 0);
 }
 
-static void
-raise_not_installed(void)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_UNDEFINED_OBJECT),
-			 errmsg("extension \"atomic_lock\" is not installed in this database"),
-			 errhint("Use CREATE EXTENSION atomic_lock.")));
-}
-
+/* The schema of the extension; raises 42704 where it is not installed */
 static Oid
 extension_schema(void)
 {
@@ -102,123 +141,92 @@ extension_schema(void)
 	table_close(rel, AccessShareLock);
 
 	if (!OidIsValid(schema))
-		raise_not_installed();
+	{
+		oids_valid = false;
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"atomic_lock\" is not installed in this database"),
+				 errhint("Use CREATE EXTENSION atomic_lock.")));
+	}
 	return schema;
 }
 
-static Oid
-relation_in(Oid schema, const char *name)
-{
-	Oid			oid = get_relname_relid(name, schema);
-
-	if (!OidIsValid(oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("relation \"%s\" of extension \"atomic_lock\" is missing", name),
-				 errhint("Drop the extension and create it again.")));
-	return oid;
-}
-
+/* Find our objects.  An invalidation that arrives meanwhile is not lost. */
 static void
 look_up(void)
 {
-	Oid			schema = extension_schema();
+	Oid			schema;
 	Oid			argtypes[] = {TEXTOID, TEXTOID};
 	List	   *name;
 
-	catalog.app_lock = relation_in(schema, "app_lock");
-	catalog.fence = relation_in(schema, "app_lock_fence");
-	catalog.epoch = relation_in(schema, "app_lock_epoch");
-	catalog.audit = relation_in(schema, "lock_audit");
+	oids_valid = true;
+	schema = extension_schema();
+	for (int i = 0; i < lengthof(our_relations); i++)
+	{
+		Oid			oid = get_relname_relid(our_relations[i]->name, schema);
+
+		if (oid != our_relations[i]->oid)
+			our_relations[i]->checked = false;
+		our_relations[i]->oid = oid;
+	}
 	name = list_make2(makeString(get_namespace_name(schema)),
 					  makeString(pstrdup("force_release")));
-	catalog.force_release = LookupFuncName(name, lengthof(argtypes), argtypes, true);
-	catalog.checked = false;
-	catalog.valid = true;
-}
-
-/*
- * Open one of our relations, whose OID is in the cache.  A relation that was
- * dropped between the look and the lock is looked for again.
- */
-static Relation
-open_cached(const Oid *oid, LOCKMODE lockmode)
-{
-	for (int attempt = 0; attempt < 10; attempt++)
-	{
-		Relation	rel;
-
-		if (!catalog.valid)
-			look_up();
-		rel = try_relation_open(*oid, lockmode);
-		if (rel && catalog.valid)
-			return rel;
-		if (rel)
-			relation_close(rel, lockmode);
-		catalog.valid = false;
-	}
-	raise_not_installed();
-	return NULL;				/* keep compiler quiet */
+	force_release_oid = LookupFuncName(name, lengthof(argtypes), argtypes, true);
 }
 
 static void
-raise_columns(Relation rel)
+raise_missing(const char *name)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("table \"%s\" does not have the columns this version of atomic_lock expects",
-					RelationGetRelationName(rel)),
-			 errhint("Use ALTER EXTENSION atomic_lock UPDATE, and do not alter the table.")));
-}
-
-static void
-check_column_count(Relation rel, int natts)
-{
-	if (RelationGetDescr(rel)->natts != natts)
-		raise_columns(rel);
+			 errmsg("relation \"%s\" of extension \"atomic_lock\" is missing", name),
+			 errhint("Drop the extension and create it again.")));
 }
 
 /*
- * Raise unless the columns are those that lock_table.h names: a tuple formed
- * or read by other ones would be garbage.
+ * Raise unless a relation is what the install script made of it: a tuple that
+ * is formed for other columns, or read as them, would be garbage.
  */
 static void
-check_app_lock_columns(Relation rel)
+check_definition(Relation rel, const CachedRelation *cached)
 {
-	static const struct
-	{
-		const char *name;
-		Oid			type;
-	}			columns[Natts_app_lock] = {
-		{"fencing_token", INT8OID},
-		{"acquired_at", TIMESTAMPTZOID},
-		{"expires_at", TIMESTAMPTZOID},
-		{"ttl_us", INT8OID},
-		{"slot", INT4OID},
-		{"key", TEXTOID},
-		{"mode", TEXTOID},
-		{"holder", TEXTOID},
-		{"owner", TEXTOID},
-		{"owner_hash", INT4OID},
-		{"released_at", TIMESTAMPTZOID},
-		{"meta", JSONBOID},
-	};
+	bool		ok = rel->rd_rel->relkind == cached->relkind &&
+		rel->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT;
 
-	check_column_count(rel, Natts_app_lock);
-	for (int i = 0; i < Natts_app_lock; i++)
+	if (ok && cached->relkind == RELKIND_RELATION)
+		ok = rel->rd_rel->relam == HEAP_TABLE_AM_OID &&
+			RelationGetDescr(rel)->natts == cached->natts;
+	for (int i = 0; ok && i < cached->natts; i++)
 	{
 		Form_pg_attribute column = TupleDescAttr(RelationGetDescr(rel), i);
 
-		if (column->attisdropped || column->atttypid != columns[i].type ||
-			strcmp(NameStr(column->attname), columns[i].name) != 0)
-			raise_columns(rel);
+		ok = !column->attisdropped && column->atttypid == cached->columns[i].type &&
+			strcmp(NameStr(column->attname), cached->columns[i].name) == 0;
 	}
+	if (!ok)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("relation \"%s\" is not what this version of atomic_lock expects",
+						RelationGetRelationName(rel)),
+				 errhint("Use ALTER EXTENSION atomic_lock UPDATE, and do not alter the relation.")));
+}
+
+/* Is this the condition of app_lock_owner_idx, which we know how to apply? */
+static bool
+is_owner_predicate(Relation rel, Relation index, List *predicate)
+{
+	NullTest   *test = (NullTest *) linitial(predicate);
+
+	return RelationGetRelid(rel) == app_lock.oid &&
+		list_length(predicate) == 1 && IsA(test, NullTest) &&
+		test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var) &&
+		((Var *) test->arg)->varattno == Anum_app_lock_owner_hash &&
+		index->rd_index->indkey.values[0] == Anum_app_lock_owner_hash;
 }
 
 /*
  * Raise unless every index can be kept up to date without an executor: plain
- * columns, unique at once or not at all, no predicate but the one of
- * app_lock_owner_idx.
+ * columns, unique at once or not at all, no condition but the one we know.
  */
 static void
 check_indexes(Relation rel)
@@ -230,22 +238,12 @@ check_indexes(Relation rel)
 	{
 		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
 		List	   *predicate = RelationGetIndexPredicate(index);
-		bool		ok = index->rd_rel->relam == BTREE_AM_OID &&
-			index->rd_index->indimmediate &&
-			!index->rd_index->indisexclusion &&
-			RelationGetIndexExpressions(index) == NIL;
 
-		if (ok && predicate != NIL)
-		{
-			NullTest   *test = (NullTest *) linitial(predicate);
-
-			ok = RelationGetRelid(rel) == catalog.app_lock &&
-				list_length(predicate) == 1 && IsA(test, NullTest) &&
-				test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var) &&
-				((Var *) test->arg)->varattno == Anum_app_lock_owner_hash &&
-				index->rd_index->indkey.values[0] == Anum_app_lock_owner_hash;
-		}
-		if (!ok)
+		if (index->rd_rel->relam != BTREE_AM_OID ||
+			!index->rd_index->indimmediate ||
+			index->rd_index->indisexclusion ||
+			RelationGetIndexExpressions(index) != NIL ||
+			(predicate != NIL && !is_owner_predicate(rel, index, predicate)))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("index \"%s\" on table \"%s\" is not supported by atomic_lock",
@@ -258,22 +256,56 @@ check_indexes(Relation rel)
 }
 
 /*
- * Open app_lock.  Raises 42704 where the extension is not installed, 55000
- * where somebody has changed the table so that we cannot use it.
+ * Open one of our relations.  Raises 42704 where the extension is not
+ * installed, 55000 where somebody has changed the relation so that we cannot
+ * use it.
  */
+static Relation
+open_cached(CachedRelation *cached, LOCKMODE lockmode)
+{
+	for (;;)
+	{
+		Relation	rel;
+		Oid			oid;
+
+		if (!oids_valid)
+			look_up();
+		oid = cached->oid;
+		if (!OidIsValid(oid))
+		{
+			oids_valid = false;
+			raise_missing(cached->name);
+		}
+
+		rel = try_relation_open(oid, lockmode);
+		if (!oids_valid)
+			look_up();
+		if (rel && cached->oid == oid)
+		{
+			if (!cached->checked)
+			{
+				uint32		before = invalidations;
+
+				check_definition(rel, cached);
+				check_indexes(rel);
+				cached->checked = invalidations == before;
+			}
+			return rel;
+		}
+
+		/* It was dropped, and perhaps created again, before we had the lock. */
+		CHECK_FOR_INTERRUPTS();
+		if (rel)
+			relation_close(rel, lockmode);
+		else
+			oids_valid = false;
+	}
+}
+
 Relation
 al_open_app_lock(LOCKMODE lockmode)
 {
-	Relation	rel = open_cached(&catalog.app_lock, lockmode);
-
-	if (!catalog.checked)
-	{
-		check_app_lock_columns(rel);
-		check_indexes(rel);
-		if (catalog.valid)
-			catalog.checked = true;
-	}
-	return rel;
+	return open_cached(&app_lock, lockmode);
 }
 
 /*
@@ -292,24 +324,13 @@ al_open_for_writing(const char *function)
 Relation
 al_open_fence(LOCKMODE lockmode)
 {
-	return open_cached(&catalog.fence, lockmode);
+	return open_cached(&fence, lockmode);
 }
 
-Relation
-al_open_epoch(LOCKMODE lockmode)
-{
-	return open_cached(&catalog.epoch, lockmode);
-}
-
-/* Open lock_audit; raises 55000 as for app_lock */
 Relation
 al_open_audit(LOCKMODE lockmode)
 {
-	Relation	rel = open_cached(&catalog.audit, lockmode);
-
-	check_column_count(rel, Natts_lock_audit);
-	check_indexes(rel);
-	return rel;
+	return open_cached(&lock_audit, lockmode);
 }
 
 /*
@@ -319,8 +340,8 @@ al_open_audit(LOCKMODE lockmode)
 bool
 al_is_admin(void)
 {
-	if (!catalog.valid)
+	if (!oids_valid)
 		look_up();
-	return OidIsValid(catalog.force_release) &&
-		al_may_execute(catalog.force_release, GetUserId());
+	return OidIsValid(force_release_oid) &&
+		al_may_execute(force_release_oid, GetUserId());
 }

@@ -37,6 +37,7 @@
 #include "compat.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "utils/resowner.h"
 
 #define CLAIM_CLASS		1706
 
@@ -45,6 +46,33 @@ claim_tag(LOCKTAG *tag, uint64 hash)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (hash >> 32),
 						 (uint32) hash, CLAIM_CLASS);
+}
+
+/*
+ * Claims belong to the (sub)transaction that writes under them, not to the
+ * portal that happens to run: a cursor that fails in a subtransaction takes
+ * its own locks along, though an outer transaction's rows may rest on them.
+ */
+static LockAcquireResult
+acquire_in_transaction(const LOCKTAG *tag, AlClaimMode mode, bool wait)
+{
+	ResourceOwner saved = CurrentResourceOwner;
+	LockAcquireResult result;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	result = LockAcquire(tag, mode, false, !wait);
+	CurrentResourceOwner = saved;
+	return result;
+}
+
+static void
+release_in_transaction(const LOCKTAG *tag, AlClaimMode mode)
+{
+	ResourceOwner saved = CurrentResourceOwner;
+
+	CurrentResourceOwner = CurTransactionResourceOwner;
+	LockRelease(tag, mode, false);
+	CurrentResourceOwner = saved;
 }
 
 static bool
@@ -59,7 +87,7 @@ claim_internal(AlClaim *claim, const AlKey *key, AlClaimMode mode, bool wait)
 	claim->counted = !al_lock_held(&tag, AL_CLAIM_EXTEND) &&
 		!al_lock_held(&tag, AL_CLAIM_TAKE);
 
-	result = LockAcquire(&tag, mode, false, !wait);
+	result = acquire_in_transaction(&tag, mode, wait);
 	if (result == LOCKACQUIRE_NOT_AVAIL)
 		return false;
 	if (claim->counted)
@@ -95,7 +123,7 @@ al_claim_drop(const AlClaim *claim)
 	LOCKTAG		tag;
 
 	claim_tag(&tag, claim->hash);
-	LockRelease(&tag, claim->mode, false);
+	release_in_transaction(&tag, claim->mode);
 	if (claim->counted)
 		al_xact_unclaimed();
 }

@@ -15,26 +15,29 @@
  * back, committed or not.  The relation stays an ordinary sequence for
  * pg_dump, setval() and ALTER SEQUENCE.
  *
- * What a sequence does not survive is a copy of the database that misses the
- * last WAL: a promoted standby, a point-in-time recovery, a restored dump, a
- * clone.  There a new epoch begins, whose first token is above all that any
- * other copy has handed out:
+ * What a sequence does not survive is a copy of the database that lost the
+ * last WAL, or was made of an older state: a promoted standby, a
+ * point-in-time recovery, a restored dump, a clone.  There a new epoch begins:
+ * the next token is the later of
  *
- *		the later of last value + EPOCH_GAP and the clock in microseconds
+ *		the last one + EPOCH_GAP, and the clock in microseconds since 2000.
  *
- * The gap is for a copy that lost what came last; no standby lags by four
- * billion grants.  The clock is for a copy that does not know of epochs which
- * the original began since: as long as fewer than a million tokens a second
- * are drawn, an epoch that began earlier is still below.  Tokens stay below
- * 2^53, the integers of JavaScript, for two centuries.
+ * The clock is above every token of every other copy, also of those that this
+ * one cannot know of: epochs began below their clock, and fewer than a
+ * million tokens a second are drawn.  The gap is for a server whose clock is
+ * behind: no standby loses a million grants.  Tokens stay below 2^53, the
+ * integers of JavaScript, for two centuries.
  *
- * The sequence app_lock_epoch remembers in which identity (server, timeline,
- * database) the last epoch began.  It is not dumped.  Like the numbers it is
- * written at once and not undone by a rollback, so nobody waits for anybody.
+ * A copy knows itself by its identity, a hash of server, timeline and
+ * database, which is kept in the upper half of the sequence's log_cnt; the
+ * lower half is how many numbers are still covered by WAL.  Neither is dumped,
+ * and setval() and ALTER SEQUENCE clear both, so that after those a new epoch
+ * begins too.
  *
- * Locking rules: content locks on the only page of each sequence,
- * app_lock_epoch before app_lock_fence, held over a flush of WAL once per
- * epoch and once in DRAW_AHEAD draws, and never over an ereport.
+ * Locking rules: a content lock on the only page of the sequence, held over a
+ * flush of WAL once in DRAW_AHEAD draws and never over an ereport.  The
+ * sequence is written at once, outside of the transaction, so nobody waits
+ * for anybody's commit.
  *
  * IDENTIFICATION
  *		src/lock_fence.c
@@ -56,24 +59,29 @@
 #include "utils/timestamp.h"
 
 #define DRAW_AHEAD	1024
-#define EPOCH_GAP	(INT64CONST(1) << 32)
+#define EPOCH_GAP	(1024 * 1024)
 
-/* A sequence whose page is pinned and locked */
-typedef struct LockedSequence
+#define LOG_CNT(identity, covered)	((int64) (identity) << 32 | (covered))
+#define LOG_CNT_IDENTITY(log_cnt)	((uint32) ((log_cnt) >> 32))
+#define LOG_CNT_COVERED(log_cnt)	((uint32) (log_cnt))
+
+/*
+ * What makes this copy of the database different from all others, never 0.
+ * The timeline is read each time: a backend lives on when its standby is
+ * promoted.
+ */
+static uint32
+identity(void)
 {
-	Relation	rel;
-	Buffer		buffer;
-	Form_pg_sequence_data data;
-} LockedSequence;
+	struct
+	{
+		uint64		system_identifier;
+		uint32		timeline;
+		uint32		database;
+	}			parts = {GetSystemIdentifier(), GetWALInsertionTimeLine(), MyDatabaseId};
 
-/* Timeline for which this backend knows that an epoch has begun; 0: none */
-static TimeLineID known_timeline = 0;
-
-/* The relation cache says that something changed */
-void
-al_fence_forget_epoch(void)
-{
-	known_timeline = 0;
+	/* 31 bits, as log_cnt is signed */
+	return (hash_bytes((const unsigned char *) &parts, sizeof(parts)) >> 1) | 1;
 }
 
 static Form_pg_sequence_data
@@ -85,79 +93,22 @@ sequence_data(Page page)
 	return (Form_pg_sequence_data) ((char *) tuple + tuple->t_hoff);
 }
 
+/* Log and flush the page as it will be when what is covered is used up */
 static void
-lock_sequence(LockedSequence *seq, Relation rel)
+log_ahead(Relation rel, Buffer buffer, int64 token)
 {
-	seq->rel = rel;
-	seq->buffer = ReadBuffer(rel, 0);
-	LockBuffer(seq->buffer, BUFFER_LOCK_EXCLUSIVE);
-	seq->data = sequence_data(BufferGetPage(seq->buffer));
-}
-
-static void
-unlock_sequence(LockedSequence *seq)
-{
-	UnlockReleaseBuffer(seq->buffer);
-	relation_close(seq->rel, NoLock);
-}
-
-/* Make "value" the last one, durably */
-static void
-log_value(LockedSequence *seq, int64 value)
-{
-	GenericXLogState *state = GenericXLogStart(seq->rel);
+	GenericXLogState *state = GenericXLogStart(rel);
 	Form_pg_sequence_data logged;
 	XLogRecPtr	lsn;
 
-	logged = sequence_data(GenericXLogRegisterBuffer(state, seq->buffer,
+	logged = sequence_data(GenericXLogRegisterBuffer(state, buffer,
 													 GENERIC_XLOG_FULL_IMAGE));
-	logged->last_value = value;
+	logged->last_value = token + DRAW_AHEAD;
 	logged->is_called = true;
-	logged->log_cnt = 0;
+	logged->log_cnt = LOG_CNT(identity(), 0);
 	lsn = GenericXLogFinish(state);
-	if (RelationNeedsWAL(seq->rel))
+	if (RelationNeedsWAL(rel))
 		XLogFlush(lsn);
-}
-
-/* What makes this copy of the database different from all others */
-static int64
-identity(TimeLineID timeline)
-{
-	struct
-	{
-		uint64		system_identifier;
-		uint32		timeline;
-		uint32		database;
-	}			parts = {GetSystemIdentifier(), timeline, MyDatabaseId};
-	uint64		hash = hash_bytes_extended((const unsigned char *) &parts, sizeof(parts), 0);
-
-	/* what setval() and ALTER SEQUENCE accept too: 2 and up, 1 is a new one */
-	return (int64) (hash >> 1) | 2;
-}
-
-/* Begin an epoch unless one has begun in this identity */
-static void
-begin_epoch(TimeLineID timeline)
-{
-	LockedSequence epoch;
-	Relation	fence_rel = al_open_fence(RowExclusiveLock);
-
-	lock_sequence(&epoch, al_open_epoch(RowExclusiveLock));
-	if (epoch.data->last_value != identity(timeline))
-	{
-		LockedSequence fence;
-		int64		last;
-
-		lock_sequence(&fence, fence_rel);
-		last = fence.data->is_called ? fence.data->last_value : 0;
-		if (last < PG_INT64_MAX - EPOCH_GAP)
-			log_value(&fence, Max(last + EPOCH_GAP, GetCurrentTimestamp()));
-		UnlockReleaseBuffer(fence.buffer);
-		log_value(&epoch, identity(timeline));
-	}
-	unlock_sequence(&epoch);
-	relation_close(fence_rel, NoLock);
-	known_timeline = timeline;
 }
 
 /*
@@ -167,42 +118,53 @@ begin_epoch(TimeLineID timeline)
 int64
 al_fence_next(void)
 {
-	TimeLineID	timeline = GetWALInsertionTimeLine();
-	LockedSequence fence;
+	Relation	rel = al_open_fence(RowExclusiveLock);
+	Buffer		buffer = ReadBuffer(rel, 0);
+	Form_pg_sequence_data data;
 	int64		token;
+	uint32		covered;
 
-	/* A backend lives on when its standby is promoted. */
-	if (known_timeline != timeline)
-		begin_epoch(timeline);
-
-	lock_sequence(&fence, al_open_fence(RowExclusiveLock));
-	token = fence.data->last_value;
-	if (token >= PG_INT64_MAX - DRAW_AHEAD)
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	data = sequence_data(BufferGetPage(buffer));
+	token = data->last_value;
+	if (token >= PG_INT64_MAX - EPOCH_GAP - DRAW_AHEAD)
 	{
-		unlock_sequence(&fence);
+		UnlockReleaseBuffer(buffer);
 		ereport(ERROR,
 				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
 				 errmsg("fencing tokens are exhausted"),
 				 errdetail("The sequence \"app_lock_fence\" has reached its end.")));
 	}
-	if (fence.data->is_called)
-		token++;
+	token++;
+	covered = LOG_CNT_COVERED(data->log_cnt);
 
 	/*
 	 * As in nextval(), the first draw after a checkpoint has to log: replay
-	 * starts there and would not see what was logged before.
+	 * starts there and would not see what was logged before.  Unlike there,
+	 * the buffer is marked dirty before the look at the redo pointer, so that
+	 * a checkpoint which moves it meanwhile waits for our lock and writes
+	 * this draw.
 	 */
-	if (!fence.data->is_called || fence.data->log_cnt < 1 ||
-		PageGetLSN(BufferGetPage(fence.buffer)) <= GetRedoRecPtr())
+	MarkBufferDirty(buffer);
+	if (LOG_CNT_IDENTITY(data->log_cnt) != identity())
 	{
-		log_value(&fence, token + DRAW_AHEAD);
-		fence.data->log_cnt = DRAW_AHEAD;
+		token = Max(token + EPOCH_GAP, GetCurrentTimestamp());
+		covered = 0;
+	}
+	if (covered < 1 || PageGetLSN(BufferGetPage(buffer)) <= GetRedoRecPtr())
+	{
+		log_ahead(rel, buffer, token);
+		covered = DRAW_AHEAD;
 	}
 	else
-		fence.data->log_cnt--;
-	fence.data->last_value = token;
-	fence.data->is_called = true;
-	MarkBufferDirty(fence.buffer);
-	unlock_sequence(&fence);
+		covered--;
+
+	/* Without WAL (wal_level = minimal, made in this transaction) cover nothing. */
+	data->log_cnt = RelationNeedsWAL(rel) ? LOG_CNT(identity(), covered) : 0;
+	data->last_value = token;
+	data->is_called = true;
+
+	UnlockReleaseBuffer(buffer);
+	relation_close(rel, NoLock);
 	return token;
 }

@@ -77,29 +77,35 @@ trap 'exit 143' TERM HUP
 # ---------------------------------------------------------------------------
 
 # al_apt_conf: while our packages are unpacked, no "main" cluster is made and
-# no service is started.  Both files are new, and go away again.
-al_apt_done() {
-	[ ${#al_apt_files[@]} -gt 0 ] || return 0
-	al_sudo rm -f "${al_apt_files[@]}"
-	al_apt_files=()
-	al_sudo rmdir /etc/postgresql-common/createcluster.d 2>/dev/null || true
-	al_sudo rmdir /etc/postgresql-common 2>/dev/null || true
-}
-
-al_apt_files=()
+# no service is started.  What is made for that is new, and goes away again.
+al_apt_made=()
 
 al_apt_conf() {
-	local f=/etc/postgresql-common/createcluster.d/zz_atomic_lock.conf
-	al_sudo mkdir -p "${f%/*}"
-	al_apt_files+=("$f")
+	local f=/etc/postgresql-common/createcluster.d/zz_atomic_lock.conf d
+	for d in /etc/postgresql-common "${f%/*}"; do
+		[ -d "$d" ] || { al_sudo mkdir "$d" && al_apt_made=("$d" ${al_apt_made[@]+"${al_apt_made[@]}"}); }
+	done
+	al_apt_made=("$f" ${al_apt_made[@]+"${al_apt_made[@]}"})
 	echo 'create_main_cluster = false' | al_sudo tee "$f" >/dev/null
 	f=/usr/sbin/policy-rc.d
 	if [ ! -e "$f" ]; then
-		al_apt_files+=("$f")
+		al_apt_made=("$f" "${al_apt_made[@]}")
 		printf '#!/bin/sh\n# of atomic_lock: no service starts while its tools are installed\nexit 101\n' |
 			al_sudo tee "$f" >/dev/null
 		al_sudo chmod 755 "$f"
 	fi
+}
+
+al_apt_done() {
+	local f
+	for f in ${al_apt_made[@]+"${al_apt_made[@]}"}; do
+		if [ -d "$f" ]; then
+			al_sudo rmdir --ignore-fail-on-non-empty "$f"
+		else
+			al_sudo rm -f "$f"
+		fi
+	done
+	al_apt_made=()
 }
 
 al_sudo() {
@@ -123,7 +129,7 @@ al_apt_install() {
 	local log
 	al_apt_update "$@"
 	say "Installing with apt-get: $*"
-	al_apt_conf
+	if [[ " $*" == *" postgresql-"* ]]; then al_apt_conf; fi
 	log=$(mktemp)
 	if ! al_sudo env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
 		apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 \

@@ -246,30 +246,58 @@ CALL t.work();
 SELECT string_agg(key, ' ' ORDER BY key) FROM lock_status() WHERE key LIKE 'proc:%';
 SELECT lock_release_all('alice-1');
 
--- Two-phase commit: the lease is there when the transaction is.
-\set VERBOSITY sqlstate
+-- Two-phase commit: what a prepared transaction did is neither there nor free.
 SELECT current_setting('max_prepared_transactions')::int > 0 AS twophase \gset
 \if :twophase
-BEGIN;
-SELECT acquired FROM lock_acquire('prepared:1', '10 min', 'alice-1');
-PREPARE TRANSACTION 'regress_al_1';
-SELECT s.* FROM lock_try_acquire('prepared:1', owner => 'bob-1') g, t.show(g) s;
-SELECT locked FROM lock_status('prepared:1');
-COMMIT PREPARED 'regress_al_1';
-SELECT lock_is_held('prepared:1', 'alice-1');
-BEGIN;
-SELECT lock_release('prepared:1', 'alice-1');
-PREPARE TRANSACTION 'regress_al_2';
-SELECT lock_is_held('prepared:1', 'alice-1');
 SET lock_timeout = '20 ms';
-SELECT lock_release('prepared:1', 'alice-1');
-RESET lock_timeout;
+CREATE FUNCTION t.others(k text) RETURNS TABLE (call text, answer text) LANGUAGE sql AS $$
+	SELECT c, split_part(t.raises(format('SELECT ' || c, k)), E'\nCONTEXT', 1)
+	FROM unnest(ARRAY['lock_acquire(%L)', 'lock_acquire(%L, owner => ''alice-1'')', 'lock_release(%L, ''alice-1'')', 'lock_extend(%L, ''alice-1'')',
+		'lock_release(%L, ''bob-1'')', 'force_release(%L, ''why'')', 'lock_steal(%L, ''dba-1'', ''why'')', 'lock_release_all(''alice-1'')', 'lock_extend_all(''alice-1'')']) c
+$$;
+-- a new lease
+BEGIN;
+SELECT acquired FROM lock_acquire('2pc', '10 min', 'alice-1', holder => 'Alice');
+PREPARE TRANSACTION 'regress_al_1';
+SELECT * FROM t.others('2pc');
+SELECT s.* FROM lock_try_acquire('2pc', owner => 'bob-1') g, t.show(g) s;
+SELECT locked FROM lock_status('2pc');
+COMMIT PREPARED 'regress_al_1';
+SELECT lock_is_held('2pc', 'alice-1'), status FROM lock_try_acquire('2pc', owner => 'bob-1');
+-- a release
+BEGIN;
+SELECT lock_release('2pc', 'alice-1');
+PREPARE TRANSACTION 'regress_al_2';
+SELECT * FROM t.others('2pc');
+SELECT lock_is_held('2pc', 'alice-1');
 ROLLBACK PREPARED 'regress_al_2';
-SELECT lock_release('prepared:1', 'alice-1');
+SELECT lock_is_held('2pc', 'alice-1');
+-- an extension
+BEGIN;
+SELECT lock_extend('2pc', 'alice-1', '1 hour') IS NOT NULL AS extended;
+PREPARE TRANSACTION 'regress_al_3';
+SELECT * FROM t.others('2pc');
+SELECT ttl_remaining < interval '11 min' AS not_yet FROM lock_status('2pc');
+COMMIT PREPARED 'regress_al_3';
+SELECT ttl_remaining > interval '59 min' AS extended FROM lock_status('2pc');
+-- the end of a lease and another one, of which nobody knows yet; a sweep passes by
+SELECT lock_extend('2pc', 'alice-1', '5 ms') IS NOT NULL AS extended;
+SELECT t.expire('2pc');
+SELECT acquired FROM lock_acquire('2pc other', '5 ms', 'alice-1');
+SELECT t.expire('2pc other');
+BEGIN;
+SELECT acquired FROM lock_acquire('2pc', '10 min', 'bob-1');
+PREPARE TRANSACTION 'regress_al_4';
+SELECT lock_sweep(), lock_sweep();
+SELECT status, holder FROM lock_try_acquire('2pc', owner => 'carol-1');
+ROLLBACK PREPARED 'regress_al_4';
+SELECT lock_sweep();
+SELECT status FROM lock_try_acquire('2pc', owner => 'carol-1');
+SELECT lock_release('2pc', 'carol-1');
+RESET lock_timeout;
 \else
 \echo max_prepared_transactions is 0
 \endif
-\set VERBOSITY default
 
 -- Every isolation level: own changes are seen at once, in old snapshots too.
 CREATE FUNCTION t.story(k text) RETURNS text LANGUAGE plpgsql AS $$

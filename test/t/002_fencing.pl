@@ -8,10 +8,11 @@
 #
 # Turns red when: the sequence is not logged before its numbers are used, or
 # logged and not flushed (crash inside an open transaction); there is no epoch,
-# or a backend remembers it over a promotion; the epoch or the sequence is not
-# dumped, or the leases are; nextval() is used; the counter lives in the row
-# (sweep); the grant is written before the token is drawn and survives its
-# failure.
+# or a backend remembers it over a promotion, or it is told by the server and
+# timeline alone (restore or clone in the same server), or counted up from what
+# the dump knows (restored twice); the leases are dumped; nextval() is used; the
+# counter lives in the row (sweep); the grant is written before the token is
+# drawn and survives its failure.
 
 use strict;
 use warnings FATAL => 'all';
@@ -236,23 +237,56 @@ my $seen_restored = $highest;
 $restored->restart;
 cmp_ok(grants_on($restored, 2), '>', $seen_restored, '... and goes on rising');
 
-# into another database of the same cluster, which takes the old one's place
-$lived->safe_psql('postgres', 'CREATE DATABASE again');
-$lived->command_ok([ 'psql', '-X', '-v', 'ON_ERROR_STOP=1', '-q', '-d', 'again', '-f', $dump ], 'restore in the same cluster');
-cmp_ok(grants_on($lived, 2, 'again'), '>', $seen, 'rises over dump and restore in the same cluster');
+# into other databases of the same cluster, one after the other: the second
+# copy knows nothing of the first, and still has to be above it
+foreach my $copy ('again', 'once_more')
+{
+	$lived->safe_psql('postgres', "CREATE DATABASE $copy");
+	$lived->command_ok([ 'psql', '-X', '-v', 'ON_ERROR_STOP=1', '-q', '-d', $copy, '-f', $dump ], "restore in the same cluster: $copy");
+	$seen = $highest;
+	cmp_ok(grants_on($lived, 2, $copy), '>', $seen, 'rises over dump and restore in the same cluster');
+}
 $lived->safe_psql('postgres', 'DROP DATABASE again');
+
+# over a clone, and over DROP and CREATE EXTENSION
+$seen = $highest;
+$lived->safe_psql('postgres', 'CREATE DATABASE clone TEMPLATE once_more');
+grants_on($lived, 900, 'once_more');
+cmp_ok(grants_on($lived, 2, 'clone'), '>', $seen, 'rises over CREATE DATABASE ... TEMPLATE');
+$seen = $highest;
+$lived->safe_psql('clone', 'DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock');
+cmp_ok(grants_on($lived, 2, 'clone'), '>', $seen, 'rises over DROP and CREATE EXTENSION');
+my $drop = $lived->background_psql('clone', on_error_stop => 0);
+foreach my $end ('ROLLBACK', 'COMMIT')
+{
+	grants(sub { $drop->query_safe($_[0]) }, 2);
+	$seen = $highest;
+	$drop->query_safe('BEGIN; DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock');
+	cmp_ok(grants(sub { $drop->query_safe($_[0]) }, 2), '>', $seen, "... in one session, before $end");
+	$seen = $highest;
+	$drop->query_safe($end);
+	if ($end eq 'COMMIT')
+	{
+		cmp_ok(grants(sub { $drop->query_safe($_[0]) }, 2), '>', $seen, '... and after it');
+	}
+}
+$drop->quit;
 $restored->stop;
 
 #
 # The DBA's hand
 #
-$lived->safe_psql('postgres', q{SELECT setval('app_lock_fence', last_value + 1000000) FROM app_lock_fence});
-cmp_ok(grants_on($lived, 1), '>', $seen + 999_000, 'setval() upwards is followed');
+grants_on($lived, 1);
+$seen = $highest + 1_000_000;
+$lived->safe_psql('postgres', "SELECT setval('app_lock_fence', $seen)");
+cmp_ok(grants_on($lived, 1), '>', $seen, 'setval() upwards is followed');
+is( $lived->safe_psql('postgres', "SELECT $highest = last_value FROM app_lock_fence"),
+	't', '... the sequence says the token that was given last');
 
 # The end of the sequence
 $lived->safe_psql('postgres', q{SELECT lock_acquire('old', '1 hour', 'me')});
-$lived->safe_psql('postgres', q{SELECT setval('app_lock_fence', (2::numeric ^ 44)::bigint - 2)});
-grants_on($lived, 1);
+$lived->safe_psql('postgres', q{SELECT setval('app_lock_fence', 9223372036854775807 - 1024 - 2)});
+grants_on($lived, 2);
 is(sqlstate($lived, q{SELECT lock_acquire('end', '1 hour', 'me')}), '2200H', 'no number left: an error');
 is(sqlstate($lived, q{SELECT lock_try_acquire('end', '1 hour', 'me')}), '2200H', '... in both functions');
 is($lived->safe_psql('postgres', q{SELECT locked FROM lock_status('end')}), 'f', '... and nothing is held');
@@ -261,13 +295,6 @@ is($lived->safe_psql('postgres', q{SELECT lock_release('old', 'me')}), 't', '...
 is(sqlstate($lived, q{SELECT lock_acquire('old', '1 hour', 'you')}), '2200H', '... also for a key that was released');
 is($lived->safe_psql('postgres', q{SELECT locked FROM lock_status('old')}), 'f', '... which nobody holds');
 
-#
-# DROP EXTENSION is the one thing that starts the numbers again: the DBA has
-# thrown away what kept them rising.
-#
-$lived->safe_psql('postgres', 'DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock');
-is($lived->safe_psql('postgres', q{SELECT (lock_acquire('new', '1 hour', 'me')).fencing_token & ((1::bigint << 44) - 1)}),
-	'1', 'a new extension starts with the first number');
 $lived->stop;
 
 done_testing();

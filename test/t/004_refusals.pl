@@ -144,11 +144,22 @@ SELECT 1 / (lock_try_release('held', 'you') = 'not_owner')::int;
 }
 	});
 is($session->query_safe($state), $before, '... take no transaction id and write no WAL');
+foreach my $case (@errors)
+{
+	my $sql = $case->[0] =~ s/PERFORM/SELECT/gr;
+
+	isnt(
+		$node->psql(
+			'postgres', "SET atomic_lock.max_lifetime = '1h'; SET atomic_lock.on_reacquire = error; $sql",
+			on_error_stop => 1),
+		0, "an error for the client: $sql");
+}
 is(-s $node->logfile, $log_size, '... and add nothing to the log');
 
 #
 # No owner in any message, log line, audit row or foreign view.  Owners come
-# from the setting, so that they are in no statement but SET.
+# from the setting, so that they are in no statement but SET.  Refusals are in
+# the log only where it is asked for more than warnings.
 #
 my $secret = 'owner-4d1f7a';
 $session->quit;
@@ -158,6 +169,7 @@ $node->safe_psql(
 CREATE ROLE regress_locker LOGIN;
 CREATE ROLE regress_watcher LOGIN;
 SELECT lock_grant_access('regress_locker', 'user');
+ALTER ROLE regress_locker SET log_min_messages = notice;
 SELECT lock_grant_access('regress_watcher', 'monitor'), lock_grant_access('regress_watcher', 'user');
 });
 
@@ -188,6 +200,7 @@ sub run
 	return $out;
 }
 
+$stranger->query_safe('SET log_min_messages = notice');
 $owner->query_safe("SET atomic_lock.owner = '$secret-a'");
 $stranger->query_safe("SET atomic_lock.owner = '$secret-b'");
 $owner->query_safe(q{SELECT (lock_acquire('a', '1 hour')).acquired, (lock_acquire('b', '1 hour')).acquired});
@@ -251,7 +264,8 @@ my $seen_text = join "\n", grep { !/^LINE \d|^STATEMENT/ } split /\n/, $seen;
 unlike($seen_text, qr/$secret/, 'no owner in what clients were told');
 unlike($log_text, qr/$secret/, 'no owner in the log');
 unlike($log, qr/$secret(?!-x)/, '... nor in the statements it quotes');
-like($log, qr/LOG: .*force/, 'force_release is logged');
+like($log, qr/LOG:  force_release of lock "a"/, 'force_release is logged');
+like($log, qr/ERROR:  lock "a" is held by/, '... and so are refusals, with log_min_messages = notice');
 
 $owner->quit;
 $stranger->quit;

@@ -194,7 +194,7 @@ my $nothing = $node->safe_psql('postgres', $objects);
 my %traps = (
 	'TABLE app_lock' => 'CREATE TABLE app_lock (key text)',
 	'TABLE lock_audit' => 'CREATE TABLE lock_audit (key text)',
-	'TABLE app_lock_epoch' => 'CREATE TABLE app_lock_epoch (base int)',
+	'SEQUENCE app_lock_epoch' => 'CREATE SEQUENCE app_lock_epoch',
 	'VIEW app_lock' => 'CREATE VIEW app_lock AS SELECT 1 AS key',
 	'SEQUENCE app_lock_fence' => 'CREATE SEQUENCE app_lock_fence',
 	'TYPE lock_grant' => 'CREATE TYPE lock_grant AS (acquired boolean)',
@@ -220,7 +220,7 @@ $node->safe_psql('postgres', q{CREATE SCHEMA locks; CREATE EXTENSION atomic_lock
 is( $node->safe_psql(
 		'postgres', q{
 CREATE TEMP TABLE app_lock (LIKE locks.app_lock);
-CREATE TEMP TABLE app_lock_epoch (LIKE locks.app_lock_epoch);
+CREATE TEMP SEQUENCE app_lock_epoch;
 CREATE TEMP SEQUENCE app_lock_fence;
 CREATE TEMP TABLE pg_extension (extname name, oid oid);
 CREATE TEMP TABLE pg_class (oid oid);

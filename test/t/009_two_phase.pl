@@ -73,7 +73,7 @@ foreach my $crash (0, 1)
 		psql("$end PREPARED 'grant'");
 		if ($end eq 'ROLLBACK')
 		{
-			is(psql($try), 'acquired|008_two_phase.pl', "$when: rolled back: free");
+			is(psql($try), 'acquired|009_two_phase.pl', "$when: rolled back: free");
 			psql(q{SELECT lock_release('k', 'you')});
 		}
 		else
@@ -95,7 +95,7 @@ foreach my $crash (0, 1)
 		is(psql(q{SELECT lock_is_held('k', 'me'), (SELECT ttl_remaining > '1 hour' FROM lock_status('k'))}),
 			$end eq 'ROLLBACK' ? 't|f' : 'f|', "$when: $end");
 	}
-	is(psql($try), 'acquired|008_two_phase.pl', '... and free');
+	is(psql($try), 'acquired|009_two_phase.pl', '... and free');
 	psql(q{SELECT lock_release('k', 'you')});
 
 	# a sweep passes by
