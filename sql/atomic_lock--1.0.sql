@@ -93,9 +93,6 @@ COMMENT ON COLUMN lock_audit.reason IS 'the reason given';
 SELECT pg_catalog.pg_extension_config_dump('app_lock_fence', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_audit', '');
 
-REVOKE ALL ON TABLE app_lock, lock_audit FROM PUBLIC;
-REVOKE ALL ON SEQUENCE app_lock_fence FROM PUBLIC;
-
 ------------------------------------------------------------------------------
 -- Functions for applications
 ------------------------------------------------------------------------------
@@ -417,28 +414,41 @@ COMMENT ON FUNCTION lock_revoke_access(regrole, text) IS
 'take back what lock_grant_access gave for a level';
 
 ------------------------------------------------------------------------------
--- Nobody may do anything until lock_grant_access says so
+-- Nobody may do anything until lock_grant_access says so: take back what
+-- PUBLIC has of functions, and what ALTER DEFAULT PRIVILEGES gave to others.
 ------------------------------------------------------------------------------
 
-REVOKE ALL ON FUNCTION
-	lock_acquire(text, interval, text, text, interval, text, jsonb, text),
-	lock_try_acquire(text, interval, text, text, interval, text, jsonb, text),
-	lock_release(text, text),
-	lock_try_release(text, text),
-	lock_release_all(text),
-	lock_extend(text, text, interval),
-	lock_try_extend(text, text, interval),
-	lock_extend_all(text, interval),
-	lock_is_held(text, text),
-	lock_holder(text),
-	lock_status(text),
-	lock_status(),
-	lock_key(text[]),
-	force_release(text, text),
-	lock_force_release(text, text),
-	lock_steal(text, text, text, interval, text),
-	lock_sweep(bigint),
-	app_lock_change_access(regrole, text, boolean),
-	lock_grant_access(regrole, text),
-	lock_revoke_access(regrole, text)
-FROM PUBLIC;
+DO $$
+DECLARE
+	revoke	text;
+BEGIN
+	-- operators of the schema we are created in may be anybody's
+	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+	FOR revoke IN
+		SELECT format('REVOKE ALL ON %s FROM %s', o.object,
+			CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END)
+		FROM pg_extension e
+			JOIN pg_depend d
+				ON d.refclassid = 'pg_extension'::regclass
+				AND d.refobjid = e.oid AND d.deptype = 'e'
+			JOIN (
+				SELECT 'pg_proc'::regclass, p.oid,
+					'FUNCTION ' || p.oid::regprocedure, p.proowner,
+					coalesce(p.proacl, acldefault('f', p.proowner))
+				FROM pg_proc p
+				UNION ALL
+				SELECT 'pg_class'::regclass, c.oid,
+					CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass,
+					c.relowner, c.relacl
+				FROM pg_class c
+				WHERE c.relkind IN ('r', 'v', 'S')
+			) o (classid, oid, object, owner, acl)
+				ON o.classid = d.classid AND o.oid = d.objid
+			CROSS JOIN LATERAL aclexplode(o.acl) a
+		WHERE e.extname = 'atomic_lock' AND a.grantee <> o.owner
+		GROUP BY o.object, a.grantee
+	LOOP
+		EXECUTE revoke;
+	END LOOP;
+END
+$$;

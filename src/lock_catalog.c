@@ -32,6 +32,7 @@
 #include "catalog/indexing.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_collation_d.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_type_d.h"
 #include "commands/extension.h"
@@ -49,34 +50,35 @@ typedef struct ColumnDefinition
 {
 	const char *name;
 	Oid			type;
+	Oid			collation;		/* 0: any */
 } ColumnDefinition;
 
 static const ColumnDefinition app_lock_columns[Natts_app_lock] = {
-	{"fencing_token", INT8OID},
-	{"acquired_at", TIMESTAMPTZOID},
-	{"expires_at", TIMESTAMPTZOID},
-	{"ttl_us", INT8OID},
-	{"slot", INT4OID},
-	{"key", TEXTOID},
-	{"mode", TEXTOID},
-	{"holder", TEXTOID},
-	{"owner", TEXTOID},
-	{"owner_hash", INT4OID},
-	{"released_at", TIMESTAMPTZOID},
-	{"meta", JSONBOID},
+	{"fencing_token", INT8OID, InvalidOid},
+	{"acquired_at", TIMESTAMPTZOID, InvalidOid},
+	{"expires_at", TIMESTAMPTZOID, InvalidOid},
+	{"ttl_us", INT8OID, InvalidOid},
+	{"slot", INT4OID, InvalidOid},
+	{"key", TEXTOID, C_COLLATION_OID},
+	{"mode", TEXTOID, InvalidOid},
+	{"holder", TEXTOID, InvalidOid},
+	{"owner", TEXTOID, InvalidOid},
+	{"owner_hash", INT4OID, InvalidOid},
+	{"released_at", TIMESTAMPTZOID, InvalidOid},
+	{"meta", JSONBOID, InvalidOid},
 };
 
 static const ColumnDefinition lock_audit_columns[Natts_lock_audit] = {
-	{"at", TIMESTAMPTZOID},
-	{"action", TEXTOID},
-	{"key", TEXTOID},
-	{"previous_holder", TEXTOID},
-	{"previous_owner_digest", TEXTOID},
-	{"fencing_token", INT8OID},
-	{"session_role", NAMEOID},
-	{"acting_role", NAMEOID},
-	{"client_addr", INETOID},
-	{"reason", TEXTOID},
+	{"at", TIMESTAMPTZOID, InvalidOid},
+	{"action", TEXTOID, InvalidOid},
+	{"key", TEXTOID, InvalidOid},
+	{"previous_holder", TEXTOID, InvalidOid},
+	{"previous_owner_digest", TEXTOID, InvalidOid},
+	{"fencing_token", INT8OID, InvalidOid},
+	{"session_role", NAMEOID, InvalidOid},
+	{"acting_role", NAMEOID, InvalidOid},
+	{"client_addr", INETOID, InvalidOid},
+	{"reason", TEXTOID, InvalidOid},
 };
 
 /* One of our relations */
@@ -90,9 +92,22 @@ typedef struct CachedRelation
 	bool		checked;		/* it is as it must be */
 } CachedRelation;
 
-static CachedRelation app_lock = {"app_lock", RELKIND_RELATION, app_lock_columns, Natts_app_lock};
-static CachedRelation lock_audit = {"lock_audit", RELKIND_RELATION, lock_audit_columns, Natts_lock_audit};
-static CachedRelation fence = {"app_lock_fence", RELKIND_SEQUENCE};
+static CachedRelation app_lock = {
+	.name = "app_lock",
+	.relkind = RELKIND_RELATION,
+	.columns = app_lock_columns,
+	.natts = Natts_app_lock
+};
+static CachedRelation lock_audit = {
+	.name = "lock_audit",
+	.relkind = RELKIND_RELATION,
+	.columns = lock_audit_columns,
+	.natts = Natts_lock_audit
+};
+static CachedRelation fence = {
+	.name = "app_lock_fence",
+	.relkind = RELKIND_SEQUENCE
+};
 
 static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &fence};
 
@@ -103,7 +118,7 @@ static Oid	force_release_oid;
 static void
 relcache_callback(Datum arg, Oid relid)
 {
-	for (int i = 0; i < lengthof(our_relations); i++)
+	for (int i = 0; i < (int) lengthof(our_relations); i++)
 	{
 		if (relid == InvalidOid || relid == our_relations[i]->oid)
 		{
@@ -161,7 +176,7 @@ look_up(void)
 
 	oids_valid = true;
 	schema = extension_schema();
-	for (int i = 0; i < lengthof(our_relations); i++)
+	for (int i = 0; i < (int) lengthof(our_relations); i++)
 	{
 		Oid			oid = get_relname_relid(our_relations[i]->name, schema);
 
@@ -201,6 +216,8 @@ check_definition(Relation rel, const CachedRelation *cached)
 		Form_pg_attribute column = TupleDescAttr(RelationGetDescr(rel), i);
 
 		ok = !column->attisdropped && column->atttypid == cached->columns[i].type &&
+			(!OidIsValid(cached->columns[i].collation) ||
+			 column->attcollation == cached->columns[i].collation) &&
 			strcmp(NameStr(column->attname), cached->columns[i].name) == 0;
 	}
 	if (!ok)
@@ -227,6 +244,7 @@ is_owner_predicate(Relation rel, Relation index, List *predicate)
 /*
  * Raise unless every index can be kept up to date without an executor: plain
  * columns, unique at once or not at all, no condition but the one we know.
+ * The primary key of app_lock, by which rows are found, starts with the key.
  */
 static void
 check_indexes(Relation rel)
@@ -243,6 +261,8 @@ check_indexes(Relation rel)
 			!index->rd_index->indimmediate ||
 			index->rd_index->indisexclusion ||
 			RelationGetIndexExpressions(index) != NIL ||
+			(index->rd_index->indisprimary && RelationGetRelid(rel) == app_lock.oid &&
+			 index->rd_index->indkey.values[0] != Anum_app_lock_key) ||
 			(predicate != NIL && !is_owner_predicate(rel, index, predicate)))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

@@ -28,9 +28,9 @@
  * behind: no standby loses a million grants.  Tokens stay below 2^53, the
  * integers of JavaScript, for two centuries.
  *
- * A copy knows itself by its identity, a hash of server, timeline and
- * database, which is kept in the upper half of the sequence's log_cnt; the
- * lower half is how many numbers are still covered by WAL.  Neither is dumped,
+ * A copy knows itself by its identity, a hash of server and its start, of
+ * timeline and database, which is kept in the upper half of the sequence's
+ * log_cnt; the lower half is how many numbers are still covered by WAL.  Neither is dumped,
  * and setval() and ALTER SEQUENCE clear both, so that after those a new epoch
  * begins too.
  *
@@ -68,7 +68,8 @@
 /*
  * What makes this copy of the database different from all others, never 0.
  * The timeline is read each time: a backend lives on when its standby is
- * promoted.
+ * promoted.  The start of the server stands for copies that are no new
+ * timeline, such as a disk snapshot that is started elsewhere.
  */
 static uint32
 identity(void)
@@ -76,9 +77,10 @@ identity(void)
 	struct
 	{
 		uint64		system_identifier;
+		TimestampTz server_start;
 		uint32		timeline;
 		uint32		database;
-	}			parts = {GetSystemIdentifier(), GetWALInsertionTimeLine(), MyDatabaseId};
+	}			parts = {GetSystemIdentifier(), PgStartTime, GetWALInsertionTimeLine(), MyDatabaseId};
 
 	/* 31 bits, as log_cnt is signed */
 	return (hash_bytes((const unsigned char *) &parts, sizeof(parts)) >> 1) | 1;

@@ -27,6 +27,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "atomic_lock.h"
 #include "compat.h"
 #include "executor/instrument.h"
@@ -59,6 +60,7 @@ static struct
 }			xact;
 
 static int	session_level = -1; /* synchronous_commit to go back to, or -1 */
+static bool relaxed = false;	/* this commit is not flushed, because of us */
 
 static void
 set_commit_level(int level)
@@ -89,7 +91,25 @@ before_commit(bool prepare)
 	else if (xact.wrote == WROTE_RELEASES && !prepare &&
 			 xact.wal_records == pgWalUsage.wal_records &&
 			 synchronous_commit > SYNCHRONOUS_COMMIT_OFF)
+	{
 		set_commit_level(SYNCHRONOUS_COMMIT_OFF);
+		relaxed = true;
+	}
+}
+
+/*
+ * A relaxed commit is over.  If there is more WAL than the commit record,
+ * somebody else's pre-commit callback wrote after ours: make up for the flush
+ * before the client hears of the commit.
+ */
+static void
+after_commit(void)
+{
+	if (relaxed && pgWalUsage.wal_records > xact.wal_records + 1)
+	{
+		XLogFlush(XactLastCommitEnd);
+		SyncRepWaitForLSN(XactLastCommitEnd, true);
+	}
 }
 
 static void
@@ -107,6 +127,9 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			restore_commit_level();
+			if (event == XACT_EVENT_COMMIT)
+				after_commit();
+			relaxed = false;
 			memset(&xact, 0, sizeof(xact));
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:

@@ -341,11 +341,11 @@ al_build() {
 		--exclude=./tmp_check --exclude=./tmp_check_iso --exclude=./results --exclude=./log \
 		--exclude='*.o' --exclude='*.so' --exclude='*.bc' . | tar -C "$AL_SRC" -xf -
 	[ "$(id -u)" != 0 ] || chown -hR "$AL_USER:" "$dir"
-	if ! as_user make -C "$AL_SRC" -j2 PG_CONFIG="$AL_PG_CONFIG" with_llvm=no "$@" >"$log" 2>&1; then
+	if ! as_user make -s -C "$AL_SRC" -j2 PG_CONFIG="$AL_PG_CONFIG" with_llvm=no "$@" >"$log" 2>&1; then
 		cat "$log" >&2
 		die "the build failed"
 	fi
-	if ! as_user make -C "$AL_SRC" PG_CONFIG="$AL_PG_CONFIG" with_llvm=no "$@" install >>"$log" 2>&1; then
+	if ! as_user make -s -C "$AL_SRC" PG_CONFIG="$AL_PG_CONFIG" with_llvm=no "$@" install >>"$log" 2>&1; then
 		cat "$log" >&2
 		die "the installation into $dir/pg failed"
 	fi

@@ -38,7 +38,7 @@ BEGIN
 		EXECUTE format('CREATE FUNCTION mallory.%s RETURNS boolean LANGUAGE sql AS ''SELECT mallory.captured()''', f);
 	END LOOP;
 	-- relations, types
-	FOREACH f IN ARRAY ARRAY['app_lock', 'app_lock_epoch', 'lock_audit', 'pg_proc', 'pg_roles', 'pg_extension', 'pg_namespace', 'pg_depend', 'pg_class', 'pg_settings'] LOOP
+	FOREACH f IN ARRAY ARRAY['app_lock', 'lock_audit', 'pg_proc', 'pg_roles', 'pg_extension', 'pg_namespace', 'pg_depend', 'pg_class', 'pg_settings'] LOOP
 		EXECUTE format('CREATE VIEW mallory.%I AS SELECT mallory.captured() AS oid', f);
 	END LOOP;
 	FOREACH f IN ARRAY ARRAY['text', 'name', 'interval', 'bigint', 'int8', 'jsonb', 'regrole', 'regclass', 'regprocedure', 'timestamptz'] LOOP
@@ -53,7 +53,6 @@ RESET ROLE;
 CREATE FUNCTION t.temp_tables() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	CREATE TEMP TABLE app_lock (LIKE public.app_lock INCLUDING ALL);
-	CREATE TEMP SEQUENCE app_lock_epoch START 1000000;
 	CREATE TEMP TABLE lock_audit (LIKE public.lock_audit INCLUDING ALL);
 	CREATE TEMP TABLE pg_proc AS SELECT * FROM pg_catalog.pg_proc WHERE false;
 	CREATE TEMP TABLE pg_roles AS SELECT * FROM pg_catalog.pg_roles WHERE false;
@@ -91,7 +90,7 @@ SELECT s.status FROM public.lock_acquire('k', '10 min', 'alice-1') g, t.show(g) 
 -- nothing went into the wrong tables
 RESET search_path;
 SELECT (SELECT count(*) FROM pg_temp.app_lock) AS app_lock, (SELECT count(*) FROM pg_temp.lock_audit) AS lock_audit,
-	(SELECT is_called FROM pg_temp.app_lock_fence) AS app_lock_fence, (SELECT is_called FROM pg_temp.app_lock_epoch) AS app_lock_epoch, (SELECT is_called FROM mallory.app_lock_fence) AS mallory;
+	(SELECT is_called FROM pg_temp.app_lock_fence) AS app_lock_fence, (SELECT is_called FROM mallory.app_lock_fence) AS mallory;
 SELECT (SELECT count(*) FROM public.app_lock) AS app_lock, (SELECT count(*) FROM public.lock_audit) AS lock_audit;
 \c -
 SET client_min_messages = warning;
@@ -157,7 +156,6 @@ END
 $$;
 SELECT stmt, t.attempt('SET LOCAL ROLE regress_al_mallory; ' || stmt || '; RESET ROLE') FROM unnest(ARRAY[
 	'CREATE TABLE prepared.app_lock (key text)',
-	'CREATE TABLE prepared.app_lock_epoch (key text)',
 	'CREATE TABLE prepared.lock_audit (key text)',
 	'CREATE VIEW prepared.lock_audit AS SELECT 1',
 	'CREATE SEQUENCE prepared.app_lock_fence',

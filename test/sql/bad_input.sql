@@ -95,7 +95,7 @@ INSERT INTO t.ttl (ttl) VALUES ('0'), ('1 us'), ('999 us'), ('1 ms'), ('1.001 ms
 	('2147483647 days'), ('-2147483648 days'), ('2562047788:00:54.775807'), ('-2562047788:00:54.775807'),
 	('2147483647 days 2562047788:00:54.775807'), ('-2147483648 days -2562047788:00:54.775807'),
 	(interval '-2562047788:00:54.775807' - interval '1 us'), (interval '-2147483648 days -2562047788:00:54.775807' - interval '1 us'),
-	('106751991 days'), ('106751992 days'), ('213503982 days 8:01:49.551617'), ('-106751991 days -4:00:54.775808'), ('106751991 days 4:00:54.775808');
+	('106751991 days'), ('106751992 days'), ('213503982 days 8:01:50.551616'), ('-213503982 days -8:01:48.551616'), ('-106751991 days -4:00:54.775808'), ('106751991 days 4:00:54.775808');
 CREATE FUNCTION t.with_ttl(call text, id int) RETURNS text LANGUAGE sql
 AS $$SELECT t.code(format('SELECT ' || call || ' FROM t.ttl WHERE id = %s', id))$$;
 SELECT ttl, t.with_ttl('lock_acquire(''k'', ttl)', id) AS acquire, t.with_ttl('lock_try_acquire(''held'', ttl)', id) AS try_acquire,

@@ -77,10 +77,14 @@ SELECT t.raises($$SELECT lock_acquire('k', mode => E'x\ny')$$);
 SELECT t.raises($$SELECT lock_acquire('k', lifetime => E'x\x1by')$$);
 
 -- force_release and lock_steal leave a line in the log.
-DROP ROLE IF EXISTS regress_al_admin;
-CREATE ROLE regress_al_admin;
-SELECT lock_grant_access('regress_al_admin', 'admin');
-SET ROLE regress_al_admin;
+DROP ROLE IF EXISTS "regress_al_ad
+min";
+CREATE ROLE "regress_al_ad
+min";
+SELECT lock_grant_access('"regress_al_ad
+min"', 'admin');
+SET ROLE "regress_al_ad
+min";
 SELECT acquired FROM lock_steal(E'k\n', 'secret-1', E'a\nb', holder => E'Eve\r');
 SET client_min_messages = log;
 \set VERBOSITY terse
@@ -89,5 +93,7 @@ SELECT acquired FROM lock_steal(E'k\n', 'secret-1', E'a\nb');
 \set VERBOSITY default
 SET client_min_messages = warning;
 RESET ROLE;
-DROP OWNED BY regress_al_admin;
-DROP ROLE regress_al_admin;
+DROP OWNED BY "regress_al_ad
+min";
+DROP ROLE "regress_al_ad
+min";

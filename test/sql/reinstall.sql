@@ -17,7 +17,7 @@ EXECUTE p;
 
 -- Dropped, nothing is left, and nobody is told nonsense.
 DROP EXTENSION atomic_lock;
-SELECT to_regclass('app_lock'), to_regclass('app_lock_fence'), to_regclass('app_lock_epoch'), to_regclass('lock_audit'), to_regtype('lock_grant'), to_regproc('lock_acquire');
+SELECT to_regclass('app_lock'), to_regclass('app_lock_fence'), to_regclass('lock_audit'), to_regtype('lock_grant'), to_regproc('lock_acquire');
 \set VERBOSITY sqlstate
 SELECT lock_acquire('k');
 EXECUTE p;

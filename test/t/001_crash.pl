@@ -166,6 +166,19 @@ is($session->query_safe('SHOW synchronous_commit'),
 is(flushed_after('', 'INSERT INTO data VALUES (0)', 'f'),
 	'f', '... and follows it');
 
+# A commit that fails after the level was raised: two transactions that cannot
+# both have been first.
+$session->query_safe('BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM data');
+$other->query_safe('BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM baseline; INSERT INTO data VALUES (9)');
+$session->query_safe(q{SELECT lock_acquire('skew', '1 hour', 'me'); INSERT INTO baseline VALUES (9)});
+$other->query_safe('COMMIT');
+$session->query('COMMIT');
+like($session->{stderr}, qr/ERROR:  could not serialize access/, 'a grant whose commit fails');
+$session->{stderr} = '';
+is($session->query_safe(q{SELECT lock_holder('skew') IS NULL}), 't', '... is none');
+is($session->query_safe('SHOW synchronous_commit'), 'off', '... and leaves synchronous_commit as it was');
+is(flushed_after('', 'INSERT INTO data VALUES (0)', 'f'), 'f', '... in fact');
+
 $session->query_safe(q{SET atomic_lock.acquire_durability = session});
 is(flushed_after('', q{SELECT lock_release('spare', 'me') FROM lock_acquire('spare', '1 hour', 'me')}, 'f'),
 	'f', 'acquire_durability = session follows synchronous_commit');
