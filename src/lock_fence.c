@@ -18,15 +18,16 @@
  * What a sequence does not survive is a copy of the database that lost the
  * last WAL, or was made of an older state: a promoted standby, a
  * point-in-time recovery, a restored dump, a clone.  There a new epoch begins:
- * the next token is the later of
+ * the next token is
  *
- *		the last one + EPOCH_GAP, and the clock in microseconds since 2000.
+ *		the clock in microseconds since 2000,
+ *		or the last one + EPOCH_GAP, where the clock is not clearly ahead.
  *
  * The clock is above every token of every other copy, also of those that this
- * one cannot know of: epochs began below their clock, and fewer than a
- * million tokens a second are drawn.  The gap is for a server whose clock is
- * behind: no standby loses a million grants.  Tokens stay below 2^53, the
- * integers of JavaScript, for two centuries.
+ * one cannot know of: epochs began at their clock, and fewer than a million
+ * tokens a second are drawn.  The gap is for a server whose clock is behind
+ * that of the copy it comes from: no standby loses a million grants.  Tokens
+ * stay below 2^53, the integers of JavaScript, for two centuries.
  *
  * A copy knows itself by its identity, a hash of server and its start, of
  * timeline and database, which is kept in the upper half of the sequence's
@@ -60,6 +61,7 @@
 
 #define DRAW_AHEAD	1024
 #define EPOCH_GAP	(1024 * 1024)
+#define CLOCK_LEAD	(16 * 1024)
 
 #define LOG_CNT(identity, covered)	((int64) (identity) << 32 | (covered))
 #define LOG_CNT_IDENTITY(log_cnt)	((uint32) ((log_cnt) >> 32))
@@ -150,7 +152,9 @@ al_fence_next(void)
 	MarkBufferDirty(buffer);
 	if (LOG_CNT_IDENTITY(data->log_cnt) != identity())
 	{
-		token = Max(token + EPOCH_GAP, GetCurrentTimestamp());
+		TimestampTz clock = GetCurrentTimestamp();
+
+		token = clock > token + CLOCK_LEAD ? clock : token + EPOCH_GAP;
 		covered = 0;
 	}
 	if (covered < 1 || PageGetLSN(BufferGetPage(buffer)) <= GetRedoRecPtr())
