@@ -149,6 +149,7 @@ extern int64 al_fence_next(void);
 /* lock_xact.c */
 extern void al_xact_init(void);
 extern void al_xact_claimed(void);
+extern int	al_xact_claims_left(void);
 extern void al_xact_unclaimed(void);
 extern void al_xact_granted(void);
 extern void al_xact_before_release(void);

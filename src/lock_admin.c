@@ -156,7 +156,7 @@ atomic_lock_sweep(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_rows must be at least 1")));
 
-	removed = al_lease_sweep(rel, Min(max_rows, al_max_claims), GetCurrentTimestamp());
+	removed = al_lease_sweep(rel, Min(max_rows, al_xact_claims_left()), GetCurrentTimestamp());
 	table_close(rel, removed > 0 ? NoLock : RowExclusiveLock);
 	PG_RETURN_INT64(removed);
 }

@@ -165,8 +165,10 @@ al_fence_next(void)
 	else
 		covered--;
 
-	/* Without WAL (wal_level = minimal, made in this transaction) cover nothing. */
-	data->log_cnt = RelationNeedsWAL(rel) ? LOG_CNT(identity(), covered) : 0;
+	/* wal_level = minimal in the transaction that made it: nothing is covered */
+	if (!RelationNeedsWAL(rel))
+		covered = 0;
+	data->log_cnt = LOG_CNT(identity(), covered);
 	data->last_value = token;
 	data->is_called = true;
 

@@ -9,8 +9,8 @@
  * owner.
  *
  * A refusal is an answer, not a fault, and is asked for as often as a busy key
- * is tried.  So refusals stay out of the server log unless log_min_messages is
- * below "warning"; the client gets them as any error.
+ * is tried.  So refusals that a client gets stay out of the server log unless
+ * log_min_messages is below "warning".
  *
  * Locking: none.
  *
@@ -33,7 +33,7 @@ static void
 hide_refusal(ErrorData *edata)
 {
 	if (edata->elevel == ERROR && edata->sqlerrcode != ERRCODE_INTERNAL_ERROR &&
-		log_min_messages >= WARNING &&
+		edata->output_to_client && log_min_messages >= WARNING &&
 		edata->funcname && strcmp(edata->funcname, "al_raise") == 0)
 		edata->output_to_server = false;
 	if (previous_emit_log_hook)

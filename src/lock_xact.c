@@ -198,6 +198,13 @@ al_xact_claimed(void)
 	xact.claims++;
 }
 
+/* How many more claims this transaction may take */
+int
+al_xact_claims_left(void)
+{
+	return Max(al_max_claims - xact.claims, 0);
+}
+
 /* A claim was given back */
 void
 al_xact_unclaimed(void)

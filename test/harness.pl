@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # test/harness.pl KIND TALLY FILE... - runs TAP files like prove(1), and writes
-# "PASSED FAILED" to the file TALLY, where a file that died or broke its plan
-# without a failed assertion counts as one failure.
+# "PASSED FAILED BAD-FILE..." to the file TALLY, where a file that died or broke
+# its plan without a failed assertion counts as one failure.
 #
 # KIND tap: Perl files.  KIND pgtap: SQL files, each in a new copy of the
 # database al_template on the server that PGHOST and PGUSER name.
@@ -38,11 +38,12 @@ if ($kind eq 'pgtap')
 
 my $result = TAP::Harness->new(\%options)->runtests(@files);
 
-# How many died without a failed assertion to show for it
+# Files that died without a failed assertion to show for it count, too
 my $died = grep { $_->has_problems && !$_->failed } $result->parsers($result->descriptions);
+my @bad  = grep { ($result->parsers($_))[0]->has_problems } $result->descriptions;
 
 open(my $fh, '>', $tally) or die "could not write $tally: $!\n";
-printf $fh "%d %d\n", scalar $result->passed, $result->failed + $died;
+print $fh join(' ', scalar $result->passed, $result->failed + $died, @bad), "\n";
 close $fh;
 
 exit($result->all_passed ? 0 : 1);
