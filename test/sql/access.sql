@@ -75,7 +75,6 @@ SELECT t.raises(stmt) AS answer, count(*) FROM unnest(ARRAY['app_lock', 'lock_au
 \set VERBOSITY sqlstate
 COPY app_lock TO STDOUT;
 COPY lock_audit TO STDOUT;
-COPY app_lock FROM STDIN;
 \set VERBOSITY default
 SELECT t.code(stmt), count(*) FROM unnest(ARRAY['app_lock', 'lock_audit']) rel,
 	unnest(ARRAY['CREATE INDEX ON %s ((1))', 'DROP TABLE %s', 'REINDEX TABLE %s',

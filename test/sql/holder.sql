@@ -25,6 +25,14 @@ SELECT acquired FROM lock_acquire('short', '20 ms', 'alice-1', holder => 'Alice'
 SELECT t.expire('short');
 SELECT lock_holder('short'), lock_is_held('short', 'alice-1');
 
+-- At expires_at and not later, for every function alike
+SELECT acquired FROM lock_acquire('edge', '1 hour', 'alice-1', holder => 'Alice');
+UPDATE app_lock SET expires_at = clock_timestamp() WHERE key = 'edge';
+SELECT lock_holder('edge'), lock_is_held('edge', 'alice-1'), locked, (SELECT count(*) FROM lock_status() WHERE key = 'edge') AS all_live,
+	lock_try_release('edge', 'alice-1'), lock_try_extend('edge', 'alice-1'), lock_extend_all('alice-1'), lock_release_all('alice-1'),
+	t.code($$SELECT force_release('edge', 'why')$$), t.code($$SELECT lock_acquire('edge', owner => 'bob-1')$$), lock_sweep()
+FROM lock_status('edge') \gx
+
 -- Forced, stolen
 SELECT acquired FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice');
 SELECT force_release('k', 'test');

@@ -15,6 +15,16 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+# An answer without its line end, which some versions leave
+sub ask
+{
+	my ($psql, $sql) = @_;
+	my $answer = $psql->query_safe($sql);
+
+	chomp $answer;
+	return $answer;
+}
+
 my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1);
 $primary->append_conf('postgresql.conf', "autovacuum = off\nstatement_timeout = '60s'\n");
@@ -111,13 +121,13 @@ is($standby->safe_psql('postgres', q{SELECT locked FROM lock_status('streamed')}
 
 # After the promotion the same session writes.
 my $session = $standby->background_psql('postgres', on_error_stop => 0);
-is($session->query_safe(q{SELECT lock_holder('held')}), 'Alice', 'a session of the standby');
+is(ask($session, q{SELECT lock_holder('held')}), 'Alice', 'a session of the standby');
 $primary->stop;
 $standby->promote;
 $standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die 'promotion';
-is($session->query_safe(q{SELECT (lock_acquire('free', '1 hour', 'me')).status}), 'acquired', '... acquires after the promotion');
-is($session->query_safe(q{SELECT (lock_try_acquire('held', '1 hour', 'you')).status}), 'held', '... finds the lease that was streamed');
-is($session->query_safe(q{SELECT lock_release('held', 'me')}), 't', '... and lets its owner release it');
+is(ask($session, q{SELECT (lock_acquire('free', '1 hour', 'me')).status}), 'acquired', '... acquires after the promotion');
+is(ask($session, q{SELECT (lock_try_acquire('held', '1 hour', 'you')).status}), 'held', '... finds the lease that was streamed');
+is(ask($session, q{SELECT lock_release('held', 'me')}), 't', '... and lets its owner release it');
 $session->quit;
 $standby->stop;
 

@@ -16,6 +16,16 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+# An answer without its line end, which some versions leave
+sub ask
+{
+	my ($psql, $sql) = @_;
+	my $answer = $psql->query_safe($sql);
+
+	chomp $answer;
+	return $answer;
+}
+
 my $node = PostgreSQL::Test::Cluster->new('refusals');
 $node->init;
 $node->append_conf(
@@ -45,13 +55,13 @@ $node->safe_psql('postgres', 'VACUUM');
 
 # a rival whose transaction does not end
 my $rival = $node->background_psql('postgres', on_error_stop => 0);
-$rival->query_safe(q{BEGIN; SELECT lock_acquire('claimed', '1 hour', 'rival')});
+ask($rival, q{BEGIN; SELECT lock_acquire('claimed', '1 hour', 'rival')});
 
 my $session = $node->background_psql('postgres', on_error_stop => 0);
-$session->query_safe(q{SET atomic_lock.max_lifetime = '1h'});
+ask($session, q{SET atomic_lock.max_lifetime = '1h'});
 
 # The first look at a row sets its hints, and may prune what came before it.
-$session->query_safe(q{SELECT count(*) FROM app_lock});
+ask($session, q{SELECT count(*) FROM app_lock});
 
 # What a call may not change: transaction ids, WAL, the rows
 my $state = q{SELECT pg_snapshot_xmax(pg_current_snapshot()), pg_current_wal_insert_lsn(),
@@ -86,13 +96,13 @@ foreach my $refusal (@refusals)
 {
 	my ($sql, $expected) = @$refusal;
 
-	$session->query_safe($sql);
-	my $before = $session->query_safe($state);
-	$session->query_safe('BEGIN');
-	is($session->query_safe($sql), $expected, "refused: $sql");
-	is($session->query_safe($traces), 't|0', '... no transaction id, no lock left');
-	$session->query_safe('COMMIT');
-	is($session->query_safe($state), $before, '... no WAL, no row version');
+	ask($session, $sql);
+	my $before = ask($session, $state);
+	ask($session, 'BEGIN');
+	is(ask($session, $sql), $expected, "refused: $sql");
+	is(ask($session, $traces), 't|0', '... no transaction id, no lock left');
+	ask($session, 'COMMIT');
+	is(ask($session, $state), $before, '... no WAL, no row version');
 }
 
 # The same where the refusal is an error.
@@ -116,23 +126,22 @@ foreach my $case (@errors)
 	my $caught = qq{DO \$\$ BEGIN $sql; EXCEPTION WHEN OTHERS THEN
 		PERFORM set_config('test.caught', SQLSTATE, false); END \$\$};
 
-	$session->query_safe($caught);
-	my $before = $session->query_safe($state);
-	$session->query_safe('BEGIN');
-	$session->query_safe($caught);
-	is($session->query_safe(q{SHOW test.caught}), $expected, "error: $sql");
-	is($session->query_safe($traces), 't|0', '... no transaction id, no lock left');
-	$session->query_safe('COMMIT');
-	is($session->query_safe($state), $before, '... no WAL, no row version');
+	ask($session, $caught);
+	my $before = ask($session, $state);
+	ask($session, 'BEGIN');
+	ask($session, $caught);
+	is(ask($session, q{SHOW test.caught}), $expected, "error: $sql");
+	is(ask($session, $traces), 't|0', '... no transaction id, no lock left');
+	ask($session, 'COMMIT');
+	is(ask($session, $state), $before, '... no WAL, no row version');
 }
 
 #
 # Ten thousand of them, in one transaction and in one each
 #
-my $before = $session->query_safe($state);
+my $before = ask($session, $state);
 my $log_size = -s $node->logfile;
-is( $session->query_safe(
-		q{SELECT count(*) FILTER (WHERE NOT (lock_try_acquire('held')).acquired) FROM generate_series(1, 6000)}),
+is( ask($session, q{SELECT count(*) FILTER (WHERE NOT (lock_try_acquire('held')).acquired) FROM generate_series(1, 6000)}),
 	'6000', '6000 refusals in one statement');
 $node->pgbench(
 	'--no-vacuum -c 4 -t 1000', 0,
@@ -143,7 +152,7 @@ $node->pgbench(
 SELECT 1 / (lock_try_release('held', 'you') = 'not_owner')::int;
 }
 	});
-is($session->query_safe($state), $before, '... take no transaction id and write no WAL');
+is(ask($session, $state), $before, '... take no transaction id and write no WAL');
 foreach my $case (@errors)
 {
 	my $sql = $case->[0] =~ s/PERFORM/SELECT/gr;
@@ -163,7 +172,7 @@ is(-s $node->logfile, $log_size, '... and add nothing to the log');
 #
 my $secret = 'owner-4d1f7a';
 $session->quit;
-$rival->query_safe('ROLLBACK');
+ask($rival, 'ROLLBACK');
 $node->safe_psql(
 	'postgres', q{
 CREATE ROLE regress_locker LOGIN;
@@ -200,10 +209,10 @@ sub run
 	return $out;
 }
 
-$stranger->query_safe('SET log_min_messages = notice');
-$owner->query_safe("SET atomic_lock.owner = '$secret-a'");
-$stranger->query_safe("SET atomic_lock.owner = '$secret-b'");
-$owner->query_safe(q{SELECT (lock_acquire('a', '1 hour')).acquired, (lock_acquire('b', '1 hour')).acquired});
+ask($stranger, 'SET log_min_messages = notice');
+ask($owner, "SET atomic_lock.owner = '$secret-a'");
+ask($stranger, "SET atomic_lock.owner = '$secret-b'");
+ask($owner, q{SELECT (lock_acquire('a', '1 hour')).acquired, (lock_acquire('b', '1 hour')).acquired});
 run($stranger, q{SELECT lock_acquire('a')}, '55P03');
 run($stranger, q{SELECT lock_try_acquire('a')});
 run($stranger, q{SELECT lock_release('a')}, 'LK003');
@@ -248,14 +257,14 @@ run($owner, q{SELECT lock_release_all(), lock_extend_all()});
 run($owner, q{SELECT (lock_acquire('mine')).status});
 run($stranger, qq{SET atomic_lock.owner = '$secret-} . 'x' x 250 . q{'}, '22023');
 run($stranger, qq{SELECT lock_acquire('z', owner => '$secret-} . 'x' x 250 . q{')}, '22023');
-$seen .= $stranger->query_safe(q{SELECT * FROM lock_audit});
-$seen .= $stranger->query_safe(q{SELECT a.query, a.application_name, l.* FROM pg_stat_activity a JOIN pg_locks l USING (pid) WHERE a.pid <> pg_backend_pid()});
-$stranger->query_safe('RESET atomic_lock.owner; SET ROLE regress_watcher');
-$seen .= $stranger->query_safe(q{SELECT * FROM lock_status()});
-$seen .= $stranger->query_safe(q{SELECT * FROM lock_status('mine')});
-$seen .= $stranger->query_safe(q{SELECT query FROM pg_stat_activity});
+$seen .= ask($stranger, q{SELECT * FROM lock_audit});
+$seen .= ask($stranger, q{SELECT a.query, a.application_name, l.* FROM pg_stat_activity a JOIN pg_locks l USING (pid) WHERE a.pid <> pg_backend_pid()});
+ask($stranger, 'RESET atomic_lock.owner; SET ROLE regress_watcher');
+$seen .= ask($stranger, q{SELECT * FROM lock_status()});
+$seen .= ask($stranger, q{SELECT * FROM lock_status('mine')});
+$seen .= ask($stranger, q{SELECT query FROM pg_stat_activity});
 like($seen, qr/^mine\|t/m, 'the view of another role shows the lease');
-like($seen, qr/\Q@{[ $stranger->query_safe(qq{SELECT encode(sha256('$secret-a'), 'hex')}) ]}/, 'the audit trail has the digest');
+like($seen, qr/\Q@{[ ask($stranger, qq{SELECT encode(sha256('$secret-a'), 'hex')}) ]}/, 'the audit trail has the digest');
 
 # Statements are the clients' own text.
 my $log = substr(slurp_file($node->logfile), $offset);

@@ -17,6 +17,16 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+# An answer without its line end, which some versions leave
+sub ask
+{
+	my ($psql, $sql) = @_;
+	my $answer = $psql->query_safe($sql);
+
+	chomp $answer;
+	return $answer;
+}
+
 my $node = PostgreSQL::Test::Cluster->new('backends');
 $node->init;
 $node->append_conf(
@@ -38,26 +48,26 @@ my $watch = session();
 sub holder
 {
 	my ($key) = @_;
-	return $watch->query_safe("SELECT coalesce(lock_holder('$key'), 'nobody')");
+	return ask($watch, "SELECT coalesce(lock_holder('$key'), 'nobody')");
 }
 
 # The session ends.
 my $one = session();
-$one->query_safe(q{SELECT lock_acquire('ended', '1 hour', 'me', holder => 'Ann')});
-$one->query_safe(q{BEGIN; SELECT lock_acquire('unfinished', '1 hour', 'me', holder => 'Ann')});
-my $pid = $one->query_safe('SELECT pg_backend_pid()');
+ask($one, q{SELECT lock_acquire('ended', '1 hour', 'me', holder => 'Ann')});
+ask($one, q{BEGIN; SELECT lock_acquire('unfinished', '1 hour', 'me', holder => 'Ann')});
+my $pid = ask($one, 'SELECT pg_backend_pid()');
 $one->quit;
 $node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid") or die;
 is(holder('ended'), 'Ann', 'a lease outlives its session');
-is($watch->query_safe(q{SELECT (lock_try_acquire('unfinished', '1 hour', 'you')).status}), 'acquired', 'an unfinished acquire does not');
-$watch->query_safe(q{SELECT lock_release('unfinished', 'you')});
+is(ask($watch, q{SELECT (lock_try_acquire('unfinished', '1 hour', 'you')).status}), 'acquired', 'an unfinished acquire does not');
+ask($watch, q{SELECT lock_release('unfinished', 'you')});
 
 # It is terminated.
 $one = session();
-$pid = $one->query_safe('SELECT pg_backend_pid()');
-$one->query_safe(q{SELECT lock_acquire('terminated', '1 hour', 'me', holder => 'Bob')});
-$one->query_safe(q{BEGIN; SELECT lock_acquire('unfinished', '1 hour', 'me'), lock_release('terminated', 'me')});
-$watch->query_safe("SELECT pg_terminate_backend($pid)");
+$pid = ask($one, 'SELECT pg_backend_pid()');
+ask($one, q{SELECT lock_acquire('terminated', '1 hour', 'me', holder => 'Bob')});
+ask($one, q{BEGIN; SELECT lock_acquire('unfinished', '1 hour', 'me'), lock_release('terminated', 'me')});
+ask($watch, "SELECT pg_terminate_backend($pid)");
 $node->poll_query_until('postgres', "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid") or die;
 is(holder('terminated'), 'Bob', 'a lease outlives the termination of its backend, its unfinished release does not');
 is(holder('unfinished'), 'nobody', '... nor does an unfinished acquire');
@@ -66,29 +76,28 @@ eval { $one->quit };
 # While it waits for a claim
 my $two = session();
 $one = session();
-$pid = $two->query_safe('SELECT pg_backend_pid()');
-$one->query_safe(q{BEGIN; SELECT lock_extend('terminated', 'me')});
+$pid = ask($two, 'SELECT pg_backend_pid()');
+ask($one, q{BEGIN; SELECT lock_extend('terminated', 'me')});
 $two->query_until(qr/waiting/, "\\echo waiting\nSELECT lock_release('terminated', 'me');\n");
 $node->poll_query_until('postgres', "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid") or die;
-is( $watch->query_safe(
-		"SELECT locktype, mode, objsubid, pg_blocking_pids(pid) = ARRAY[" . $one->query_safe('SELECT pg_backend_pid()') . "]
+is( ask($watch, "SELECT locktype, mode, objsubid, pg_blocking_pids(pid) = ARRAY[" . ask($one, 'SELECT pg_backend_pid()') . "]
 		FROM pg_locks WHERE pid = $pid AND NOT granted"),
 	'advisory|AccessExclusiveLock|1706|t', 'a waiting release shows in pg_locks');
-$watch->query_safe("SELECT pg_cancel_backend($pid)");
+ask($watch, "SELECT pg_cancel_backend($pid)");
 $node->poll_query_until('postgres', "SELECT state = 'idle' FROM pg_stat_activity WHERE pid = $pid") or die;
-$one->query_safe('COMMIT');
+ask($one, 'COMMIT');
 is(holder('terminated'), 'Bob', 'a cancelled release releases nothing');
-is($watch->query_safe("SELECT count(*) FROM pg_locks WHERE pid = $pid AND locktype = 'advisory'"), '0', '... and leaves no claim');
+is(ask($watch, "SELECT count(*) FROM pg_locks WHERE pid = $pid AND locktype = 'advisory'"), '0', '... and leaves no claim');
 $two->query('SELECT 1');
 like($two->{stderr}, qr/ERROR:  canceling statement due to user request/, '... says so');
 $two->{stderr} = '';
-is($two->query_safe(q{SELECT lock_release('terminated', 'me')}), 't', '... and can be repeated');
+is(ask($two, q{SELECT lock_release('terminated', 'me')}), 't', '... and can be repeated');
 $two->quit;
 
 # Killed: the server restarts itself.
-$one->query_safe(q{SELECT lock_acquire('killed', '1 hour', 'me', holder => 'Cyd')});
-$one->query_safe(q{BEGIN; SELECT lock_acquire('unfinished', '1 hour', 'me')});
-$pid = $one->query_safe('SELECT pg_backend_pid()');
+ask($one, q{SELECT lock_acquire('killed', '1 hour', 'me', holder => 'Cyd')});
+ask($one, q{BEGIN; SELECT lock_acquire('unfinished', '1 hour', 'me')});
+$pid = ask($one, 'SELECT pg_backend_pid()');
 my $offset = -s $node->logfile;
 PostgreSQL::Test::Utils::system_log('pg_ctl', 'kill', 'KILL', $pid);
 $node->wait_for_log(qr/database system is ready to accept connections/, $offset);
@@ -99,19 +108,19 @@ $watch = session();
 is(holder('killed'), 'Cyd', 'a lease outlives a killed backend and the restart');
 is(holder('ended'), 'Ann', '... like any other');
 is(holder('unfinished'), 'nobody', '... an unfinished acquire does not');
-is($watch->query_safe(q{SELECT count(*) FROM pg_locks WHERE objsubid = 1706}), '0', '... no claim is left');
-is($watch->query_safe(q{SELECT (lock_try_acquire('killed', '1 hour', 'you')).status}), 'held', '... others are refused');
-is($watch->query_safe(q{SELECT status || ' ' || holder FROM lock_acquire('killed', '1 hour', 'me')}), 'reacquired Cyd', '... the owner asks again and hears it has it');
-is($watch->query_safe(q{SELECT lock_release('killed', 'me'), (lock_acquire('unfinished', '1 hour', 'you')).status}), 't|acquired', '... and all goes on');
+is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE objsubid = 1706}), '0', '... no claim is left');
+is(ask($watch, q{SELECT (lock_try_acquire('killed', '1 hour', 'you')).status}), 'held', '... others are refused');
+is(ask($watch, q{SELECT status || ' ' || holder FROM lock_acquire('killed', '1 hour', 'me')}), 'reacquired Cyd', '... the owner asks again and hears it has it');
+is(ask($watch, q{SELECT lock_release('killed', 'me'), (lock_acquire('unfinished', '1 hour', 'you')).status}), 't|acquired', '... and all goes on');
 
 #
 # Limits
 #
-$watch->query_safe(q{SET atomic_lock.max_claims_per_transaction = 10});
+ask($watch, q{SET atomic_lock.max_claims_per_transaction = 10});
 sub fails
 {
 	my ($sql, $sqlstate, $name) = @_;
-	$watch->query_safe('\set VERBOSITY verbose');
+	ask($watch, '\set VERBOSITY verbose');
 	$watch->query($sql);
 	like($watch->{stderr}, qr/ERROR:  $sqlstate:/, $name);
 	$watch->{stderr} = '';
@@ -120,49 +129,47 @@ sub fails
 my $acquire = q{SELECT count(*) FILTER (WHERE (lock_acquire('many-' || n, '1 hour', 'me')).acquired) FROM generate_series};
 my $held = q{SELECT count(*) FROM lock_status() WHERE key LIKE 'many-%'};
 fails("$acquire(1, 11) n", '54000', 'one key too many');
-is($watch->query_safe($held), '0', '... and nothing is held');
-$watch->query_safe("BEGIN; $acquire(1, 10) n");
+is(ask($watch, $held), '0', '... and nothing is held');
+ask($watch, "BEGIN; $acquire(1, 10) n");
 fails("$acquire(11, 11) n", '54000', '... in a transaction');
-$watch->query_safe('ROLLBACK');
-is($watch->query_safe($held), '0', '... and nothing is held');
-is($watch->query_safe("$acquire(1, 10) n"), '10', 'as many as are allowed');
-is($watch->query_safe("$acquire(11, 20) n"), '10', '... and as many again');
+ask($watch, 'ROLLBACK');
+is(ask($watch, $held), '0', '... and nothing is held');
+is(ask($watch, "$acquire(1, 10) n"), '10', 'as many as are allowed');
+is(ask($watch, "$acquire(11, 20) n"), '10', '... and as many again');
 
-is($watch->query_safe(q{BEGIN; SELECT count(lock_extend('many-' || n, 'me')) FROM generate_series(1, 10) n}), '10', 'the limit is of keys: extended');
-is($watch->query_safe(q{SELECT count(lock_release('many-' || n, 'me')) FROM generate_series(1, 10) n}), '10', '... released');
-is($watch->query_safe("$acquire(1, 10) n; COMMIT"), '10', '... and acquired again');
+is(ask($watch, q{BEGIN; SELECT count(lock_extend('many-' || n, 'me')) FROM generate_series(1, 10) n}), '10', 'the limit is of keys: extended');
+is(ask($watch, q{SELECT count(lock_release('many-' || n, 'me')) FROM generate_series(1, 10) n}), '10', '... released');
+is(ask($watch, "$acquire(1, 10) n; COMMIT"), '10', '... and acquired again');
 
 # What a savepoint gave back does not count, nor does what was refused.
-$watch->query_safe("BEGIN; $acquire(21, 25) n; SAVEPOINT s; $acquire(26, 30) n; ROLLBACK TO s");
-is($watch->query_safe("$acquire(31, 35) n"), '5', 'keys given back to a savepoint do not count');
+ask($watch, "BEGIN; $acquire(21, 25) n; SAVEPOINT s; $acquire(26, 30) n; ROLLBACK TO s");
+is(ask($watch, "$acquire(31, 35) n"), '5', 'keys given back to a savepoint do not count');
 fails("$acquire(36, 36) n", '54000', '... those before it do');
-$watch->query_safe('ROLLBACK TO s');
-is($watch->query_safe("SAVEPOINT t; $acquire(31, 34) n; RELEASE t; $acquire(35, 35) n"), "4\n1", 'nor after an error');
+ask($watch, 'ROLLBACK TO s');
+is(ask($watch, "SAVEPOINT t; $acquire(31, 34) n; RELEASE t; $acquire(35, 35) n"), "4\n1", 'nor after an error');
 fails("$acquire(36, 36) n", '54000', '... those of a released savepoint do');
-$watch->query_safe('ROLLBACK');
-is( $watch->query_safe(
-		"BEGIN; SELECT count(*) FILTER (WHERE NOT (lock_try_acquire('unfinished', owner => 'x' || n)).acquired) FROM generate_series(1, 100) n;
+ask($watch, 'ROLLBACK');
+is( ask($watch, "BEGIN; SELECT count(*) FILTER (WHERE NOT (lock_try_acquire('unfinished', owner => 'x' || n)).acquired) FROM generate_series(1, 100) n;
 		SELECT count(*) FILTER (WHERE lock_try_release('unfinished', 'x' || n) = 'not_owner') FROM generate_series(1, 100) n;
 		$acquire(21, 30) n; ROLLBACK"),
 	"100\n100\n10", 'refusals do not count');
 
-$watch->query_safe('RESET atomic_lock.max_claims_per_transaction');
-$watch->query_safe(q{SELECT lock_release('ended', 'me')});
-is($watch->query_safe("$acquire(1, 20) n"), '20', 'before a release_all');
-$watch->query_safe(q{SET atomic_lock.max_claims_per_transaction = 15});
+ask($watch, 'RESET atomic_lock.max_claims_per_transaction');
+ask($watch, q{SELECT lock_release('ended', 'me')});
+is(ask($watch, "$acquire(1, 20) n"), '20', 'before a release_all');
+ask($watch, q{SET atomic_lock.max_claims_per_transaction = 15});
 fails(q{SELECT lock_release_all('me')}, '54000', 'release_all beyond the limit');
-is($watch->query_safe($held), '20', '... has released nothing');
-$watch->query_safe('RESET atomic_lock.max_claims_per_transaction');
-is($watch->query_safe(q{SELECT lock_release_all('me')}), '20', '... and within it, all');
+is(ask($watch, $held), '20', '... has released nothing');
+ask($watch, 'RESET atomic_lock.max_claims_per_transaction');
+is(ask($watch, q{SELECT lock_release_all('me')}), '20', '... and within it, all');
 
 # The default limit fits into the default lock table.
-is($watch->query_safe("$acquire(1, 1000) n"), '1000', 'a thousand keys in one transaction');
+is(ask($watch, "$acquire(1, 1000) n"), '1000', 'a thousand keys in one transaction');
 fails("$acquire(2001, 3001) n", '54000', '... and not one more');
-is($watch->query_safe(q{SELECT lock_release_all('me')}), '1000', '... released in one');
+is(ask($watch, q{SELECT lock_release_all('me')}), '1000', '... released in one');
 
 # Savepoints by the thousand (S9), and calls in a loop with a handler
-is( $watch->query_safe(
-		q{
+is( ask($watch, q{
 DO $$
 BEGIN
 	FOR i IN 1..3000 LOOP
@@ -175,8 +182,7 @@ BEGIN
 	END LOOP;
 END $$;
 SELECT lock_try_release('sub', 'me')}), 'already_released', 'three thousand subtransactions');
-is( $watch->query_safe(
-		q{
+is( ask($watch, q{
 BEGIN;
 SELECT count(*) FILTER (WHERE (lock_acquire('plain', '1 hour', 'me')).acquired AND lock_release('plain', 'me')) FROM generate_series(1, 1000);
 SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint - pg_current_xact_id()::text::bigint <= 1;

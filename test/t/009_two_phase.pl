@@ -16,6 +16,16 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+# An answer without its line end, which some versions leave
+sub ask
+{
+	my ($psql, $sql) = @_;
+	my $answer = $psql->query_safe($sql);
+
+	chomp $answer;
+	return $answer;
+}
+
 my $node = PostgreSQL::Test::Cluster->new('two_phase');
 $node->init;
 $node->append_conf(
@@ -60,9 +70,8 @@ foreach my $crash (0, 1)
 	foreach my $end ('ROLLBACK', 'COMMIT')
 	{
 		my $session = $node->background_psql('postgres', on_error_stop => 0);
-		$session->query_safe(
-			q{SET synchronous_commit = off; BEGIN; SELECT lock_acquire('k', '1 hour', 'me', holder => 'Ann'); PREPARE TRANSACTION 'grant'});
-		is($session->query_safe($try), 'held|', "$when: prepared grant: the same session hears held") ;
+		ask($session, q{SET synchronous_commit = off; BEGIN; SELECT lock_acquire('k', '1 hour', 'me', holder => 'Ann'); PREPARE TRANSACTION 'grant'});
+		is(ask($session, $try), 'held|', "$when: prepared grant: the same session hears held") ;
 		$session->quit;
 		$crash_now->();
 		is(psql($try), 'held|', "$when: ... others too");
@@ -113,7 +122,7 @@ foreach my $crash (0, 1)
 psql(q{SELECT lock_acquire('k', '1 hour', 'me')});
 psql(q{BEGIN; SELECT lock_extend('k', 'me'); PREPARE TRANSACTION 'wait'});
 my $waiter = $node->background_psql('postgres', on_error_stop => 0);
-my $pid = $waiter->query_safe('SELECT pg_backend_pid()');
+my $pid = ask($waiter, 'SELECT pg_backend_pid()');
 $waiter->query_until(qr/waiting/, "\\echo waiting\nSELECT 'then ' || lock_try_release('k', 'me');\n");
 $node->poll_query_until('postgres', "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid") or die;
 psql(q{COMMIT PREPARED 'wait'});
@@ -122,11 +131,11 @@ $waiter->quit;
 
 # The session that prepared starts afresh.
 my $session = $node->background_psql('postgres', on_error_stop => 0);
-$session->query_safe(q{SET atomic_lock.max_claims_per_transaction = 2});
-$session->query_safe(q{BEGIN; SELECT lock_acquire('a'), lock_acquire('b'); PREPARE TRANSACTION 'count'});
-is($session->query_safe(q{SELECT (lock_acquire('c')).acquired, (lock_acquire('d')).acquired}), 't|t', 'claims of a prepared transaction are not counted in the next one');
-is($session->query_safe('SHOW synchronous_commit'), 'on', 'synchronous_commit is as it was');
-$session->query_safe(q{COMMIT PREPARED 'count'});
+ask($session, q{SET atomic_lock.max_claims_per_transaction = 2});
+ask($session, q{BEGIN; SELECT lock_acquire('a'), lock_acquire('b'); PREPARE TRANSACTION 'count'});
+is(ask($session, q{SELECT (lock_acquire('c')).acquired, (lock_acquire('d')).acquired}), 't|t', 'claims of a prepared transaction are not counted in the next one');
+is(ask($session, 'SHOW synchronous_commit'), 'on', 'synchronous_commit is as it was');
+ask($session, q{COMMIT PREPARED 'count'});
 $session->quit;
 
 is(psql('SELECT count(*) FROM pg_prepared_xacts'), '0', 'nothing is left');

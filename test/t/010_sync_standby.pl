@@ -15,6 +15,16 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+# An answer without its line end, which some versions leave
+sub ask
+{
+	my ($psql, $sql) = @_;
+	my $answer = $psql->query_safe($sql);
+
+	chomp $answer;
+	return $answer;
+}
+
 my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1);
 $primary->append_conf('postgresql.conf', "log_statement = none\nautovacuum = off\n");
@@ -29,16 +39,16 @@ $primary->reload;
 $primary->poll_query_until('postgres', q{SELECT sync_state = 'sync' FROM pg_stat_replication}) or die;
 
 my $session = $primary->background_psql('postgres', on_error_stop => 0);
-my $pid = $session->query_safe('SELECT pg_backend_pid()');
+my $pid = ask($session, 'SELECT pg_backend_pid()');
 my $highest = 0;
 
-$session->query_safe(q{SELECT lock_acquire('released', '1 hour', 'me'), lock_acquire('cancelled', '1 hour', 'me')});
+ask($session, q{SELECT lock_acquire('released', '1 hour', 'me'), lock_acquire('cancelled', '1 hour', 'me')});
 foreach my $level ('off', 'local', 'remote_write', 'on')
 {
 	# The standby is away.
 	$standby->stop;
-	$session->query_safe("SET synchronous_commit = $level");
-	is($session->query_safe(q{SELECT lock_release('released', 'me')}), 't', "$level: a release does not wait for the standby");
+	ask($session, "SET synchronous_commit = $level");
+	is(ask($session, q{SELECT lock_release('released', 'me')}), 't', "$level: a release does not wait for the standby");
 	$session->query_until(qr/waiting/,
 		"\\echo waiting\nSELECT 'token ' || (lock_acquire('level-$level', '1 hour', 'me')).fencing_token;\n");
 	ok( $primary->poll_query_until('postgres', "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid"),
@@ -49,15 +59,15 @@ foreach my $level ('off', 'local', 'remote_write', 'on')
 	my $out = $session->query_until(qr/token \d+/, "\n");
 	($highest) = $out =~ /token (\d+)/;
 	pass("$level: ... until it is back");
-	$session->query_safe('SET synchronous_commit = on');
-	$session->query_safe(q{SELECT lock_acquire('released', '1 hour', 'me')});
+	ask($session, 'SET synchronous_commit = on');
+	ask($session, q{SELECT lock_acquire('released', '1 hour', 'me')});
 }
 
 # The DBA decides otherwise.
 $standby->stop;
-$session->query_safe(q{SET synchronous_commit = local; SET atomic_lock.acquire_durability = session});
-is($session->query_safe(q{SELECT (lock_acquire('decided', '1 hour', 'me')).acquired}), 't', 'acquire_durability = session follows the session');
-$session->query_safe(q{RESET atomic_lock.acquire_durability});
+ask($session, q{SET synchronous_commit = local; SET atomic_lock.acquire_durability = session});
+is(ask($session, q{SELECT (lock_acquire('decided', '1 hour', 'me')).acquired}), 't', 'acquire_durability = session follows the session');
+ask($session, q{RESET atomic_lock.acquire_durability});
 
 # Cancelled while it waits: it is committed here.
 $session->query_until(qr/waiting/, "\\echo waiting\nSELECT lock_acquire('doubtful', '1 hour', 'me');\n");
@@ -67,13 +77,13 @@ $primary->poll_query_until('postgres', "SELECT state = 'idle' FROM pg_stat_activ
 $session->query('SELECT 1');
 like($session->{stderr}, qr/WARNING:  canceling wait for synchronous replication/, 'a cancelled wait says so');
 $session->{stderr} = '';
-is($session->query_safe(q{SELECT lock_is_held('doubtful', 'me')}), 't', '... and the lease is held');
+is(ask($session, q{SELECT lock_is_held('doubtful', 'me')}), 't', '... and the lease is held');
 
 # Failover: the standby has every lease that was acknowledged.
 $standby->start;
 $primary->poll_query_until('postgres', q{SELECT sync_state = 'sync' FROM pg_stat_replication}) or die;
-$session->query_safe(q{SET synchronous_commit = off});
-$highest = $session->query_safe(q{SELECT (lock_acquire('last', '1 hour', 'me')).fencing_token});
+ask($session, q{SET synchronous_commit = off});
+$highest = ask($session, q{SELECT (lock_acquire('last', '1 hour', 'me')).fencing_token});
 $primary->stop('immediate');
 $session->quit;
 $standby->safe_psql('postgres', 'SELECT pg_promote()') ;

@@ -1,4 +1,4 @@
--- Included by every regression test: a new extension and a few helpers.
+-- Included by every regression test: a new extension and some functions.
 SET client_min_messages = warning;
 DROP EXTENSION IF EXISTS atomic_lock CASCADE;
 DROP SCHEMA IF EXISTS t CASCADE;
