@@ -44,9 +44,15 @@ owner_digest(text *owner)
 }
 
 static Datum
-role_name(Oid role)
+role_datum(const char *name)
 {
-	return DirectFunctionCall1(namein, CStringGetDatum(GetUserNameFromId(role, false)));
+	return DirectFunctionCall1(namein, CStringGetDatum(name));
+}
+
+static char *
+show_role(const char *name)
+{
+	return al_display(al_cstring(name));
 }
 
 /* Record that somebody ended a holding, if there was one, by force */
@@ -55,6 +61,8 @@ audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason
 {
 	Relation	rel = al_open_audit(RowExclusiveLock);
 	bool		was_held = ItemPointerIsValid(&ended->tid);
+	const char *session_role = GetUserNameFromId(GetSessionUserId(), false);
+	const char *acting_role = GetUserNameFromId(GetUserId(), false);
 	Datum		values[Natts_lock_audit] = {0};
 	bool		nulls[Natts_lock_audit] = {0};
 
@@ -76,8 +84,8 @@ audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason
 	else
 		IS_NULL(previous_holder) = IS_NULL(previous_owner_digest) =
 			IS_NULL(fencing_token) = true;
-	VALUE(session_role) = role_name(GetSessionUserId());
-	VALUE(acting_role) = role_name(GetUserId());
+	VALUE(session_role) = role_datum(session_role);
+	VALUE(acting_role) = role_datum(acting_role);
 	InitFunctionCallInfoData(*client_addr, NULL, 0, InvalidOid, NULL, NULL);
 	VALUE(client_addr) = inet_client_addr(client_addr);
 	IS_NULL(client_addr) = client_addr->isnull;
@@ -89,13 +97,14 @@ audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason
 
 	/* The statement may have owners in it. */
 	ereport(LOG,
-			(errmsg("%s of lock \"%s\" by role \"%s\": %s", action,
-					al_display(key->name),
-					al_display(al_cstring(GetUserNameFromId(GetUserId(), false))),
-					al_display(al_string(reason))),
-			 was_held ? errdetail("It was held by %s, with fencing token %lld.",
-								  al_display(al_string(ended->holder)),
-								  (long long) ended->fencing_token) : 0,
+			(errmsg("%s of lock \"%s\" by role \"%s\": %s", action, al_display(key->name),
+					show_role(acting_role), al_display(al_string(reason))),
+			 errdetail("Held by %s, fencing token %lld; session of role \"%s\" from %s.",
+					   was_held ? al_display(al_string(ended->holder)) : "nobody",
+					   was_held ? (long long) ended->fencing_token : 0LL,
+					   show_role(session_role),
+					   client_addr->isnull ? "a local socket" :
+					   DatumGetCString(DirectFunctionCall1(inet_out, VALUE(client_addr)))),
 			 errhidestmt(true), errhidecontext(true)));
 }
 
