@@ -50,7 +50,7 @@ role_datum(const char *name)
 }
 
 static char *
-show_role(const char *name)
+display_role(const char *name)
 {
 	return al_display(al_cstring(name));
 }
@@ -98,11 +98,11 @@ audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason
 	/* The statement may have owners in it. */
 	ereport(LOG,
 			(errmsg("%s of lock \"%s\" by role \"%s\": %s", action, al_display(key->name),
-					show_role(acting_role), al_display(al_string(reason))),
+					display_role(acting_role), al_display(al_string(reason))),
 			 errdetail("Held by %s, fencing token %lld; session of role \"%s\" from %s.",
 					   was_held ? al_display(al_string(ended->holder)) : "nobody",
 					   was_held ? (long long) ended->fencing_token : 0LL,
-					   show_role(session_role),
+					   display_role(session_role),
 					   client_addr->isnull ? "a local socket" :
 					   DatumGetCString(DirectFunctionCall1(inet_out, VALUE(client_addr)))),
 			 errhidestmt(true), errhidecontext(true)));

@@ -185,8 +185,8 @@ ask($other, 'COMMIT');
 $session->query('COMMIT');
 like($session->{stderr}, qr/ERROR:  could not serialize access/, 'a grant whose commit fails');
 $session->{stderr} = '';
-is(ask($session, q{SELECT lock_holder('skew') IS NULL}), 't', '... is none');
-is(ask($session, 'SHOW synchronous_commit'), 'off', '... and leaves synchronous_commit as it was');
+is(ask($session, 'SHOW synchronous_commit'), 'off', '... leaves synchronous_commit as it was');
+is(ask($session, q{SELECT lock_holder('skew') IS NULL}), 't', '... and is none');
 is(flushed_after('', 'INSERT INTO data VALUES (0)', 'f'), 'f', '... in fact');
 
 ask($session, q{SET atomic_lock.acquire_durability = session});
