@@ -18,9 +18,6 @@
 #endif
 
 #include "access/heapam.h"
-#include "access/htup_details.h"
-#include "access/tableam.h"
-#include "access/xact.h"
 #include "miscadmin.h"
 #include "replication/syncrep.h"
 #include "storage/lock.h"
@@ -51,28 +48,21 @@
 #endif
 
 /*
- * heap_update(), telling whether index entries have to be made for the new
- * version.
+ * Update a heap tuple in place of simple_heap_update(); returns whether index
+ * entries have to be made for the new version.
  */
-static inline TM_Result
-al_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple, bool *needs_index)
+static inline bool
+al_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 {
-	TM_FailureData failure;
-	LockTupleMode lockmode;
-	TM_Result	result;
-
 #if PG_VERSION_NUM >= 160000
 	TU_UpdateIndexes update_indexes;
 
-	result = heap_update(rel, tid, tuple, GetCurrentCommandId(true), InvalidSnapshot,
-						 true, &failure, &lockmode, &update_indexes);
-	*needs_index = result == TM_Ok && update_indexes != TU_None;
+	simple_heap_update(rel, tid, tuple, &update_indexes);
+	return update_indexes != TU_None;
 #else
-	result = heap_update(rel, tid, tuple, GetCurrentCommandId(true), InvalidSnapshot,
-						 true, &failure, &lockmode);
-	*needs_index = result == TM_Ok && !HeapTupleIsHeapOnly(tuple);
+	simple_heap_update(rel, tid, tuple);
+	return !HeapTupleIsHeapOnly(tuple);
 #endif
-	return result;
 }
 
 /* Does the transaction have the lock in this mode? */

@@ -3,12 +3,11 @@
  * lock_lease.c
  *		The verbs on leases: acquire, release, extend, end, steal, sweep.
  *
- * Model: look, claim, judge again.  A verb first looks at the row without any
+ * Model: look, claim, look again.  A verb first looks at the row without any
  * lock; where that refuses the caller, it is finished and has written
- * nothing.  Otherwise it claims the key, after which nobody else can change
- * it until the transaction ends, and judges a second time.  Where there was
- * no row it looks again first.  A row it only has to write: if the row has
- * changed since the look, the write tells, and the verb starts over.
+ * nothing.  Otherwise it claims the key and judges the row a second time:
+ * what it sees under the claim stays so until the transaction ends, and only
+ * then it writes.
  *
  * A lease is live while it is not released and the clock is before
  * expires_at.  The clock is the server's, read at each judging.
@@ -65,11 +64,8 @@ end_of_life(const AlHolding *holding)
 	return add_duration(holding->acquired_at, AL_MS_TO_US(al_max_lifetime_ms));
 }
 
-/*
- * Give a holding to the owner of a request, as of result->at.  False where
- * its row has changed since it was read.
- */
-static bool
+/* Give a holding to the owner of a request, as of result->at */
+static void
 grant(Relation rel, const AlAcquire *request, AlResult *result)
 {
 	AlHolding  *holding = &result->holding;
@@ -89,42 +85,9 @@ grant(Relation rel, const AlAcquire *request, AlResult *result)
 	}
 	holding->released_at = 0;
 	holding->meta = request->meta;
-	if (!al_table_put(rel, holding))
-		return false;
+	al_table_put(rel, holding);
 	al_xact_granted();
 	result->outcome = AL_ACQUIRED;
-	return true;
-}
-
-/* Extend the holding that the owner of a request has, likewise */
-static bool
-regrant(Relation rel, const AlAcquire *request, AlResult *result)
-{
-	AlHolding  *holding = &result->holding;
-	TimestampTz wanted = add_duration(result->at, request->ttl);
-
-	holding->expires_at = Max(holding->expires_at, Min(wanted, end_of_life(holding)));
-	holding->ttl = request->ttl;
-	if (request->holder)
-		holding->holder = request->holder;
-	if (request->meta)
-		holding->meta = request->meta;
-	if (!al_table_put(rel, holding))
-		return false;
-	al_xact_granted();
-	result->outcome = AL_REACQUIRED;
-	return true;
-}
-
-/*
- * The second look, under the claim.  Of a row there is nothing more to see:
- * if it has changed since the first look, it cannot be written.
- */
-static void
-look_again(Relation rel, const AlKey *key, AlResult *result)
-{
-	if (!ItemPointerIsValid(&result->holding.tid))
-		al_table_find(rel, key, &result->holding);
 }
 
 /* What acquire would do, or why not, going by a row and the clock */
@@ -155,13 +118,16 @@ judge_acquire(const AlAcquire *request, AlResult *result)
 void
 al_lease_acquire(Relation rel, const AlAcquire *request, AlResult *result)
 {
+	AlHolding  *holding = &result->holding;
+	TimestampTz limit;
+	AlClaim		claim;
+
 	for (;;)
 	{
 		AlOutcome	expected;
-		AlClaim		claim;
 
 		CHECK_FOR_INTERRUPTS();
-		al_table_find(rel, &request->key, &result->holding);
+		al_table_find(rel, &request->key, holding);
 		expected = result->outcome = judge_acquire(request, result);
 		if (expected != AL_ACQUIRED && expected != AL_REACQUIRED)
 			return;
@@ -174,14 +140,31 @@ al_lease_acquire(Relation rel, const AlAcquire *request, AlResult *result)
 			return;
 		}
 
-		look_again(rel, &request->key, result);
-		if (judge_acquire(request, result) == expected &&
-			(expected == AL_ACQUIRED ? grant : regrant) (rel, request, result))
-			return;
+		al_table_find_again(rel, &request->key, holding);
+		result->outcome = judge_acquire(request, result);
+		if (result->outcome == expected)
+			break;
 
 		/* It changed under our eyes, and may need another claim now. */
 		al_claim_drop(&claim);
 	}
+
+	if (result->outcome == AL_ACQUIRED)
+	{
+		grant(rel, request, result);
+		return;
+	}
+
+	limit = end_of_life(holding);
+	holding->expires_at = Max(holding->expires_at,
+							  Min(add_duration(result->at, request->ttl), limit));
+	holding->ttl = request->ttl;
+	if (request->holder)
+		holding->holder = request->holder;
+	if (request->meta)
+		holding->meta = request->meta;
+	al_table_put(rel, holding);
+	al_xact_granted();
 }
 
 /* May this owner release or extend the holding?  AL_RELEASED: it may. */
@@ -202,30 +185,26 @@ judge_owner(const AlOwner *owner, AlResult *result)
 
 /*
  * Look at a key, and claim it if the owner may change its holding: true, and
- * the result is judged under the claim.  Waits for unfinished transactions.
+ * what is in the result stays so.  Waits for unfinished transactions.
  */
 static bool
 claim_own(Relation rel, const AlKey *key, const AlOwner *owner,
 		  AlClaimMode mode, AlClaim *claim, AlResult *result)
 {
-	CHECK_FOR_INTERRUPTS();
 	al_table_find(rel, key, &result->holding);
 	result->outcome = judge_owner(owner, result);
 	if (result->outcome != AL_RELEASED)
 		return false;
 
 	al_claim(claim, key, mode);
+	al_table_find_again(rel, key, &result->holding);
 	result->outcome = judge_owner(owner, result);
-	if (result->outcome == AL_RELEASED)
-		return true;
-
-	/* Perhaps not any more: whoever we waited for may have extended it. */
-	al_table_find(rel, key, &result->holding);
-	result->outcome = judge_owner(owner, result);
-	if (result->outcome == AL_RELEASED)
-		return true;
-	al_claim_drop(claim);
-	return false;
+	if (result->outcome != AL_RELEASED)
+	{
+		al_claim_drop(claim);
+		return false;
+	}
+	return true;
 }
 
 /*
@@ -239,18 +218,14 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner, AlResult 
 {
 	AlClaim		claim;
 
-	while (claim_own(rel, key, owner, AL_CLAIM_TAKE, &claim, result))
-	{
-		al_xact_before_release();
-		result->holding.released_at = result->at;
-		result->holding.meta = NULL;
-		if (al_table_put(rel, &result->holding))
-		{
-			al_xact_released();
-			return;
-		}
-		al_claim_drop(&claim);
-	}
+	if (!claim_own(rel, key, owner, AL_CLAIM_TAKE, &claim, result))
+		return;
+
+	al_xact_before_release();
+	result->holding.released_at = result->at;
+	result->holding.meta = NULL;
+	al_table_put(rel, &result->holding);
+	al_xact_released();
 }
 
 /*
@@ -265,47 +240,34 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 				int64 ttl, AlResult *result)
 {
 	AlHolding  *holding = &result->holding;
+	TimestampTz limit;
+	TimestampTz wanted;
 	AlClaim		claim;
 
-	while (claim_own(rel, key, owner, AL_CLAIM_EXTEND, &claim, result))
+	if (!claim_own(rel, key, owner, AL_CLAIM_EXTEND, &claim, result))
+		return;
+
+	limit = end_of_life(holding);
+	if (ttl > 0)
 	{
-		TimestampTz limit = end_of_life(holding);
-		TimestampTz wanted;
-
-		if (ttl > 0)
-		{
-			holding->ttl = ttl;
-			wanted = add_duration(result->at, ttl);
-		}
-		else
-			wanted = Max(holding->expires_at,
-						 add_duration(result->at, Min(holding->ttl,
-													  AL_MS_TO_US(al_max_ttl_ms))));
-
-		if (wanted > limit && limit <= holding->expires_at)
-		{
-			al_claim_drop(&claim);
-			result->outcome = AL_LIFETIME_EXCEEDED;
-			return;
-		}
-		holding->expires_at = Min(wanted, limit);
-		if (al_table_put(rel, holding))
-		{
-			al_xact_granted();
-			result->outcome = AL_EXTENDED;
-			return;
-		}
-		al_claim_drop(&claim);
+		holding->ttl = ttl;
+		wanted = add_duration(result->at, ttl);
 	}
-}
-
-static void
-raise_changed_by_hand(Relation rel)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-			 errmsg("table \"%s\" was changed by other means than its functions",
-					RelationGetRelationName(rel))));
+	else
+	{
+		ttl = Min(holding->ttl, AL_MS_TO_US(al_max_ttl_ms));
+		wanted = Max(add_duration(result->at, ttl), holding->expires_at);
+	}
+	if (wanted > limit && limit <= holding->expires_at)
+	{
+		al_claim_drop(&claim);
+		result->outcome = AL_LIFETIME_EXCEEDED;
+		return;
+	}
+	holding->expires_at = Min(wanted, limit);
+	al_table_put(rel, holding);
+	al_xact_granted();
+	result->outcome = AL_EXTENDED;
 }
 
 /*
@@ -332,8 +294,7 @@ al_lease_end(Relation rel, const AlKey *key, AlHolding *ended)
 	holding.released_at = now;
 	holding.owner = NULL;
 	holding.meta = NULL;
-	if (!al_table_put(rel, &holding))
-		raise_changed_by_hand(rel);
+	al_table_put(rel, &holding);
 	return true;
 }
 
@@ -352,8 +313,7 @@ al_lease_steal(Relation rel, const AlAcquire *request, AlHolding *ended, AlResul
 	*ended = result->holding;
 	if (!al_is_live(ended, result->at))
 		ItemPointerSetInvalid(&ended->tid);
-	if (!grant(rel, request, result))
-		raise_changed_by_hand(rel);
+	grant(rel, request, result);
 }
 
 /* Is there nothing left that a row is needed for? */

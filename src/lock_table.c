@@ -21,10 +21,8 @@
  *
  * Locking rules: app_lock is open with AccessShareLock for reads and
  * RowExclusiveLock for writes, kept until commit once something is written.
- * Whoever writes a row has claimed its key (lock_claim.c).  Between looking
- * and claiming, others may have written it: an update tells, since it is of
- * the version that was looked at, which cannot be vacuumed away under the
- * caller's snapshot.  The primary key is the last line of defence.  After each write the command counter is
+ * Whoever writes a row has claimed its key (lock_claim.c); the primary key is
+ * the last line of defence.  After each write the command counter is
  * advanced, so that the same statement may come back to the row.
  *
  * IDENTIFICATION
@@ -44,6 +42,7 @@
 #include "compat.h"
 #include "lock_table.h"
 #include "nodes/execnodes.h"
+#include "storage/bufmgr.h"
 #include "executor/tuptable.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -195,6 +194,30 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 	return ItemPointerIsValid(&holding->tid);
 }
 
+/*
+ * Look again at what al_table_find() has found, under a claim, which keeps it
+ * so.  A row version that is still there, made by the same transaction and not
+ * outdated, is the last one; that costs much less than finding it anew.
+ */
+void
+al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	bool		same = false;
+
+	tuple.t_self = holding->tid;
+	if (ItemPointerIsValid(&tuple.t_self) &&
+		heap_fetch(rel, SnapshotSelf, &tuple, &buffer, false))
+	{
+		same = HeapTupleHeaderGetRawXmin(tuple.t_data) ==
+			HeapTupleHeaderGetRawXmin(holding->tuple->t_data);
+		ReleaseBuffer(buffer);
+	}
+	if (!same)
+		al_table_find(rel, key, holding);
+}
+
 /* Just what says whether a row is over; much cheaper than al_table_read() */
 void
 al_table_peek(Relation rel, HeapTuple tuple, TimestampTz *expires_at, TimestampTz *released_at)
@@ -294,18 +317,16 @@ insert_index_entries(Relation rel, HeapTuple tuple, bool is_update, bool same_ow
 }
 
 /*
- * Write a holding: over the row version that it was read from, or as a new
- * row.  The caller has claimed the key.
- *
- * Returns false, having written nothing, where that version is no longer the
- * last one.  Raises 23505 where there is a row by now.
+ * Write a holding: over its row, or as a new one.  The caller has claimed the
+ * key for it.  Raises 23505 where somebody has written to the table by hand.
  */
-bool
+void
 al_table_put(Relation rel, AlHolding *holding)
 {
 	Datum		values[Natts_app_lock];
 	bool		nulls[Natts_app_lock] = {0};
 	HeapTuple	tuple;
+	bool		is_update = ItemPointerIsValid(&holding->tid);
 
 	VALUE(fencing_token) = Int64GetDatum(holding->fencing_token);
 	VALUE(acquired_at) = TimestampTzGetDatum(holding->acquired_at);
@@ -325,31 +346,23 @@ al_table_put(Relation rel, AlHolding *holding)
 	IS_NULL(meta) = holding->meta == NULL;
 
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
-	if (ItemPointerIsValid(&holding->tid))
-	{
-		bool		needs_index;
-
-		if (al_heap_update(rel, &holding->tid, tuple, &needs_index) != TM_Ok)
-			return false;
-		if (needs_index)
-		{
-			bool		was_null;
-			Datum		old_hash = heap_getattr(holding->tuple, Anum_app_lock_owner_hash,
-												RelationGetDescr(rel), &was_null);
-			bool		same_hash = was_null ? !holding->has_owner_hash :
-				holding->has_owner_hash && DatumGetInt32(old_hash) == holding->owner_hash;
-
-			insert_index_entries(rel, tuple, true, same_hash);
-		}
-	}
-	else
+	if (!is_update)
 	{
 		simple_heap_insert(rel, tuple);
 		insert_index_entries(rel, tuple, false, false);
 	}
+	else if (al_heap_update(rel, &holding->tid, tuple))
+	{
+		bool		was_null;
+		Datum		old_hash = heap_getattr(holding->tuple, Anum_app_lock_owner_hash,
+											RelationGetDescr(rel), &was_null);
+		bool		same_hash = was_null ? !holding->has_owner_hash :
+			holding->has_owner_hash && DatumGetInt32(old_hash) == holding->owner_hash;
+
+		insert_index_entries(rel, tuple, true, same_hash);
+	}
 	holding->tid = tuple->t_self;
 	CommandCounterIncrement();
-	return true;
 }
 
 /* Remove the row of a holding, whose key the caller has claimed */

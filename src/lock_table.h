@@ -82,12 +82,13 @@ extern HeapTuple al_scan_next(AlScan *scan);
 extern void al_scan_end(AlScan *scan);
 
 extern bool al_table_find(Relation rel, const AlKey *key, AlHolding *holding);
+extern void al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding);
 extern List *al_table_find_by_owner(Relation rel, const AlOwner *owner);
 extern void al_table_peek(Relation rel, HeapTuple tuple,
 						  TimestampTz *expires_at, TimestampTz *released_at);
 extern AlKey *al_table_key(Relation rel, HeapTuple tuple);
 extern void al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding);
-extern bool al_table_put(Relation rel, AlHolding *holding);
+extern void al_table_put(Relation rel, AlHolding *holding);
 extern void al_table_delete(Relation rel, AlHolding *holding);
 
 #endif							/* ATOMIC_LOCK_TABLE_H */
