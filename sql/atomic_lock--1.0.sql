@@ -29,7 +29,10 @@ CREATE TABLE app_lock (
 	fillfactor = 90,
 	autovacuum_vacuum_scale_factor = 0.02,
 	autovacuum_vacuum_threshold = 500,
-	autovacuum_vacuum_cost_delay = 0
+	autovacuum_vacuum_cost_delay = 0,
+	-- truncation would take a lock that acquires wait for
+	vacuum_truncate = false,
+	toast.vacuum_truncate = false
 );
 
 -- Finds the leases of an owner that the application named.  Generated owners

@@ -27,6 +27,10 @@
 #include "utils/guc.h"
 #include "utils/relcache.h"
 
+/* Marks our messages; see lock_report.c */
+#undef TEXTDOMAIN
+#define TEXTDOMAIN "atomic_lock"
+
 #define AL_MAX_KEY_BYTES	1024
 #define AL_MAX_OWNER_BYTES	255
 #define AL_MAX_HOLDER_BYTES 255

@@ -43,6 +43,15 @@ owner_digest(text *owner)
 							   CStringGetTextDatum("hex"));
 }
 
+/* Name of a role, or its number where it has been dropped meanwhile */
+static const char *
+role_name(Oid role)
+{
+	const char *name = GetUserNameFromId(role, true);
+
+	return name ? name : psprintf("%u", role);
+}
+
 static Datum
 role_datum(const char *name)
 {
@@ -61,8 +70,8 @@ audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason
 {
 	Relation	rel = al_open_audit(RowExclusiveLock);
 	bool		was_held = ItemPointerIsValid(&ended->tid);
-	const char *session_role = GetUserNameFromId(GetSessionUserId(), false);
-	const char *acting_role = GetUserNameFromId(GetUserId(), false);
+	const char *session_role = role_name(GetSessionUserId());
+	const char *acting_role = role_name(GetUserId());
 	Datum		values[Natts_lock_audit] = {0};
 	bool		nulls[Natts_lock_audit] = {0};
 
@@ -95,7 +104,6 @@ audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason
 	CommandCounterIncrement();
 	table_close(rel, NoLock);
 
-	/* The statement may have owners in it. */
 	ereport(LOG,
 			(errmsg("%s of lock \"%s\" by role \"%s\": %s", action, al_display(key->name),
 					display_role(acting_role), al_display(al_string(reason))),
@@ -104,8 +112,7 @@ audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason
 					   was_held ? (long long) ended->fencing_token : 0LL,
 					   display_role(session_role),
 					   client_addr->isnull ? "a local socket" :
-					   DatumGetCString(DirectFunctionCall1(inet_out, VALUE(client_addr)))),
-			 errhidestmt(true), errhidecontext(true)));
+					   DatumGetCString(DirectFunctionCall1(inet_out, VALUE(client_addr))))));
 }
 
 /* force_release(key, reason), also lock_force_release: true, or LK002 */
@@ -165,7 +172,7 @@ atomic_lock_sweep(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_rows must be at least 1")));
 
-	removed = al_lease_sweep(rel, Min(max_rows, al_xact_claims_left()), GetCurrentTimestamp());
+	removed = al_lease_sweep(rel, max_rows, GetCurrentTimestamp());
 	table_close(rel, removed > 0 ? NoLock : RowExclusiveLock);
 	PG_RETURN_INT64(removed);
 }

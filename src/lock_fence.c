@@ -84,7 +84,7 @@ identity(void)
 		uint32		database;
 	}			parts = {GetSystemIdentifier(), PgStartTime, GetWALInsertionTimeLine(), MyDatabaseId};
 
-	/* 31 bits, as log_cnt is signed */
+	/* fits the signed log_cnt, and is not what setval() leaves there */
 	return (hash_bytes((const unsigned char *) &parts, sizeof(parts)) >> 1) | 1;
 }
 
@@ -99,7 +99,7 @@ sequence_data(Page page)
 
 /* Log and flush the page as it will be when what is covered is used up */
 static void
-log_ahead(Relation rel, Buffer buffer, int64 token)
+log_ahead(Relation rel, Buffer buffer, int64 token, uint32 copy)
 {
 	GenericXLogState *state = GenericXLogStart(rel);
 	Form_pg_sequence_data logged;
@@ -109,7 +109,7 @@ log_ahead(Relation rel, Buffer buffer, int64 token)
 													 GENERIC_XLOG_FULL_IMAGE));
 	logged->last_value = token + DRAW_AHEAD;
 	logged->is_called = true;
-	logged->log_cnt = LOG_CNT(identity(), 0);
+	logged->log_cnt = LOG_CNT(copy, 0);
 	lsn = GenericXLogFinish(state);
 	if (RelationNeedsWAL(rel))
 		XLogFlush(lsn);
@@ -126,6 +126,7 @@ al_fence_next(void)
 	Buffer		buffer = ReadBuffer(rel, 0);
 	Form_pg_sequence_data data;
 	int64		token;
+	uint32		copy = identity();
 	uint32		covered;
 
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
@@ -150,7 +151,7 @@ al_fence_next(void)
 	 * this draw.
 	 */
 	MarkBufferDirty(buffer);
-	if (LOG_CNT_IDENTITY(data->log_cnt) != identity())
+	if (LOG_CNT_IDENTITY(data->log_cnt) != copy)
 	{
 		TimestampTz clock = GetCurrentTimestamp();
 
@@ -159,7 +160,7 @@ al_fence_next(void)
 	}
 	if (covered < 1 || PageGetLSN(BufferGetPage(buffer)) <= GetRedoRecPtr())
 	{
-		log_ahead(rel, buffer, token);
+		log_ahead(rel, buffer, token, copy);
 		covered = DRAW_AHEAD;
 	}
 	else
@@ -168,7 +169,7 @@ al_fence_next(void)
 	/* wal_level = minimal in the transaction that made it: nothing is covered */
 	if (!RelationNeedsWAL(rel))
 		covered = 0;
-	data->log_cnt = LOG_CNT(identity(), covered);
+	data->log_cnt = LOG_CNT(copy, covered);
 	data->last_value = token;
 	data->is_called = true;
 

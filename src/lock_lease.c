@@ -326,41 +326,37 @@ is_over(TimestampTz expires_at, TimestampTz released_at, TimestampTz now)
 }
 
 /*
- * Remove up to max_rows rows that are over, and return how many.  Rows that
- * an unfinished transaction has claimed are skipped.
+ * Remove rows that are over, up to max_rows and to what the transaction may
+ * still claim, and return how many.  Rows that an unfinished transaction has
+ * claimed are skipped.
  */
 int64
 al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now)
 {
 	AlScan		scan;
 	HeapTuple	tuple;
-	List	   *candidates = NIL;
-	ListCell   *cell;
 	int64		removed = 0;
 
 	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
-	while (list_length(candidates) < max_rows &&
+	while (removed < max_rows && al_xact_claims_left() > 0 &&
 		   HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
 		TimestampTz expires_at;
 		TimestampTz released_at;
-
-		al_table_peek(rel, tuple, &expires_at, &released_at);
-		if (is_over(expires_at, released_at, now))
-			candidates = lappend(candidates, al_table_key(rel, tuple));
-	}
-	al_scan_end(&scan);
-
-	foreach(cell, candidates)
-	{
-		AlKey	   *key = lfirst(cell);
 		AlHolding	holding;
+		AlKey		key;
 		AlClaim		claim;
 
-		CHECK_FOR_INTERRUPTS();
-		if (!al_claim_try(&claim, key, AL_CLAIM_TAKE))
+		al_table_peek(rel, tuple, &expires_at, &released_at);
+		if (!is_over(expires_at, released_at, now))
 			continue;
-		if (al_table_find(rel, key, &holding) &&
+
+		al_table_read(rel, tuple, &holding);
+		al_key_init(&key, holding.key);
+		if (!al_claim_try(&claim, &key, AL_CLAIM_TAKE))
+			continue;
+		al_table_find_again(rel, &key, &holding);
+		if (ItemPointerIsValid(&holding.tid) &&
 			is_over(holding.expires_at, holding.released_at, now))
 		{
 			al_table_delete(rel, &holding);
@@ -369,5 +365,6 @@ al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now)
 		else
 			al_claim_drop(&claim);
 	}
+	al_scan_end(&scan);
 	return removed;
 }

@@ -6,7 +6,7 @@
  * Model: one place turns what the verbs answer into errors, so that every
  * function says the same thing in the same words.  A message names the key
  * and the holder's label, both with control characters escaped, and never an
- * owner.
+ * owner; nor does the statement that the server would log with it.
  *
  * A refusal is an answer, not a fault, and is asked for as often as a busy key
  * is tried.  So refusals that a client gets stay out of the server log unless
@@ -28,14 +28,24 @@
 
 static emit_log_hook_type previous_emit_log_hook = NULL;
 
-/* Keep what al_raise() raised out of the server log */
+/*
+ * What goes to the server log of our own messages: no statement and no
+ * context, which may have owners in them, and no refusals at all.
+ */
 static void
-hide_refusal(ErrorData *edata)
+hide_owners_and_refusals(ErrorData *edata)
 {
-	if (edata->elevel == ERROR && edata->sqlerrcode != ERRCODE_INTERNAL_ERROR &&
-		edata->output_to_client && log_min_messages >= WARNING &&
-		edata->funcname && strcmp(edata->funcname, "al_raise") == 0)
-		edata->output_to_server = false;
+	if (edata->domain && strcmp(edata->domain, TEXTDOMAIN) == 0)
+	{
+		bool		refusal = edata->elevel == ERROR &&
+			(edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+			 ERRCODE_IS_LOCK_CLASS(edata->sqlerrcode));
+
+		edata->hide_stmt = true;
+		edata->hide_ctx = true;
+		if (refusal && edata->output_to_client && log_min_messages >= WARNING)
+			edata->output_to_server = false;
+	}
 	if (previous_emit_log_hook)
 		previous_emit_log_hook(edata);
 }
@@ -44,7 +54,7 @@ void
 al_report_init(void)
 {
 	previous_emit_log_hook = emit_log_hook;
-	emit_log_hook = hide_refusal;
+	emit_log_hook = hide_owners_and_refusals;
 }
 
 static char *

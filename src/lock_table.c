@@ -44,6 +44,8 @@
 #include "nodes/execnodes.h"
 #include "storage/bufmgr.h"
 #include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
@@ -55,6 +57,9 @@
 void
 al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys)
 {
+	/* The latest snapshot cannot be had there. */
+	PreventCommandIfParallelMode("functions of atomic_lock");
+
 	scan->rel = rel;
 	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
 	scan->recheck = IsolationIsSerializable();

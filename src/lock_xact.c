@@ -17,7 +17,8 @@
  * The number of claims is kept here too, since rolling back to a savepoint
  * gives back those taken after it.
  *
- * Locking: none.  Nothing here raises after pre-commit.
+ * Locking: none of its own.  Nothing here raises after pre-commit; what comes
+ * after it may flush WAL and wait for a standby, as a commit does.
  *
  * IDENTIFICATION
  *		src/lock_xact.c
@@ -154,14 +155,14 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		return;
 
 	if (event == SUBXACT_EVENT_ABORT_SUB)
-	{
 		xact.claims = sub->claims_before;
-		xact.sub_claims = sub->parent;
-	}
 	else if (level > 2 && (sub->parent == NULL || sub->parent->level < level - 1))
+	{
 		sub->level = level - 1;
-	else
-		xact.sub_claims = sub->parent;
+		return;
+	}
+	xact.sub_claims = sub->parent;
+	pfree(sub);
 }
 
 void

@@ -257,6 +257,10 @@ run($owner, q{SELECT lock_release_all(), lock_extend_all()});
 run($owner, q{SELECT (lock_acquire('mine')).status});
 run($stranger, qq{SET atomic_lock.owner = '$secret-} . 'x' x 250 . q{'}, '22023');
 run($stranger, qq{SELECT lock_acquire('z', owner => '$secret-} . 'x' x 250 . q{')}, '22023');
+# what we refuse is logged without the statement, which has an owner here
+run($stranger, qq{SELECT lock_extend('z', '$secret-lit', '-1 s')}, '22023');
+run($stranger, qq{DO \$\$ BEGIN PERFORM lock_extend('z', '$secret-lit', '-1 s'); END \$\$}, '22023');
+run($stranger, qq{SELECT lock_release('z', '$secret-lit')}, 'LK002');
 $seen .= ask($stranger, q{SELECT * FROM lock_audit});
 $seen .= ask($stranger, q{SELECT a.query, a.application_name, l.* FROM pg_stat_activity a JOIN pg_locks l USING (pid) WHERE a.pid <> pg_backend_pid()});
 ask($stranger, 'RESET atomic_lock.owner; SET ROLE regress_watcher');
@@ -269,7 +273,7 @@ like($seen, qr/\Q@{[ ask($stranger, qq{SELECT encode(sha256('$secret-a'), 'hex')
 # Statements are the clients' own text.
 my $log = substr(slurp_file($node->logfile), $offset);
 my $log_text = join "\n", grep { !/STATEMENT:/ } split /\n/, $log;
-my $seen_text = join "\n", grep { !/^LINE \d|^STATEMENT/ } split /\n/, $seen;
+my $seen_text = join "\n", grep { !/^LINE \d|^STATEMENT|^CONTEXT/ } split /\n/, $seen;
 unlike($seen_text, qr/$secret/, 'no owner in what clients were told');
 unlike($log_text, qr/$secret/, 'no owner in the log');
 unlike($log, qr/$secret(?!-x)/, '... nor in the statements it quotes');
