@@ -103,6 +103,7 @@ extern void al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key);
 extern void al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
 extern void al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno,
 								AlOwner *owner);
+extern void al_owner_generate(AlOwner *owner);
 extern bool al_owner_looks_generated(AlString owner);
 extern bool al_owner_is_setting(AlString owner);
 extern int64 al_ttl_arg(FunctionCallInfo fcinfo, int argno);

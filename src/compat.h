@@ -17,6 +17,7 @@
 #error "atomic_lock needs PostgreSQL 15 or later"
 #endif
 
+#include "access/genam.h"
 #include "access/heapam.h"
 #include "miscadmin.h"
 #include "replication/syncrep.h"
@@ -62,6 +63,16 @@ al_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 #else
 	simple_heap_update(rel, tid, tuple);
 	return !HeapTupleIsHeapOnly(tuple);
+#endif
+}
+
+static inline IndexScanDesc
+al_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
+{
+#if PG_VERSION_NUM >= 180000
+	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0);
+#else
+	return index_beginscan(rel, index, snapshot, nkeys, 0);
 #endif
 }
 

@@ -59,7 +59,7 @@
 #include "storage/bufmgr.h"
 #include "utils/timestamp.h"
 
-#define DRAW_AHEAD	1024
+#define DRAW_AHEAD	(16 * 1024)
 #define EPOCH_GAP	(1024 * 1024)
 #define CLOCK_LEAD	(16 * 1024)
 

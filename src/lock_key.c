@@ -142,27 +142,36 @@ uuid_checksum(const unsigned char *uuid)
 	return (uint16) DatumGetUInt32(hash_any(uuid, UUID_BYTES - 2));
 }
 
-static AlString
-generate_owner(void)
+/* Make the owner that al_owner_arg_or_new() left open */
+void
+al_owner_generate(AlOwner *owner)
 {
 	static const char hex[] = "0123456789abcdef";
+	static unsigned char pool[32 * UUID_BYTES]; /* a call costs more than bytes */
+	static int	left = 0;
 	unsigned char uuid[UUID_BYTES];
-	AlString	owner;
 	char	   *out = palloc(UUID_CHARS);
 	uint16		checksum;
 
-	if (!pg_strong_random(uuid, sizeof(uuid)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values")));
+	if (left == 0)
+	{
+		if (!pg_strong_random(pool, sizeof(pool)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random values")));
+		left = sizeof(pool);
+	}
+	left -= UUID_BYTES;
+	memcpy(uuid, pool + left, UUID_BYTES);
+	explicit_bzero(pool + left, UUID_BYTES);
 	uuid[6] = (uuid[6] & 0x0f) | 0x40;	/* version 4 */
 	uuid[8] = (uuid[8] & 0x3f) | 0x80;	/* variant of RFC 9562 */
 	checksum = uuid_checksum(uuid);
 	uuid[14] = checksum >> 8;
 	uuid[15] = checksum & 0xff;
 
-	owner.data = out;
-	owner.len = UUID_CHARS;
+	owner->name.data = out;
+	owner->name.len = UUID_CHARS;
 	for (int i = 0; i < UUID_BYTES; i++)
 	{
 		if (i == 4 || i == 6 || i == 8 || i == 10)
@@ -170,11 +179,10 @@ generate_owner(void)
 		*out++ = hex[uuid[i] >> 4];
 		*out++ = hex[uuid[i] & 0x0f];
 	}
-	return owner;
 }
 
 /*
- * Could generate_owner() have made this?  Never wrong about one that it made;
+ * Could al_owner_generate() have made this?  Never wrong about one that it made;
  * of other UUIDs one in 65536 passes too.
  */
 bool
@@ -241,15 +249,17 @@ al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 				 errhint("Pass the owner that lock_acquire answered, or set atomic_lock.owner.")));
 }
 
-/* The owner argument, or atomic_lock.owner, or a new one */
+/*
+ * The owner argument, or atomic_lock.owner, or one that is to be generated
+ * when the lock is granted: random bytes are dear, and a refusal needs none.
+ */
 void
 al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
 	if (named_owner(fcinfo, argno, owner))
 		return;
-	owner->name = generate_owner();
+	memset(owner, 0, sizeof(AlOwner));
 	owner->generated = true;
-	owner->hash = 0;
 }
 
 /*

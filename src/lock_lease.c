@@ -51,7 +51,7 @@ al_is_live(const AlHolding *holding, TimestampTz now)
 static bool
 is_owned_by(const AlHolding *holding, const AlOwner *owner)
 {
-	return ItemPointerIsValid(&holding->tid) && holding->owner &&
+	return ItemPointerIsValid(&holding->tid) && holding->owner && !owner->generated &&
 		al_string_equal(al_string(holding->owner), owner->name);
 }
 
@@ -66,10 +66,12 @@ end_of_life(const AlHolding *holding)
 
 /* Give a holding to the owner of a request, as of result->at */
 static void
-grant(Relation rel, const AlAcquire *request, AlResult *result)
+grant(Relation rel, AlAcquire *request, AlResult *result)
 {
 	AlHolding  *holding = &result->holding;
 
+	if (request->owner.generated)
+		al_owner_generate(&request->owner);
 	holding->fencing_token = al_fence_next();
 	holding->acquired_at = result->at;
 	holding->expires_at = add_duration(result->at, request->ttl);
@@ -116,7 +118,7 @@ judge_acquire(const AlAcquire *request, AlResult *result)
  * AL_CLOSED.  Never waits for another transaction.
  */
 void
-al_lease_acquire(Relation rel, const AlAcquire *request, AlResult *result)
+al_lease_acquire(Relation rel, AlAcquire *request, AlResult *result)
 {
 	AlHolding  *holding = &result->holding;
 	TimestampTz limit;
@@ -303,7 +305,7 @@ al_lease_end(Relation rel, const AlKey *key, AlHolding *ended)
  * is the holding that it ended; without a valid tid where there was none.
  */
 void
-al_lease_steal(Relation rel, const AlAcquire *request, AlHolding *ended, AlResult *result)
+al_lease_steal(Relation rel, AlAcquire *request, AlHolding *ended, AlResult *result)
 {
 	AlClaim		claim;
 

@@ -55,13 +55,13 @@ typedef struct AlAcquire
 
 /* lock_lease.c */
 extern bool al_is_live(const AlHolding *holding, TimestampTz now);
-extern void al_lease_acquire(Relation rel, const AlAcquire *request, AlResult *result);
+extern void al_lease_acquire(Relation rel, AlAcquire *request, AlResult *result);
 extern void al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 							 AlResult *result);
 extern void al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 							int64 ttl, AlResult *result);
 extern bool al_lease_end(Relation rel, const AlKey *key, AlHolding *ended);
-extern void al_lease_steal(Relation rel, const AlAcquire *request,
+extern void al_lease_steal(Relation rel, AlAcquire *request,
 						   AlHolding *ended, AlResult *result);
 extern int64 al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now);
 

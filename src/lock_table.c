@@ -41,10 +41,10 @@
 #include "catalog/index.h"
 #include "compat.h"
 #include "lock_table.h"
-#include "nodes/execnodes.h"
-#include "storage/bufmgr.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "nodes/execnodes.h"
+#include "storage/bufmgr.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -172,31 +172,89 @@ al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 }
 
 /*
+ * Find the row of a key as al_scan does it, which costs more but takes no
+ * predicate locks.
+ */
+static bool
+find_serializable(Relation rel, ScanKey scan_key, AlHolding *holding)
+{
+	AlScan		scan;
+	HeapTuple	tuple;
+
+	al_scan_begin(&scan, rel, key_index(rel), 1, scan_key);
+	tuple = al_scan_next(&scan);
+	if (HeapTupleIsValid(tuple))
+		al_table_read(rel, tuple, holding);
+	al_scan_end(&scan);
+	return HeapTupleIsValid(tuple);
+}
+
+/*
+ * Find the row of a key.  An ordinary index fetch would prune the page at
+ * each look, since pages of app_lock are always nearly full; here it is pruned
+ * when the next updates would no longer find room on it.
+ */
+static bool
+find_directly(Relation rel, ScanKey scan_key, AlHolding *holding)
+{
+	Relation	index = index_open(key_index(rel), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 1);
+	ItemPointer tid;
+	bool		found = false;
+
+	scan_key->sk_attno = 1;		/* of the index */
+	index_rescan(scan, scan_key, 1, NULL, 0);
+	while (!found && (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	{
+		ItemPointerData member = *tid;
+		Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
+		HeapTupleData tuple;
+		bool		all_dead = false;
+		Size		room;
+
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		found = heap_hot_search_buffer(&member, rel, buffer, snapshot, &tuple,
+									   &all_dead, true);
+		room = PageGetHeapFreeSpace(BufferGetPage(buffer));
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+
+		if (found)
+			al_table_read(rel, &tuple, holding);
+		else if (!scan->xactStartedInRecovery)
+			scan->kill_prior_tuple = all_dead;
+		if (!found || room < MAXALIGN(tuple.t_len) * 3 / 2)
+			heap_page_prune_opt(rel, buffer);
+		ReleaseBuffer(buffer);
+		CHECK_FOR_INTERRUPTS();
+	}
+	index_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	return found;
+}
+
+/*
  * Find the row of a key.  Returns false, with an empty holding of that key,
  * where there is none.
  */
 bool
 al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 {
-	AlScan		scan;
 	ScanKeyData scan_key;
-	HeapTuple	tuple;
 
+	PreventCommandIfParallelMode("functions of atomic_lock");
 	ScanKeyInit(&scan_key, Anum_app_lock_key, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(al_string_text(key->name)));
-	al_scan_begin(&scan, rel, key_index(rel), 1, &scan_key);
-	tuple = al_scan_next(&scan);
-	if (HeapTupleIsValid(tuple))
-		al_table_read(rel, tuple, holding);
-	else
-	{
-		memset(holding, 0, sizeof(AlHolding));
-		ItemPointerSetInvalid(&holding->tid);
-		holding->slot = AL_SLOT_EXCLUSIVE;
-		holding->key = key->name;
-	}
-	al_scan_end(&scan);
-	return ItemPointerIsValid(&holding->tid);
+	if (IsolationIsSerializable() ? find_serializable(rel, &scan_key, holding) :
+		find_directly(rel, &scan_key, holding))
+		return true;
+
+	memset(holding, 0, sizeof(AlHolding));
+	ItemPointerSetInvalid(&holding->tid);
+	holding->slot = AL_SLOT_EXCLUSIVE;
+	holding->key = key->name;
+	return false;
 }
 
 /*
@@ -288,10 +346,12 @@ al_table_find_by_owner(Relation rel, const AlOwner *owner)
 /*
  * Make index entries for a row version that is not heap-only.  lock_catalog.c
  * has seen to it that the indexes need no executor, and that the only
- * predicate is that of app_lock_owner_idx.
+ * condition is that of app_lock_owner_idx.  Of an update the indexes are told
+ * that it left their columns alone, even where owner_hash has changed: it
+ * makes them remove entries of dead versions before they grow.
  */
 static void
-insert_index_entries(Relation rel, HeapTuple tuple, bool is_update, bool same_owner_hash)
+insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
 {
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
 	List	   *indexes = RelationGetIndexList(rel);
@@ -312,7 +372,7 @@ insert_index_entries(Relation rel, HeapTuple tuple, bool is_update, bool same_ow
 				index_insert(index, values, nulls, &tuple->t_self, rel,
 							 index->rd_index->indisunique ?
 							 UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
-							 is_update && (info->ii_Predicate == NIL || same_owner_hash),
+							 is_update,
 							 info);
 		}
 		index_close(index, RowExclusiveLock);
@@ -354,18 +414,10 @@ al_table_put(Relation rel, AlHolding *holding)
 	if (!is_update)
 	{
 		simple_heap_insert(rel, tuple);
-		insert_index_entries(rel, tuple, false, false);
+		insert_index_entries(rel, tuple, false);
 	}
 	else if (al_heap_update(rel, &holding->tid, tuple))
-	{
-		bool		was_null;
-		Datum		old_hash = heap_getattr(holding->tuple, Anum_app_lock_owner_hash,
-											RelationGetDescr(rel), &was_null);
-		bool		same_hash = was_null ? !holding->has_owner_hash :
-			holding->has_owner_hash && DatumGetInt32(old_hash) == holding->owner_hash;
-
-		insert_index_entries(rel, tuple, true, same_hash);
-	}
+		insert_index_entries(rel, tuple, true);
 	holding->tid = tuple->t_self;
 	CommandCounterIncrement();
 }

@@ -299,7 +299,7 @@ is( $lived->safe_psql('postgres', "SELECT $highest = last_value FROM app_lock_fe
 
 # The end of the sequence
 $lived->safe_psql('postgres', q{SELECT lock_acquire('old', '1 hour', 'me')});
-$lived->safe_psql('postgres', q{SELECT setval('app_lock_fence', 9223372036854775807 - 1024 * 1024 - 1024 - 1)});
+$lived->safe_psql('postgres', q{SELECT setval('app_lock_fence', 9223372036854775807 - 1024 * 1024 - 16 * 1024 - 1)});
 grants_on($lived, 1);
 is(sqlstate($lived, q{SELECT lock_acquire('end', '1 hour', 'me')}), '2200H', 'no number left: an error');
 is(sqlstate($lived, q{SELECT lock_try_acquire('end', '1 hour', 'me')}), '2200H', '... in both functions');
