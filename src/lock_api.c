@@ -23,12 +23,11 @@
 #include "access/table.h"
 #include "compat.h"
 #include "funcapi.h"
+#include "lib/stringinfo.h"
 #include "lock_lease.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
-#include "lib/stringinfo.h"
-#include "catalog/pg_type_d.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_acquire);
 PG_FUNCTION_INFO_V1(atomic_lock_try_acquire);
