@@ -31,6 +31,12 @@
 #undef TEXTDOMAIN
 #define TEXTDOMAIN "atomic_lock"
 
+/*
+ * Part of each of our ereports: the statement and the context, which the
+ * server would log with it, may have owners in them.
+ */
+#define al_hide_owners() (errhidestmt(true), errhidecontext(true))
+
 #define AL_MAX_KEY_BYTES	1024
 #define AL_MAX_OWNER_BYTES	255
 #define AL_MAX_HOLDER_BYTES 255

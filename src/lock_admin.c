@@ -105,7 +105,8 @@ audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason
 	table_close(rel, NoLock);
 
 	ereport(LOG,
-			(errmsg("%s of lock \"%s\" by role \"%s\": %s", action, al_display(key->name),
+			(al_hide_owners(),
+			 errmsg("%s of lock \"%s\" by role \"%s\": %s", action, al_display(key->name),
 					display_role(acting_role), al_display(al_string(reason))),
 			 errdetail("Held by %s, fencing token %lld; session of role \"%s\" from %s.",
 					   was_held ? al_display(al_string(ended->holder)) : "nobody",
@@ -169,7 +170,7 @@ atomic_lock_sweep(PG_FUNCTION_ARGS)
 		max_rows = PG_GETARG_INT64(0);
 	if (max_rows < 1)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
 				 errmsg("max_rows must be at least 1")));
 
 	removed = al_lease_sweep(rel, max_rows, GetCurrentTimestamp());

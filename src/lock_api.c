@@ -53,13 +53,13 @@ al_new_ttl_arg(FunctionCallInfo fcinfo, int argno)
 		ttl = AL_MS_TO_US(al_default_ttl_ms);
 		if (ttl > AL_MS_TO_US(al_max_ttl_ms))
 			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
 					 errmsg("atomic_lock.default_ttl must not be longer than atomic_lock.max_ttl"),
 					 errhint("Pass a ttl, or change one of the settings.")));
 	}
 	if (al_max_lifetime_ms > 0 && ttl > AL_MS_TO_US(al_max_lifetime_ms))
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
 				 errmsg("ttl must not be longer than atomic_lock.max_lifetime (%s)",
 						GetConfigOptionByName("atomic_lock.max_lifetime", NULL, false))));
 	return ttl;
@@ -149,7 +149,7 @@ acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 	request.mode = al_mode_arg(fcinfo, 3);
 	if (al_wait_arg(fcinfo, 4) > 0)
 		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), al_hide_owners(),
 				 errmsg("waiting for a lock is not supported by this version of atomic_lock"),
 				 errhint("Leave out \"wait\", and retry when the lock is held.")));
 	request.holder = al_holder_arg(fcinfo, 5);
@@ -350,12 +350,12 @@ atomic_lock_key(PG_FUNCTION_ARGS)
 
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
 				 errmsg("parts of a lock key must not be null")));
 	parts = PG_GETARG_ARRAYTYPE_P(0);
 	if (ARR_NDIM(parts) != 1)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
 				 errmsg("a lock key needs a one-dimensional array of at least one part")));
 
 	initStringInfo(&key);
@@ -366,7 +366,7 @@ atomic_lock_key(PG_FUNCTION_ARGS)
 
 		if (is_null)
 			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
 					 errmsg("parts of a lock key must not be null")));
 		if (!first)
 			appendStringInfoChar(&key, ':');

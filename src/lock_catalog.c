@@ -159,7 +159,7 @@ extension_schema(void)
 	{
 		oids_valid = false;
 		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
 				 errmsg("extension \"atomic_lock\" is not installed in this database"),
 				 errhint("Use CREATE EXTENSION atomic_lock.")));
 	}
@@ -193,7 +193,7 @@ static void
 raise_missing(const char *name)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
 			 errmsg("relation \"%s\" of extension \"atomic_lock\" is missing", name),
 			 errhint("Drop the extension and create it again.")));
 }
@@ -222,7 +222,7 @@ check_definition(Relation rel, const CachedRelation *cached)
 	}
 	if (!ok)
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
 				 errmsg("relation \"%s\" is not what this version of atomic_lock expects",
 						RelationGetRelationName(rel)),
 				 errhint("Use ALTER EXTENSION atomic_lock UPDATE, and do not alter the relation.")));
@@ -265,7 +265,7 @@ check_indexes(Relation rel)
 			 index->rd_index->indkey.values[0] != Anum_app_lock_key) ||
 			(predicate != NIL && !is_owner_predicate(rel, index, predicate)))
 			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
 					 errmsg("index \"%s\" on table \"%s\" is not supported by atomic_lock",
 							RelationGetRelationName(index), RelationGetRelationName(rel)),
 					 errdetail("Only plain B-tree indexes can be kept up to date without running user code."),

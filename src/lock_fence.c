@@ -136,7 +136,7 @@ al_fence_next(void)
 	{
 		UnlockReleaseBuffer(buffer);
 		ereport(ERROR,
-				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED), al_hide_owners(),
 				 errmsg("fencing tokens are exhausted"),
 				 errdetail("The sequence \"app_lock_fence\" has reached its end.")));
 	}

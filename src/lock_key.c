@@ -105,7 +105,7 @@ checked_text(FunctionCallInfo fcinfo, int argno, const char *what, int min, int 
 
 	if (string.len < min || string.len > max)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
 				 errmsg("%s must be %d to %d bytes long", what, min, max),
 				 errdetail("It has %d bytes.", string.len)));
 	return string;
@@ -115,7 +115,7 @@ static void
 raise_null(const char *what)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
 			 errmsg("%s must not be null", what)));
 }
 
@@ -157,7 +157,7 @@ al_owner_generate(AlOwner *owner)
 	{
 		if (!pg_strong_random(pool, sizeof(pool)))
 			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR),
+					(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
 					 errmsg("could not generate random values")));
 		left = sizeof(pool);
 	}
@@ -244,7 +244,7 @@ al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
 	if (!named_owner(fcinfo, argno, owner))
 		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
 				 errmsg("lock owner must not be null"),
 				 errhint("Pass the owner that lock_acquire answered, or set atomic_lock.owner.")));
 }
@@ -281,7 +281,7 @@ static void
 raise_duration(const char *what, const char *least, const char *setting)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
 			 errmsg("%s must be between %s and %s", what, least,
 					GetConfigOptionByName(setting, NULL, false)),
 			 errhint("The upper limit is the setting %s; months and years are not allowed.", setting)));
@@ -338,7 +338,7 @@ is_first_word(FunctionCallInfo fcinfo, int argno, const char *what,
 	}
 	given.len = pg_mbcliplen(given.data, given.len, 64);
 	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
 			 errmsg("invalid %s: \"%s\"", what, al_display(given)),
 			 errhint("It must be %s.", list)));
 	return false;				/* keep compiler quiet */
@@ -348,7 +348,7 @@ static void
 raise_unsupported(const char *what)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), al_hide_owners(),
 			 errmsg("%s is not supported by this version of atomic_lock", what)));
 }
 
@@ -416,7 +416,7 @@ al_meta_arg(FunctionCallInfo fcinfo, int argno)
 	meta = (struct varlena *) PG_GETARG_JSONB_P(argno);
 	if (VARSIZE(meta) - VARHDRSZ > AL_MAX_META_BYTES)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
 				 errmsg("meta must not be larger than %d bytes", AL_MAX_META_BYTES),
 				 errdetail("It has %zu bytes.", (size_t) VARSIZE(meta) - VARHDRSZ)));
 	return meta;

@@ -6,7 +6,7 @@
  * Model: one place turns what the verbs answer into errors, so that every
  * function says the same thing in the same words.  A message names the key
  * and the holder's label, both with control characters escaped, and never an
- * owner; nor does the statement that the server would log with it.
+ * owner.
  *
  * A refusal is an answer, not a fault, and is asked for as often as a busy key
  * is tried.  So refusals that a client gets stay out of the server log unless
@@ -28,24 +28,16 @@
 
 static emit_log_hook_type previous_emit_log_hook = NULL;
 
-/*
- * What goes to the server log of our own messages: no statement and no
- * context, which may have owners in them, and no refusals at all.
- */
+/* Keep our refusals out of the server log */
 static void
-hide_owners_and_refusals(ErrorData *edata)
+hide_refusal(ErrorData *edata)
 {
-	if (edata->domain && strcmp(edata->domain, TEXTDOMAIN) == 0)
-	{
-		bool		refusal = edata->elevel == ERROR &&
-			(edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
-			 ERRCODE_IS_LOCK_CLASS(edata->sqlerrcode));
-
-		edata->hide_stmt = true;
-		edata->hide_ctx = true;
-		if (refusal && edata->output_to_client && log_min_messages >= WARNING)
-			edata->output_to_server = false;
-	}
+	if (edata->elevel == ERROR && edata->output_to_client &&
+		log_min_messages >= WARNING &&
+		edata->domain && strcmp(edata->domain, TEXTDOMAIN) == 0 &&
+		(edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+		 ERRCODE_IS_LOCK_CLASS(edata->sqlerrcode)))
+		edata->output_to_server = false;
 	if (previous_emit_log_hook)
 		previous_emit_log_hook(edata);
 }
@@ -54,7 +46,7 @@ void
 al_report_init(void)
 {
 	previous_emit_log_hook = emit_log_hook;
-	emit_log_hook = hide_owners_and_refusals;
+	emit_log_hook = hide_refusal;
 }
 
 static char *
@@ -80,7 +72,7 @@ al_raise(const AlKey *key, const AlResult *result)
 	{
 		case AL_HELD:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
 					 errmsg("lock \"%s\" is held by %s", name, show_text(holding->holder)),
 					 errdetail("Held in %s mode since %s, until %s.",
 							   show_text(holding->mode),
@@ -91,7 +83,7 @@ al_raise(const AlKey *key, const AlResult *result)
 
 		case AL_HELD_BY_OWNER:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_DOUBLE_ACQUIRE),
+					(errcode(ERRCODE_LOCK_DOUBLE_ACQUIRE), al_hide_owners(),
 					 errmsg("lock \"%s\" is already held by this owner", name),
 					 errdetail("Held in %s mode by %s since %s, until %s.",
 							   show_text(holding->mode),
@@ -103,7 +95,7 @@ al_raise(const AlKey *key, const AlResult *result)
 
 		case AL_CLAIMED:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
 					 errmsg("lock \"%s\" is held by an unfinished transaction", name),
 					 result->rival != 0 ?
 					 errdetail("Process %d has acquired, released or extended it and has not committed yet.",
@@ -114,7 +106,7 @@ al_raise(const AlKey *key, const AlResult *result)
 
 		case AL_CLOSED:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
 					 errmsg("lock \"%s\" is closed after the lease of %s ran out", name,
 							show_text(holding->holder)),
 					 errdetail("Held in %s mode since %s, until %s.",
@@ -126,14 +118,14 @@ al_raise(const AlKey *key, const AlResult *result)
 
 		case AL_NOT_FOUND:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_FOUND),
+					(errcode(ERRCODE_LOCK_NOT_FOUND), al_hide_owners(),
 					 errmsg("lock \"%s\" is not held", name),
 					 errdetail("It is free, was swept, or was never taken.")));
 			break;
 
 		case AL_NOT_OWNER:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_OWNERSHIP_MISMATCH),
+					(errcode(ERRCODE_LOCK_OWNERSHIP_MISMATCH), al_hide_owners(),
 					 errmsg("lock \"%s\" is held by %s, not by this owner", name,
 							show_text(holding->holder)),
 					 errdetail("Held in %s mode since %s, until %s.",
@@ -145,14 +137,14 @@ al_raise(const AlKey *key, const AlResult *result)
 
 		case AL_ALREADY_RELEASED:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_ALREADY_RELEASED),
+					(errcode(ERRCODE_LOCK_ALREADY_RELEASED), al_hide_owners(),
 					 errmsg("lock \"%s\" has already been released by this owner", name),
 					 errdetail("It was released at %s.", show_time(holding->released_at))));
 			break;
 
 		case AL_EXPIRED:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_EXPIRED),
+					(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
 					 errmsg("the lease of this owner on lock \"%s\" has expired", name),
 					 errdetail("It ran out at %s.", show_time(holding->expires_at)),
 					 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
@@ -160,7 +152,7 @@ al_raise(const AlKey *key, const AlResult *result)
 
 		case AL_LIFETIME_EXCEEDED:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_LIFETIME_EXCEEDED),
+					(errcode(ERRCODE_LOCK_LIFETIME_EXCEEDED), al_hide_owners(),
 					 errmsg("the lease on lock \"%s\" may not be extended any further", name),
 					 errdetail("Held since %s, until %s; atomic_lock.max_lifetime allows no more.",
 							   show_time(holding->acquired_at),

@@ -96,7 +96,7 @@ static void
 raise_no_index(Relation rel, const char *column)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
 			 errmsg("table \"%s\" has lost its index on column \"%s\"",
 					RelationGetRelationName(rel), column),
 			 errhint("Drop the extension and create it again.")));
@@ -383,7 +383,8 @@ insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
 
 /*
  * Write a holding: over its row, or as a new one.  The caller has claimed the
- * key for it.  Raises 23505 where somebody has written to the table by hand.
+ * key for it.  Raises 23505 or XX000 where somebody writes to the table by
+ * hand.
  */
 void
 al_table_put(Relation rel, AlHolding *holding)

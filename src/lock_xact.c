@@ -183,7 +183,7 @@ al_xact_claimed(void)
 
 	if (xact.claims >= al_max_claims)
 		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED), al_hide_owners(),
 				 errmsg("a transaction may touch at most %d lock keys", al_max_claims),
 				 errhint("Use several transactions, or ask an administrator to raise atomic_lock.max_claims_per_transaction and max_locks_per_transaction.")));
 
