@@ -11,19 +11,12 @@
 
 use strict;
 use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use AtomicLockTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-
-# An answer without its line end, which some versions leave
-sub ask
-{
-	my ($psql, $sql) = @_;
-	my $answer = $psql->query_safe($sql);
-
-	chomp $answer;
-	return $answer;
-}
 
 my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1);

@@ -12,19 +12,12 @@
 
 use strict;
 use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use AtomicLockTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-
-# An answer without its line end, which some versions leave
-sub ask
-{
-	my ($psql, $sql) = @_;
-	my $answer = $psql->query_safe($sql);
-
-	chomp $answer;
-	return $answer;
-}
 
 my $node = PostgreSQL::Test::Cluster->new('two_phase');
 $node->init;
