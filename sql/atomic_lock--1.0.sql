@@ -115,7 +115,7 @@ CREATE TYPE lock_grant AS (
 
 COMMENT ON TYPE lock_grant IS 'answer of an acquire: the new lease, or who has the key';
 COMMENT ON COLUMN lock_grant.acquired IS 'whether the caller has the lock now';
-COMMENT ON COLUMN lock_grant.status IS 'acquired, reacquired or held';
+COMMENT ON COLUMN lock_grant.status IS 'acquired, reacquired, held, timeout or deadlock';
 COMMENT ON COLUMN lock_grant.key IS 'what was asked for';
 COMMENT ON COLUMN lock_grant.mode IS 'mode of the holding';
 COMMENT ON COLUMN lock_grant.owner IS 'secret that proves the holding; null when refused';
@@ -139,7 +139,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text) IS
-'take the lock "key" for "ttl" (default atomic_lock.default_ttl); the owner in the answer proves the holding; raises 55P03 when somebody else has it, LK007 when the owner has it and atomic_lock.on_reacquire is error';
+'take the lock "key" for "ttl" (default atomic_lock.default_ttl); the owner in the answer proves the holding; waits for it up to "wait" in the order of arrival; raises 55P03 when somebody else has it or the wait ran out, 40P01 when waiting would never end, LK007 when the owner has it and atomic_lock.on_reacquire is error';
 
 CREATE FUNCTION lock_try_acquire(
 	key text,
@@ -155,7 +155,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_try_acquire(text, interval, text, text, interval, text, jsonb, text) IS
-'like lock_acquire, but answers status "held" instead of raising when somebody else has the lock';
+'like lock_acquire, but answers status "held", "timeout" or "deadlock" instead of raising';
 
 CREATE FUNCTION lock_release(key text, owner text DEFAULT NULL)
 RETURNS boolean
@@ -266,6 +266,35 @@ LANGUAGE C STABLE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lock_status() IS
 'a row for every live holding in this database';
 
+CREATE FUNCTION lock_waiters(
+	OUT key text,
+	OUT pid integer,
+	OUT holder text,
+	OUT mode text,
+	OUT since timestamptz,
+	OUT place integer,
+	OUT blocked_by text,
+	OUT blocking_pid integer
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'atomic_lock_waiters'
+LANGUAGE C STABLE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_waiters() IS
+'a row for every backend of this database that waits for a lock; raises 55000 before PostgreSQL 17 where atomic_lock is not preloaded';
+
+CREATE VIEW lock_waiters AS SELECT * FROM lock_waiters();
+
+COMMENT ON VIEW lock_waiters IS 'backends of this database that wait for a lock, in the order in which they will get it';
+COMMENT ON COLUMN lock_waiters.key IS 'what it waits for';
+COMMENT ON COLUMN lock_waiters.pid IS 'process id of the waiting backend';
+COMMENT ON COLUMN lock_waiters.holder IS 'label of the waiter, to 63 bytes';
+COMMENT ON COLUMN lock_waiters.mode IS 'mode that it asks for';
+COMMENT ON COLUMN lock_waiters.since IS 'when it began to wait';
+COMMENT ON COLUMN lock_waiters.place IS 'place in the queue of the key; 1 is next';
+COMMENT ON COLUMN lock_waiters.blocked_by IS 'label of whoever has the lock now; null when it is free or not committed yet';
+COMMENT ON COLUMN lock_waiters.blocking_pid IS 'process id of an unfinished transaction that has the key';
+
 CREATE FUNCTION lock_key(VARIADIC parts text[])
 RETURNS text
 AS 'MODULE_PATHNAME', 'atomic_lock_key'
@@ -330,6 +359,7 @@ DECLARE
 	schema		name;
 	grantee		text := role::text;
 	routine		regprocedure;
+	relation	name;
 BEGIN
 	IF role IS NULL OR level IS NULL THEN
 		RAISE null_value_not_allowed USING
@@ -346,7 +376,7 @@ BEGIN
 			'lock_release', 'lock_try_release', 'lock_release_all',
 			'lock_extend', 'lock_try_extend', 'lock_extend_all',
 			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key']
-		WHEN 'monitor' THEN ARRAY['lock_status']
+		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release',
 			'lock_steal', 'lock_sweep', 'lock_grant_access',
 			'lock_revoke_access']
@@ -378,11 +408,15 @@ BEGIN
 			ELSE format('REVOKE EXECUTE ON FUNCTION %s FROM %s', routine, grantee) END;
 	END LOOP;
 
-	IF level = 'admin' THEN
+	FOR relation IN
+		SELECT c.relname
+		FROM (VALUES ('monitor', 'lock_waiters'), ('admin', 'lock_audit')) AS c (at_level, relname)
+		WHERE c.at_level = level
+	LOOP
 		EXECUTE CASE WHEN granting
-			THEN format('GRANT SELECT ON TABLE %I.lock_audit TO %s', schema, grantee)
-			ELSE format('REVOKE SELECT ON TABLE %I.lock_audit FROM %s', schema, grantee) END;
-	END IF;
+			THEN format('GRANT SELECT ON TABLE %I.%I TO %s', schema, relation, grantee)
+			ELSE format('REVOKE SELECT ON TABLE %I.%I FROM %s', schema, relation, grantee) END;
+	END LOOP;
 
 	-- Others may rely on USAGE of the schema, so it is never revoked.
 	IF granting AND NOT has_schema_privilege(role, schema, 'USAGE') THEN
@@ -403,7 +437,7 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
-'let "role" use the functions of a level: user (locking), monitor (lock_status of all keys), admin (force_release, lock_steal, lock_sweep, lock_audit, granting)';
+'let "role" use the functions of a level: user (locking), monitor (lock_status of all keys, lock_waiters), admin (force_release, lock_steal, lock_sweep, lock_audit, granting)';
 
 CREATE FUNCTION lock_revoke_access(role regrole, level text)
 RETURNS void

@@ -122,8 +122,18 @@ _PG_init(void)
 							"Each takes a place in the lock table, see max_locks_per_transaction.",
 							&al_max_claims, 1000, 1, INT_MAX,
 							PGC_SUSET, 0, NULL, NULL, NULL);
+#ifdef AL_TEST_HOOKS
+	define_duration("atomic_lock.test_sleep_cap",
+					"Longest sleep of a waiter.", NULL,
+					&al_test_sleep_cap_ms, 1, YEAR_MS, PGC_USERSET);
+	DefineCustomBoolVariable("atomic_lock.test_pause_after_wake",
+							 "A woken waiter stands still until it gets an advisory lock.",
+							 NULL, &al_test_pause_after_wake, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+#endif
 	MarkGUCPrefixReserved("atomic_lock");
 
+	al_shmem_init();
 	al_catalog_init();
 	al_report_init();
 	al_xact_init();

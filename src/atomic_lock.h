@@ -23,6 +23,7 @@
 
 #include "datatype/timestamp.h"
 #include "fmgr.h"
+#include "nodes/pg_list.h"
 #include "storage/lock.h"
 #include "utils/guc.h"
 #include "utils/relcache.h"
@@ -61,7 +62,7 @@ typedef struct AlOwner
 {
 	AlString	name;
 	bool		generated;		/* made for this grant, known to nobody else */
-	int32		hash;			/* what app_lock.owner_hash holds */
+	uint64		hash;			/* app_lock.owner_hash has the lower half */
 } AlOwner;
 
 typedef enum AlReacquire
@@ -109,6 +110,7 @@ extern void al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key);
 extern void al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
 extern void al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno,
 								AlOwner *owner);
+extern uint64 al_owner_hash(AlString owner);
 extern void al_owner_generate(AlOwner *owner);
 extern bool al_owner_looks_generated(AlString owner);
 extern bool al_owner_is_setting(AlString owner);
@@ -146,23 +148,25 @@ typedef struct AlClaim
 {
 	uint64		hash;
 	AlClaimMode mode;
-	bool		counted;		/* the first of this key in the transaction */
+	bool		first;			/* of this key in the transaction */
 } AlClaim;
 
 extern void al_claim(AlClaim *claim, const AlKey *key, AlClaimMode mode);
 extern bool al_claim_try(AlClaim *claim, const AlKey *key, AlClaimMode mode);
 extern void al_claim_drop(const AlClaim *claim);
 extern int	al_claim_rival(const AlKey *key);
+extern List *al_claim_holders(uint64 hash);
 
 /* lock_fence.c */
 extern int64 al_fence_next(void);
 
 /* lock_xact.c */
 extern void al_xact_init(void);
-extern void al_xact_claimed(void);
+extern void al_xact_before_claim(bool first);
+extern void al_xact_claimed(uint64 hash, bool first);
+extern void al_xact_unclaimed(uint64 hash);
 extern int	al_xact_claims_left(void);
-extern void al_xact_unclaimed(void);
-extern void al_xact_granted(void);
+extern void al_xact_granted(uint64 hash, TimestampTz expires_at);
 extern void al_xact_before_release(void);
 extern void al_xact_released(void);
 

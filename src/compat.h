@@ -27,11 +27,19 @@
 #include "storage/sinvaladt.h"
 #include "utils/acl.h"
 #include "utils/rel.h"
+#include "utils/wait_event.h"
 
 #if PG_VERSION_NUM >= 160000
 #include "catalog/pg_proc.h"
 #include "utils/guc_hooks.h"
 #include "varatt.h"
+#endif
+
+#if PG_VERSION_NUM >= 170000
+#include "storage/dsm_registry.h"
+#define AL_HAS_DSM_REGISTRY true
+#else
+#define AL_HAS_DSM_REGISTRY false
 #endif
 
 #ifdef PG_MODULE_MAGIC_EXT
@@ -123,6 +131,48 @@ al_vxid_pid(VirtualTransactionId vxid)
 		return 0;
 #endif
 	return proc->pid;
+}
+
+/* Of libpq/libpq.h, which needs headers that are often not installed */
+extern bool pq_check_connection(void);
+
+/* Number of the own process among those that have a PGPROC, from 0 */
+static inline int
+al_my_proc_number(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return MyProcNumber;
+#else
+	return MyProc->pgprocno;
+#endif
+}
+
+/* What a waiter shows in pg_stat_activity */
+static inline uint32
+al_wait_event(void)
+{
+#if PG_VERSION_NUM >= 170000
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("AtomicLock");
+	return event;
+#else
+	return PG_WAIT_EXTENSION;
+#endif
+}
+
+/* A dynamic segment that all sessions share, where AL_HAS_DSM_REGISTRY */
+static inline void *
+al_named_dsm_segment(const char *name, Size size, void (*init) (void *memory))
+{
+#if PG_VERSION_NUM >= 170000
+	bool		found;
+
+	return GetNamedDSMSegment(name, size, init, &found);
+#else
+	return NULL;
+#endif
 }
 
 #endif							/* ATOMIC_LOCK_COMPAT_H */

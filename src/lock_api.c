@@ -80,6 +80,24 @@ interval_datum(int64 microseconds)
 	return IntervalPGetDatum(interval);
 }
 
+static const char *
+status_of(AlOutcome outcome)
+{
+	switch (outcome)
+	{
+		case AL_ACQUIRED:
+			return "acquired";
+		case AL_REACQUIRED:
+			return "reacquired";
+		case AL_TIMEOUT:
+			return "timeout";
+		case AL_DEADLOCK:
+			return "deadlock";
+		default:
+			return "held";
+	}
+}
+
 /*
  * A lock_grant: the new lease, or who has the key.  "owner" is shown only
  * where the lease is that owner's.
@@ -94,19 +112,18 @@ al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key, const AlOwner *owner,
 		EXPIRES_AT, WAITED, HOLDER, COLUMNS
 	};
 	const AlHolding *holding = &result->holding;
+	AlOutcome	obstacle = al_obstacle(result);
 	TupleDesc	desc;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS] = {0};
-	bool		acquired = result->outcome == AL_ACQUIRED ||
-		result->outcome == AL_REACQUIRED;
+	bool		acquired = obstacle == AL_ACQUIRED;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
 		desc->natts != COLUMNS)
 		elog(ERROR, "return type must be lock_grant");
 
 	values[ACQUIRED] = BoolGetDatum(acquired);
-	values[STATUS] = CStringGetTextDatum(result->outcome == AL_ACQUIRED ? "acquired" :
-										 acquired ? "reacquired" : "held");
+	values[STATUS] = CStringGetTextDatum(status_of(result->outcome));
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	if (acquired)
 	{
@@ -116,17 +133,21 @@ al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key, const AlOwner *owner,
 	else
 		nulls[OWNER] = nulls[FENCING_TOKEN] = true;
 
-	/* Of an unfinished transaction's lease there is nothing to tell. */
-	if (result->outcome != AL_CLAIMED)
+	/* Of what is no lease, or not yet, there is little to tell. */
+	if (obstacle == AL_CLAIMED || obstacle == AL_QUEUED)
+	{
+		nulls[MODE] = nulls[ACQUIRED_AT] = nulls[EXPIRES_AT] = true;
+		nulls[HOLDER] = obstacle == AL_CLAIMED;
+		values[HOLDER] = nulls[HOLDER] ? 0 : CStringGetTextDatum(result->first);
+	}
+	else
 	{
 		values[MODE] = PointerGetDatum(holding->mode);
 		values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
 		values[EXPIRES_AT] = TimestampTzGetDatum(holding->expires_at);
 		values[HOLDER] = PointerGetDatum(holding->holder);
 	}
-	else
-		nulls[MODE] = nulls[ACQUIRED_AT] = nulls[EXPIRES_AT] = nulls[HOLDER] = true;
-	values[WAITED] = interval_datum(0);
+	values[WAITED] = interval_datum(result->waited);
 
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }
@@ -147,17 +168,13 @@ acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 	request.ttl = al_new_ttl_arg(fcinfo, 1);
 	al_owner_arg_or_new(fcinfo, 2, &request.owner);
 	request.mode = al_mode_arg(fcinfo, 3);
-	if (al_wait_arg(fcinfo, 4) > 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), al_hide_owners(),
-				 errmsg("waiting for a lock is not supported by this version of atomic_lock"),
-				 errhint("Leave out \"wait\", and retry when the lock is held.")));
+	request.wait = al_wait_arg(fcinfo, 4);
 	request.holder = al_holder_arg(fcinfo, 5);
 	request.meta = al_meta_arg(fcinfo, 6);
 	al_lifetime_arg(fcinfo, 7);
 
-	al_lease_acquire(rel, &request, &result);
-	acquired = result.outcome == AL_ACQUIRED || result.outcome == AL_REACQUIRED;
+	al_lease_acquire(&rel, &request, &result);
+	acquired = al_obstacle(&result) == AL_ACQUIRED;
 	if (!acquired && raise)
 		al_raise(&request.key, &result);
 	close_app_lock(rel, acquired);

@@ -33,8 +33,8 @@
  */
 #include "postgres.h"
 
-#include "atomic_lock.h"
 #include "compat.h"
+#include "lock_wait.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/resowner.h"
@@ -75,6 +75,13 @@ release_in_transaction(const LOCKTAG *tag, AlClaimMode mode)
 	CurrentResourceOwner = saved;
 }
 
+/* Has this transaction claimed the key? */
+static bool
+is_held(const LOCKTAG *tag)
+{
+	return al_lock_held(tag, AL_CLAIM_EXTEND) || al_lock_held(tag, AL_CLAIM_TAKE);
+}
+
 static bool
 claim_internal(AlClaim *claim, const AlKey *key, AlClaimMode mode, bool wait)
 {
@@ -84,14 +91,14 @@ claim_internal(AlClaim *claim, const AlKey *key, AlClaimMode mode, bool wait)
 	claim_tag(&tag, key->hash);
 	claim->hash = key->hash;
 	claim->mode = mode;
-	claim->counted = !al_lock_held(&tag, AL_CLAIM_EXTEND) &&
-		!al_lock_held(&tag, AL_CLAIM_TAKE);
+	claim->first = !is_held(&tag);
 
+	(void) al_queue();			/* for the wake-up when it is given back */
+	al_xact_before_claim(claim->first);
 	result = acquire_in_transaction(&tag, mode, wait);
 	if (result == LOCKACQUIRE_NOT_AVAIL)
 		return false;
-	if (claim->counted)
-		al_xact_claimed();
+	al_xact_claimed(key->hash, claim->first);
 	return true;
 }
 
@@ -115,7 +122,7 @@ al_claim_try(AlClaim *claim, const AlKey *key, AlClaimMode mode)
 
 /*
  * Give a claim back under which nothing was written.  What the transaction
- * had claimed before stays.
+ * had claimed before stays.  Somebody may have met the claim and wait since.
  */
 void
 al_claim_drop(const AlClaim *claim)
@@ -124,8 +131,11 @@ al_claim_drop(const AlClaim *claim)
 
 	claim_tag(&tag, claim->hash);
 	release_in_transaction(&tag, claim->mode);
-	if (claim->counted)
-		al_xact_unclaimed();
+	if (claim->first)
+	{
+		al_xact_unclaimed(claim->hash);
+		al_wait_wake(claim->hash, 0);
+	}
 }
 
 /*
@@ -144,4 +154,26 @@ al_claim_rival(const AlKey *key)
 	for (; pid == 0 && VirtualTransactionIdIsValid(*rivals); rivals++)
 		pid = al_vxid_pid(*rivals);
 	return pid;
+}
+
+/* Processes (as a list of integers) whose unfinished transactions have a key */
+List *
+al_claim_holders(uint64 hash)
+{
+	LOCKTAG		tag;
+	VirtualTransactionId *holders;
+	List	   *pids = NIL;
+
+	claim_tag(&tag, hash);
+	if (is_held(&tag))
+		pids = lappend_int(pids, MyProcPid);	/* the next does not name us */
+	holders = GetLockConflicts(&tag, AccessExclusiveLock, NULL);
+	for (; VirtualTransactionIdIsValid(*holders); holders++)
+	{
+		int			pid = al_vxid_pid(*holders);
+
+		if (pid != 0)
+			pids = lappend_int(pids, pid);
+	}
+	return pids;
 }

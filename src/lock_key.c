@@ -136,6 +136,13 @@ al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key)
 	al_key_init(key, checked_text(fcinfo, argno, "lock key", 1, AL_MAX_KEY_BYTES));
 }
 
+uint64
+al_owner_hash(AlString owner)
+{
+	return DatumGetUInt64(hash_any_extended((const unsigned char *) owner.data,
+											owner.len, SEED_OWNER));
+}
+
 static uint16
 uuid_checksum(const unsigned char *uuid)
 {
@@ -233,8 +240,7 @@ named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 		return false;
 
 	owner->generated = false;
-	owner->hash = (int32) DatumGetUInt64(hash_any_extended((const unsigned char *) owner->name.data,
-														   owner->name.len, SEED_OWNER));
+	owner->hash = al_owner_hash(owner->name);
 	return true;
 }
 

@@ -13,7 +13,8 @@
  * expires_at.  The clock is the server's, read at each judging.
  *
  * Locking rules: see lock_claim.c for what meets what.  Acquire and sweep
- * never wait for a claim, the others do.  A verb that refuses after it has
+ * never wait for a claim, the others do.  Where acquire may wait, it does so
+ * in the queue of lock_wait.c, holding nothing.  A verb that refuses after it has
  * claimed drops the claim again.  The caller has app_lock open with
  * RowExclusiveLock, and has checked that the transaction may write.
  *
@@ -25,10 +26,17 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "common/int.h"
 #include "compat.h"
 #include "lock_lease.h"
+#include "lock_wait.h"
+#include "storage/ipc.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
+
+/* Microseconds between two searches for a deadlock by one waiter */
+#define SEARCH_INTERVAL		INT64CONST(1000000)
 
 /* A moment and a duration later, at most the last timestamp there is */
 static TimestampTz
@@ -83,12 +91,12 @@ grant(Relation rel, AlAcquire *request, AlResult *result)
 	{
 		/* A hash that no longer fits is harmless, and leaving it keeps HOT. */
 		holding->has_owner_hash = true;
-		holding->owner_hash = request->owner.hash;
+		holding->owner_hash = (int32) request->owner.hash;
 	}
 	holding->released_at = 0;
 	holding->meta = request->meta;
 	al_table_put(rel, holding);
-	al_xact_granted();
+	al_xact_granted(request->key.hash, holding->expires_at);
 	result->outcome = AL_ACQUIRED;
 }
 
@@ -112,13 +120,14 @@ judge_acquire(const AlAcquire *request, AlResult *result)
 }
 
 /*
- * Acquire a key, or extend the lease that the owner has on it already.
+ * Acquire a key, or extend the lease that the owner has on it already, without
+ * waiting for anybody.
  *
  * Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
- * AL_CLOSED.  Never waits for another transaction.
+ * AL_CLOSED, AL_QUEUED.
  */
-void
-al_lease_acquire(Relation rel, AlAcquire *request, AlResult *result)
+static void
+acquire_now(Relation rel, AlAcquire *request, AlResult *result)
 {
 	AlHolding  *holding = &result->holding;
 	TimestampTz limit;
@@ -131,7 +140,9 @@ al_lease_acquire(Relation rel, AlAcquire *request, AlResult *result)
 		CHECK_FOR_INTERRUPTS();
 		al_table_find(rel, &request->key, holding);
 		expected = result->outcome = judge_acquire(request, result);
-		if (expected != AL_ACQUIRED && expected != AL_REACQUIRED)
+		if (expected == AL_ACQUIRED && al_wait_behind(&request->key, &result->first))
+			result->outcome = AL_QUEUED;
+		if (result->outcome != AL_ACQUIRED && result->outcome != AL_REACQUIRED)
 			return;
 
 		if (!al_claim_try(&claim, &request->key, expected == AL_ACQUIRED ?
@@ -166,7 +177,128 @@ al_lease_acquire(Relation rel, AlAcquire *request, AlResult *result)
 	if (request->meta)
 		holding->meta = request->meta;
 	al_table_put(rel, holding);
-	al_xact_granted();
+	al_xact_granted(request->key.hash, holding->expires_at);
+}
+
+/* What kept a request from being granted; AL_ACQUIRED where nothing did */
+AlOutcome
+al_obstacle(const AlResult *result)
+{
+	switch (result->outcome)
+	{
+		case AL_TIMEOUT:
+		case AL_DEADLOCK:
+			return result->obstacle;
+		case AL_ACQUIRED:
+		case AL_REACQUIRED:
+			return AL_ACQUIRED;
+		default:
+			return result->outcome;
+	}
+}
+
+/* Might waiting help? */
+static bool
+may_pass(AlOutcome outcome)
+{
+	return outcome == AL_HELD || outcome == AL_CLAIMED ||
+		outcome == AL_CLOSED || outcome == AL_QUEUED;
+}
+
+/* How long a waiter may sleep as far as the obstacle is concerned */
+static int64
+time_to_look(const AlAcquire *request, const AlResult *result)
+{
+	TimestampTz at = result->holding.expires_at;
+
+	/* Those behind need not look when the lease ends, the first will. */
+	if ((result->outcome != AL_HELD && result->outcome != AL_CLOSED) ||
+		al_wait_behind(&request->key, NULL))
+		return PG_INT64_MAX;
+	if (result->outcome == AL_CLOSED)
+		at = add_duration(at, AL_MS_TO_US(al_lock_delay_ms));
+	return Max(at - GetCurrentTimestamp(), 0);
+}
+
+static void
+leave_queue(int code, Datum arg)
+{
+	al_wait_end(false);
+}
+
+/*
+ * Try until the key is granted, or the wait is over; the caller has begun it.
+ * What is left in "result" is of the last try.  app_lock is closed while we
+ * sleep, or whoever has to lock it otherwise would wait for the wait.
+ */
+static void
+acquire_in_turn(Relation *rel, AlAcquire *request, AlResult *result)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lock_acquire wait",
+												  ALLOCSET_SMALL_SIZES);
+	int64		start = al_monotonic_now();
+	int64		next_search = start + INT64CONST(1000) * DeadlockTimeout;
+
+	for (;;)
+	{
+		MemoryContext old_context;
+		int64		sleep;
+
+		MemoryContextReset(context);
+		old_context = MemoryContextSwitchTo(context);
+		al_wait_look();
+		acquire_now(*rel, request, result);
+		result->waited = al_monotonic_now() - start;
+		result->obstacle = result->outcome;
+		if (may_pass(result->outcome))
+		{
+			if (result->waited >= request->wait)
+				result->outcome = AL_TIMEOUT;
+			else if (start + result->waited >= next_search)
+			{
+				result->circle = al_deadlock_find(*rel);
+				if (result->circle)
+					result->outcome = AL_DEADLOCK;
+				next_search = al_monotonic_now() + SEARCH_INTERVAL;
+			}
+		}
+		MemoryContextSwitchTo(old_context);
+		if (!may_pass(result->outcome))
+			return;
+
+		sleep = Min(time_to_look(request, result),
+					Min(start + request->wait, next_search) - al_monotonic_now());
+		table_close(*rel, RowExclusiveLock);
+		al_wait_sleep(Max(sleep, 0));
+		*rel = al_open_app_lock(RowExclusiveLock);
+	}
+}
+
+/*
+ * Acquire a key, or extend the lease that the owner has on it already, waiting
+ * for it as long as the request allows.
+ *
+ * Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
+ * AL_CLOSED, AL_QUEUED where the request does not wait; AL_TIMEOUT, AL_DEADLOCK
+ * where it does.  A wait also ends by whatever interrupts raise, and then has
+ * left nothing.
+ */
+void
+al_lease_acquire(Relation *rel, AlAcquire *request, AlResult *result)
+{
+	result->waited = 0;
+	acquire_now(*rel, request, result);
+	if (request->wait == 0 || !may_pass(result->outcome))
+		return;
+
+	al_wait_begin(&request->key, &request->owner, request->mode,
+				  request->holder ? request->holder : al_holder_default());
+	PG_ENSURE_ERROR_CLEANUP(leave_queue, (Datum) 0);
+	{
+		acquire_in_turn(rel, request, result);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, (Datum) 0);
+	al_wait_end(al_obstacle(result) == AL_ACQUIRED);
 }
 
 /* May this owner release or extend the holding?  AL_RELEASED: it may. */
@@ -268,7 +400,7 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	holding->expires_at = Min(wanted, limit);
 	al_table_put(rel, holding);
-	al_xact_granted();
+	al_xact_granted(key->hash, holding->expires_at);
 	result->outcome = AL_EXTENDED;
 }
 
@@ -312,6 +444,7 @@ al_lease_steal(Relation rel, AlAcquire *request, AlHolding *ended, AlResult *res
 	al_claim(&claim, &request->key, AL_CLAIM_TAKE);
 	al_table_find(rel, &request->key, &result->holding);
 	result->at = GetCurrentTimestamp();
+	result->waited = 0;
 	*ended = result->holding;
 	if (!al_is_live(ended, result->at))
 		ItemPointerSetInvalid(&ended->tid);

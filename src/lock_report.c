@@ -61,6 +61,63 @@ show_text(text *value)
 	return al_display(al_string(value));
 }
 
+/* What is in the way of an acquire, to go on with "lock ... is" */
+static char *
+obstacle_message(const AlResult *result)
+{
+	switch (al_obstacle(result))
+	{
+		case AL_CLAIMED:
+			return "held by an unfinished transaction";
+		case AL_QUEUED:
+			return psprintf("about to go to %s, who waits for it",
+							al_display(al_cstring(result->first)));
+		case AL_CLOSED:
+			return psprintf("closed after the lease of %s ran out",
+							show_text(result->holding.holder));
+		default:
+			return psprintf("held by %s", show_text(result->holding.holder));
+	}
+}
+
+static char *
+obstacle_detail(const AlResult *result)
+{
+	const AlHolding *holding = &result->holding;
+
+	switch (al_obstacle(result))
+	{
+		case AL_CLAIMED:
+			if (result->rival == 0)
+				return "A transaction has acquired, released or extended it and has not committed yet.";
+			return psprintf("Process %d has acquired, released or extended it and has not committed yet.",
+							result->rival);
+		case AL_QUEUED:
+			return "It is free, and goes to those who wait for it first.";
+		default:
+			return psprintf("Held in %s mode since %s, until %s.",
+							show_text(holding->mode),
+							show_time(holding->acquired_at),
+							show_time(holding->expires_at));
+	}
+}
+
+static const char *
+obstacle_hint(AlOutcome obstacle)
+{
+	switch (obstacle)
+	{
+		case AL_CLAIMED:
+			return "Pass \"wait\" to wait for it, or retry after that transaction has ended.";
+		case AL_QUEUED:
+			return "Pass \"wait\" to wait for it too, or retry later.";
+		case AL_CLOSED:
+			return "Pass \"wait\" to wait for it, or retry later: atomic_lock.lock_delay keeps a key closed for a while when its lease was not released.";
+		default:
+			return "Pass \"wait\" to wait for it, retry after it is released or its lease has ended, or ask an administrator to use force_release.";
+	}
+}
+
 /* Raise what a refusal means; the result is one */
 void
 al_raise(const AlKey *key, const AlResult *result)
@@ -71,14 +128,32 @@ al_raise(const AlKey *key, const AlResult *result)
 	switch (result->outcome)
 	{
 		case AL_HELD:
+		case AL_CLAIMED:
+		case AL_CLOSED:
+		case AL_QUEUED:
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
-					 errmsg("lock \"%s\" is held by %s", name, show_text(holding->holder)),
-					 errdetail("Held in %s mode since %s, until %s.",
-							   show_text(holding->mode),
-							   show_time(holding->acquired_at),
-							   show_time(holding->expires_at)),
-					 errhint("Retry after it is released or its lease has ended, or ask an administrator to use force_release.")));
+					 errmsg("lock \"%s\" is %s", name, obstacle_message(result)),
+					 errdetail_internal("%s", obstacle_detail(result)),
+					 errhint("%s", obstacle_hint(result->outcome))));
+			break;
+
+		case AL_TIMEOUT:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
+					 errmsg("timed out waiting for lock \"%s\", which is %s", name,
+							obstacle_message(result)),
+					 errdetail("Waited for %lld ms.  %s", (long long) (result->waited / 1000),
+							   obstacle_detail(result)),
+					 errhint("Retry, or pass a longer \"wait\", up to atomic_lock.max_wait.")));
+			break;
+
+		case AL_DEADLOCK:
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED), al_hide_owners(),
+					 errmsg("deadlock detected while waiting for lock \"%s\"", name),
+					 errdetail_internal("%s", result->circle),
+					 errhint("Release what you hold and try again; where everybody takes locks in the same order, there are no deadlocks.")));
 			break;
 
 		case AL_HELD_BY_OWNER:
@@ -91,29 +166,6 @@ al_raise(const AlKey *key, const AlResult *result)
 							   show_time(holding->acquired_at),
 							   show_time(holding->expires_at)),
 					 errhint("Use lock_extend to keep it longer, or set atomic_lock.on_reacquire to \"extend\".")));
-			break;
-
-		case AL_CLAIMED:
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
-					 errmsg("lock \"%s\" is held by an unfinished transaction", name),
-					 result->rival != 0 ?
-					 errdetail("Process %d has acquired, released or extended it and has not committed yet.",
-							   result->rival) :
-					 errdetail("A transaction has acquired, released or extended it and has not committed yet."),
-					 errhint("Retry after that transaction has ended.")));
-			break;
-
-		case AL_CLOSED:
-			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
-					 errmsg("lock \"%s\" is closed after the lease of %s ran out", name,
-							show_text(holding->holder)),
-					 errdetail("Held in %s mode since %s, until %s.",
-							   show_text(holding->mode),
-							   show_time(holding->acquired_at),
-							   show_time(holding->expires_at)),
-					 errhint("Retry later: atomic_lock.lock_delay keeps a key closed for a while when its lease was not released.")));
 			break;
 
 		case AL_NOT_FOUND:

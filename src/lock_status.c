@@ -22,6 +22,8 @@
 #include "compat.h"
 #include "funcapi.h"
 #include "lock_lease.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -30,6 +32,7 @@ PG_FUNCTION_INFO_V1(atomic_lock_is_held);
 PG_FUNCTION_INFO_V1(atomic_lock_holder);
 PG_FUNCTION_INFO_V1(atomic_lock_status);
 PG_FUNCTION_INFO_V1(atomic_lock_status_all);
+PG_FUNCTION_INFO_V1(atomic_lock_waiters);
 
 enum
 {
@@ -83,9 +86,19 @@ atomic_lock_holder(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(holding.holder);
 }
 
+/* How many wait for a key; null where this server cannot know */
+static void
+set_waiters(const AlKey *key, Datum *values, bool *nulls)
+{
+	int			waiters = al_wait_count(key);
+
+	values[WAITERS] = Int32GetDatum(waiters);
+	nulls[WAITERS] = waiters < 0;
+}
+
 /* Fill in the columns of lock_status for a live holding */
 static void
-fill_columns(const AlHolding *holding, TimestampTz now, bool admin,
+fill_columns(const AlKey *key, const AlHolding *holding, TimestampTz now, bool admin,
 			 Datum *values, bool *nulls)
 {
 	Interval   *remaining = palloc0(sizeof(Interval));
@@ -106,7 +119,7 @@ fill_columns(const AlHolding *holding, TimestampTz now, bool admin,
 	values[TTL_REMAINING] = IntervalPGetDatum(remaining);
 	values[LIFETIME] = CStringGetTextDatum("lease");
 	values[HOLDERS] = Int32GetDatum(1);
-	values[WAITERS] = Int32GetDatum(0);
+	set_waiters(key, values, nulls);
 	nulls[PID] = true;			/* a lease is no backend's */
 	if (holding->meta)
 		values[META] = PointerGetDatum(PG_DETOAST_DATUM(PointerGetDatum(holding->meta)));
@@ -131,13 +144,16 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 
 	al_key_arg(fcinfo, 0, &key);
 	if (find_live(&key, true, &holding, &now))
-		fill_columns(&holding, now, al_is_admin(), values, nulls);
+		fill_columns(&key, &holding, now, al_is_admin(), values, nulls);
 	else
 	{
 		memset(nulls, true, sizeof(nulls));
 		values[KEY] = PointerGetDatum(al_string_text(key.name));
 		values[LOCKED] = BoolGetDatum(false);
 		nulls[KEY] = nulls[LOCKED] = false;
+		/* Nobody has it yet, but some may be about to. */
+		if (al_wait_count(&key) > 0)
+			set_waiters(&key, values, nulls);
 	}
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }
@@ -169,10 +185,12 @@ atomic_lock_status_all(PG_FUNCTION_ARGS)
 		al_table_read(rel, tuple, &holding);
 		if (al_is_live(&holding, now))
 		{
+			AlKey		key;
 			Datum		values[COLUMNS];
 			bool		nulls[COLUMNS];
 
-			fill_columns(&holding, now, admin, values, nulls);
+			al_key_init(&key, holding.key);
+			fill_columns(&key, &holding, now, admin, values, nulls);
 			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 		}
 		MemoryContextSwitchTo(old_context);
@@ -181,5 +199,83 @@ atomic_lock_status_all(PG_FUNCTION_ARGS)
 	al_scan_end(&scan);
 	table_close(rel, AccessShareLock);
 	MemoryContextDelete(row_context);
+	return (Datum) 0;
+}
+
+static int
+compare_waiters(const void *a, const void *b)
+{
+	const AlWaiter *x = a;
+	const AlWaiter *y = b;
+
+	if (x->hash != y->hash)
+		return x->hash < y->hash ? -1 : 1;
+	return x->id < y->id ? -1 : 1;
+}
+
+/*
+ * lock_waiters(): a row for every backend of this database that waits.  Raises
+ * 55000 where there is no queue to look into.
+ */
+Datum
+atomic_lock_waiters(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		W_KEY, W_PID, W_HOLDER, W_MODE, W_SINCE, W_PLACE, W_BLOCKED_BY,
+		W_BLOCKING_PID, W_COLUMNS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	int			count;
+	int			place = 0;
+	AlWaiter   *waiters = al_wait_list(&count);
+	Relation	rel;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (waiters == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				 errmsg("it is not known who waits for locks"),
+				 errdetail("Before PostgreSQL 17, waiters are in a queue only where atomic_lock is preloaded; here they poll."),
+				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
+	qsort(waiters, count, sizeof(AlWaiter), compare_waiters);
+
+	rel = al_open_app_lock(AccessShareLock);
+	for (int i = 0; i < count; i++)
+	{
+		AlWaiter   *waiter = &waiters[i];
+		AlString	name = {waiter->key, Min(waiter->key_length, AL_WAITER_KEY_BYTES)};
+		AlKey		key;
+		AlHolding	holding;
+		bool		is_held = al_waiter_holding(rel, waiter, &holding);
+		Datum		values[W_COLUMNS];
+		bool		nulls[W_COLUMNS] = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		if (waiter->key_length <= AL_WAITER_KEY_BYTES)
+			key.name = name;
+		else if (ItemPointerIsValid(&holding.tid))
+			key.name = holding.key;
+		else
+		{
+			key.name = name;
+			key.name.len = pg_mbcliplen(name.data, name.len, AL_WAITER_KEY_BYTES);
+		}
+		key.hash = waiter->hash;
+		place = i > 0 && waiters[i - 1].hash == waiter->hash ? place + 1 : 1;
+
+		values[W_KEY] = PointerGetDatum(al_string_text(key.name));
+		values[W_PID] = Int32GetDatum(waiter->pid);
+		values[W_HOLDER] = CStringGetTextDatum(waiter->holder);
+		values[W_MODE] = CStringGetTextDatum(waiter->mode);
+		values[W_SINCE] = TimestampTzGetDatum(waiter->since);
+		values[W_PLACE] = Int32GetDatum(place);
+		values[W_BLOCKED_BY] = PointerGetDatum(holding.holder);
+		nulls[W_BLOCKED_BY] = !is_held;
+		values[W_BLOCKING_PID] = Int32GetDatum(al_claim_rival(&key));
+		nulls[W_BLOCKING_PID] = DatumGetInt32(values[W_BLOCKING_PID]) == 0;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	table_close(rel, AccessShareLock);
 	return (Datum) 0;
 }

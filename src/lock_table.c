@@ -39,6 +39,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "catalog/pg_collation.h"
 #include "compat.h"
 #include "executor/tuptable.h"
 #include "lock_table.h"
@@ -234,6 +235,15 @@ find_directly(Relation rel, ScanKey scan_key, AlHolding *holding)
 	return found;
 }
 
+static void
+set_not_found(const AlKey *key, AlHolding *holding)
+{
+	memset(holding, 0, sizeof(AlHolding));
+	ItemPointerSetInvalid(&holding->tid);
+	holding->slot = AL_SLOT_EXCLUSIVE;
+	holding->key = key->name;
+}
+
 /*
  * Find the row of a key.  Returns false, with an empty holding of that key,
  * where there is none.
@@ -250,11 +260,43 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 		find_directly(rel, &scan_key, holding))
 		return true;
 
-	memset(holding, 0, sizeof(AlHolding));
-	ItemPointerSetInvalid(&holding->tid);
-	holding->slot = AL_SLOT_EXCLUSIVE;
-	holding->key = key->name;
+	set_not_found(key, holding);
 	return false;
+}
+
+/*
+ * Find the row of a key of which only the start is known, and the hash of the
+ * whole.
+ */
+bool
+al_table_find_by_start(Relation rel, const AlKey *start, AlHolding *holding)
+{
+	text	   *first = al_string_text(start->name);
+	AlScan		scan;
+	ScanKeyData scan_key;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	ScanKeyEntryInitialize(&scan_key, 0, Anum_app_lock_key, BTGreaterEqualStrategyNumber,
+						   InvalidOid, C_COLLATION_OID, F_TEXT_GE, PointerGetDatum(first));
+	al_scan_begin(&scan, rel, key_index(rel), 1, &scan_key);
+	while (!found && HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		AlKey	   *key = al_table_key(rel, tuple);
+
+		/* The index gives them in order. */
+		if (key->name.len < start->name.len ||
+			memcmp(key->name.data, start->name.data, start->name.len) != 0)
+			break;
+		found = key->hash == start->hash;
+		if (found)
+			al_table_read(rel, tuple, holding);
+		pfree(key);
+	}
+	al_scan_end(&scan);
+	if (!found)
+		set_not_found(start, holding);
+	return found;
 }
 
 /*
@@ -322,7 +364,7 @@ al_table_find_by_owner(Relation rel, const AlOwner *owner)
 	List	   *keys = NIL;
 
 	ScanKeyInit(&scan_key, Anum_app_lock_owner_hash, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(owner->hash));
+				Int32GetDatum((int32) owner->hash));
 	if (al_owner_looks_generated(owner->name))
 		al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
 	else

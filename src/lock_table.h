@@ -82,6 +82,7 @@ extern HeapTuple al_scan_next(AlScan *scan);
 extern void al_scan_end(AlScan *scan);
 
 extern bool al_table_find(Relation rel, const AlKey *key, AlHolding *holding);
+extern bool al_table_find_by_start(Relation rel, const AlKey *start, AlHolding *holding);
 extern void al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding);
 extern List *al_table_find_by_owner(Relation rel, const AlOwner *owner);
 extern void al_table_peek(Relation rel, HeapTuple tuple,

@@ -14,11 +14,14 @@
  * The level is changed where the commit reads it and nowhere earlier, because
  * SET LOCAL would be undone at the end of a function with a SET clause.
  *
- * The number of claims is kept here too, since rolling back to a savepoint
- * gives back those taken after it.
+ * The keys that the transaction has claimed are kept here too.  When it ends,
+ * or rolls back to a savepoint, the claims go, and whoever waits for one of
+ * these keys is woken: after the outcome is visible and the claims are gone,
+ * which is when the resource owner has released its locks.
  *
  * Locking: none of its own.  Nothing here raises after pre-commit; what comes
- * after it may flush WAL and wait for a standby, as a commit does.
+ * after it may flush WAL and wait for a standby, as a commit does, and takes
+ * the lock of the queue for a moment.
  *
  * IDENTIFICATION
  *		src/lock_xact.c
@@ -29,18 +32,19 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "atomic_lock.h"
 #include "compat.h"
 #include "executor/instrument.h"
+#include "lock_wait.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 
-/* Claims at the start of a subtransaction that took some */
-typedef struct SubClaims
+/* A key that the transaction has claimed */
+typedef struct ClaimedKey
 {
-	int			level;
-	int			claims_before;
-	struct SubClaims *parent;
-} SubClaims;
+	uint64		hash;
+	TimestampTz held_until;		/* 0: wake whoever waits for it */
+	int			level;			/* of nesting, at which it was claimed */
+} ClaimedKey;
 
 /* What the current transaction has written, as far as its commit cares */
 typedef enum XactWrote
@@ -56,9 +60,16 @@ static struct
 	bool		force_flush;	/* granted something that must be durable */
 	XactWrote	wrote;
 	int64		wal_records;	/* of pgWalUsage, after the last release */
-	int			claims;
-	SubClaims  *sub_claims;		/* in TopTransactionContext */
 }			xact;
+
+/*
+ * Keys claimed by the current transaction, in the order of their levels.  In
+ * TopTransactionContext, which outlives the release of the locks.
+ */
+static ClaimedKey *claimed = NULL;
+static int	claims = 0;
+static int	claims_size = 0;
+static bool wake_pending = false;	/* a subtransaction is being rolled back */
 
 static int	session_level = -1; /* synchronous_commit to go back to, or -1 */
 static bool relaxed = false;	/* this commit is not flushed, because of us */
@@ -114,6 +125,47 @@ after_commit(void)
 }
 
 static void
+forget_claims(void)
+{
+	claimed = NULL;
+	claims = claims_size = 0;
+	wake_pending = false;
+}
+
+/* Wake those who wait for the keys that were claimed at a level or below it */
+static void
+wake_waiters(int level, bool committed)
+{
+	while (claims > 0 && claimed[claims - 1].level >= level)
+	{
+		claims--;
+		al_wait_wake(claimed[claims].hash, committed ? claimed[claims].held_until : 0);
+	}
+}
+
+/*
+ * The locks of a transaction or subtransaction have been released.  Of a
+ * subtransaction that commits they have not, and what else is released with
+ * its own resources (a portal) did not hold claims.
+ */
+static void
+release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, void *arg)
+{
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || claimed == NULL)
+		return;
+	if (isTopLevel)
+	{
+		wake_waiters(0, isCommit);
+		forget_claims();
+	}
+	else if (wake_pending)
+	{
+		wake_pending = false;
+		wake_waiters(GetCurrentTransactionNestLevel(), false);
+	}
+}
+
+static void
 xact_callback(XactEvent event, void *arg)
 {
 	switch (event)
@@ -130,6 +182,8 @@ xact_callback(XactEvent event, void *arg)
 			restore_commit_level();
 			if (event == XACT_EVENT_COMMIT)
 				after_commit();
+			if (event == XACT_EVENT_PREPARE)
+				forget_claims();	/* they stay, and are nobody's */
 			relaxed = false;
 			memset(&xact, 0, sizeof(xact));
 			break;
@@ -144,25 +198,15 @@ static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
 {
-	SubClaims  *sub = xact.sub_claims;
-	int			level;
-
-	if (sub == NULL || (event != SUBXACT_EVENT_ABORT_SUB &&
-						event != SUBXACT_EVENT_COMMIT_SUB))
-		return;
-	level = GetCurrentTransactionNestLevel();
-	if (sub->level != level)
-		return;
+	int			level = GetCurrentTransactionNestLevel();
 
 	if (event == SUBXACT_EVENT_ABORT_SUB)
-		xact.claims = sub->claims_before;
-	else if (level > 2 && (sub->parent == NULL || sub->parent->level < level - 1))
+		wake_pending = claims > 0 && claimed[claims - 1].level >= level;
+	else if (event == SUBXACT_EVENT_COMMIT_SUB)
 	{
-		sub->level = level - 1;
-		return;
+		for (int i = claims - 1; i >= 0 && claimed[i].level >= level; i--)
+			claimed[i].level = level - 1;
 	}
-	xact.sub_claims = sub->parent;
-	pfree(sub);
 }
 
 void
@@ -170,54 +214,96 @@ al_xact_init(void)
 {
 	RegisterXactCallback(xact_callback, NULL);
 	RegisterSubXactCallback(subxact_callback, NULL);
+	RegisterResourceReleaseCallback(release_callback, NULL);
 }
 
 /*
- * Count a claim that was just taken; raises 54000 where it is one too many.
- * The claim itself is given back by the abort that follows.
+ * A claim is about to be taken.  Where it is the first of its key, raises 54000
+ * if it is one too many, and makes room to note it: once it is there, nothing
+ * may go wrong.
  */
 void
-al_xact_claimed(void)
+al_xact_before_claim(bool first)
 {
-	int			level = GetCurrentTransactionNestLevel();
-
-	if (xact.claims >= al_max_claims)
+	if (!first)
+		return;
+	if (claims >= al_max_claims)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED), al_hide_owners(),
 				 errmsg("a transaction may touch at most %d lock keys", al_max_claims),
 				 errhint("Use several transactions, or ask an administrator to raise atomic_lock.max_claims_per_transaction and max_locks_per_transaction.")));
 
-	if (level > 1 && (xact.sub_claims == NULL || xact.sub_claims->level < level))
+	if (claims == claims_size)
 	{
-		SubClaims  *sub = MemoryContextAlloc(TopTransactionContext, sizeof(SubClaims));
+		int			size = Max(claims_size * 2, 8);
 
-		sub->level = level;
-		sub->claims_before = xact.claims;
-		sub->parent = xact.sub_claims;
-		xact.sub_claims = sub;
+		if (claimed == NULL)
+			claimed = MemoryContextAlloc(TopTransactionContext, size * sizeof(ClaimedKey));
+		else
+			claimed = repalloc_huge(claimed, size * sizeof(ClaimedKey));
+		claims_size = size;
 	}
-	xact.claims++;
+}
+
+static ClaimedKey *
+find_claimed(uint64 hash)
+{
+	for (int i = claims - 1; i >= 0; i--)
+	{
+		if (claimed[i].hash == hash)
+			return &claimed[i];
+	}
+	return NULL;
+}
+
+/* A claim was taken, for what is not known yet */
+void
+al_xact_claimed(uint64 hash, bool first)
+{
+	ClaimedKey *key;
+
+	if (!first)
+		key = find_claimed(hash);
+	else
+	{
+		key = &claimed[claims++];
+		key->hash = hash;
+		key->level = GetCurrentTransactionNestLevel();
+	}
+	key->held_until = 0;
+}
+
+/* The first claim of a key was given back */
+void
+al_xact_unclaimed(uint64 hash)
+{
+	ClaimedKey *key = find_claimed(hash);
+
+	if (key)
+	{
+		claims--;
+		memmove(key, key + 1, (claimed + claims - key) * sizeof(ClaimedKey));
+	}
 }
 
 /* How many more claims this transaction may take */
 int
 al_xact_claims_left(void)
 {
-	return Max(al_max_claims - xact.claims, 0);
+	return Max(al_max_claims - claims, 0);
 }
 
-/* A claim was given back */
+/*
+ * A lease was granted or extended: its commit must be flushed, and need not
+ * wake those who look at the key before the lease ends.
+ */
 void
-al_xact_unclaimed(void)
+al_xact_granted(uint64 hash, TimestampTz expires_at)
 {
-	if (xact.claims > 0)
-		xact.claims--;
-}
+	ClaimedKey *key = find_claimed(hash);
 
-/* A lease was granted or extended: its commit must be flushed */
-void
-al_xact_granted(void)
-{
+	if (key && key->level == GetCurrentTransactionNestLevel())
+		key->held_until = expires_at;
 	if (al_acquire_durability == AL_ACQUIRE_FORCED)
 		xact.force_flush = true;
 	xact.wrote = WROTE_MORE;

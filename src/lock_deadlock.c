@@ -1,0 +1,228 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_deadlock.c
+ *		Deadlocks among waiters.
+ *
+ * Model: a waiter waits for the owner of the lease in its way, and so for
+ * whatever any session of that owner waits for; and for the unfinished
+ * transactions that have claimed the key, and so for whatever their sessions
+ * wait for, be it in our queue or in the lock manager.  A waiter that has
+ * waited for deadlock_timeout looks whether that leads back to itself, and
+ * again every second, because leases change hands while it waits.
+ *
+ * Nothing is locked during the search, so what it has seen may never have
+ * been true at one time.  Therefore it is done twice: leases that have the
+ * same tokens, and waits that have the same numbers, were there all the time
+ * in between.  Of two who find the same circle, one resigns.
+ *
+ * Locking rules: reads app_lock and the lock manager, holds nothing.
+ *
+ * IDENTIFICATION
+ *		src/lock_deadlock.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "lib/stringinfo.h"
+#include "lock_lease.h"
+#include "lock_wait.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/fmgrprotos.h"
+#include "utils/timestamp.h"
+
+/* A session in a circle, and why it waits for the next one */
+typedef struct Link
+{
+	int			pid;
+	AlWaiter	waiter;			/* id 0: waits in the lock manager */
+	int64		fencing_token;	/* of the lease in its way, or 0: a claim is */
+	char	   *holder;			/* of that lease */
+} Link;
+
+typedef struct Search
+{
+	Relation	rel;
+	List	   *visited;		/* process ids */
+	Link	   *links;			/* from us to where we are */
+	int			depth;
+	int			size;
+} Search;
+
+static bool search_from(Search *search, int pid);
+
+/* Does the way to any of these processes lead back to us? */
+static bool
+search_processes(Search *search, Link *link, List *pids)
+{
+	ListCell   *cell;
+	int			depth = search->depth;
+
+	foreach(cell, pids)
+	{
+		int			pid = lfirst_int(cell);
+
+		if (search->depth == search->size)
+		{
+			search->size = Max(search->size * 2, 8);
+			search->links = search->links ?
+				repalloc(search->links, search->size * sizeof(Link)) :
+				palloc(search->size * sizeof(Link));
+		}
+		search->links[search->depth++] = *link;
+		if (pid == MyProcPid || search_from(search, pid))
+			return true;
+		search->depth = depth;
+	}
+	return false;
+}
+
+/* Processes for whose locks a backend waits in the lock manager */
+static List *
+blocking_processes(int pid)
+{
+	Datum		array = DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(pid));
+	int		   *elements = (int *) ARR_DATA_PTR(DatumGetArrayTypeP(array));
+	int			count = ArrayGetNItems(ARR_NDIM(DatumGetArrayTypeP(array)),
+									   ARR_DIMS(DatumGetArrayTypeP(array)));
+	List	   *pids = NIL;
+
+	for (int i = 0; i < count; i++)
+	{
+		if (elements[i] != 0)	/* a prepared transaction */
+			pids = lappend_int(pids, elements[i]);
+	}
+	return pids;
+}
+
+/* Does what a process waits for lead back to us? */
+static bool
+search_from(Search *search, int pid)
+{
+	Link		link = {.pid = pid};
+	AlHolding	holding;
+	List	   *pids = NIL;
+	int			count;
+	AlWaiter   *waiters;
+
+	check_stack_depth();
+	CHECK_FOR_INTERRUPTS();
+	if (list_member_int(search->visited, pid))
+		return false;
+	search->visited = lappend_int(search->visited, pid);
+
+	if (!al_wait_of_backend(pid, &link.waiter))
+		return search_processes(search, &link, blocking_processes(pid));
+
+	if (search_processes(search, &link,
+						 list_delete_int(al_claim_holders(link.waiter.hash),
+										 pid == MyProcPid ? 0 : pid)))
+		return true;
+
+	if (!al_waiter_holding(search->rel, &link.waiter, &holding))
+		return false;
+	waiters = al_wait_of_owner(al_owner_hash(al_string(holding.owner)), &count);
+	for (int i = 0; i < count; i++)
+		pids = lappend_int(pids, waiters[i].pid);
+	link.fencing_token = holding.fencing_token;
+	link.holder = al_display(al_string(holding.holder));
+	return search_processes(search, &link, pids);
+}
+
+/*
+ * Find the live lease in the way of a waiter, whose key may be cut.  False
+ * where there is none.
+ */
+bool
+al_waiter_holding(Relation rel, const AlWaiter *waiter, AlHolding *holding)
+{
+	AlString	start = {waiter->key, Min(waiter->key_length, AL_WAITER_KEY_BYTES)};
+	AlKey		key;
+
+	key.name = start;
+	key.hash = waiter->hash;
+	if (waiter->key_length <= AL_WAITER_KEY_BYTES)
+		al_table_find(rel, &key, holding);
+	else
+		al_table_find_by_start(rel, &key, holding);
+	return al_is_live(holding, GetCurrentTimestamp());
+}
+
+static bool
+same_circle(const Search *a, const Search *b)
+{
+	if (a->depth != b->depth)
+		return false;
+	for (int i = 0; i < a->depth; i++)
+	{
+		if (a->links[i].pid != b->links[i].pid ||
+			a->links[i].waiter.id != b->links[i].waiter.id ||
+			a->links[i].fencing_token != b->links[i].fencing_token)
+			return false;
+	}
+	return true;
+}
+
+static char *
+describe(const Search *search)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (int i = 0; i < search->depth; i++)
+	{
+		const Link *link = &search->links[i];
+		int			next = search->links[(i + 1) % search->depth].pid;
+
+		if (i > 0)
+			appendStringInfoChar(&buf, '\n');
+		if (link->waiter.id == 0)
+			appendStringInfo(&buf, "Process %d waits for process %d.", link->pid, next);
+		else
+		{
+			const AlWaiter *waiter = &link->waiter;
+			AlString	key = {waiter->key, Min(waiter->key_length, AL_WAITER_KEY_BYTES)};
+
+			key.len = pg_mbcliplen(key.data, key.len, AL_WAITER_KEY_BYTES);
+			appendStringInfo(&buf, "%s (process %d) waits for lock \"%s%s\", ",
+							 al_display(al_cstring(waiter->holder)), waiter->pid,
+							 al_display(key),
+							 waiter->key_length > key.len ? "..." : "");
+			if (link->fencing_token != 0)
+				appendStringInfo(&buf, "held by %s.", link->holder);
+			else
+				appendStringInfo(&buf, "in use by the transaction of process %d.", next);
+		}
+	}
+	return buf.data;
+}
+
+/*
+ * Would this backend, which is in the queue, wait for ever?  If so, it has been
+ * taken out of the queue, and who waits for whom is returned, else NULL.
+ */
+char *
+al_deadlock_find(Relation rel)
+{
+	Search		first = {.rel = rel};
+	Search		second = {.rel = rel};
+	AlWaiter   *waiters;
+	int			count = 0;
+
+	if (al_queue() == NULL)
+		return NULL;
+	if (!search_from(&first, MyProcPid) || !search_from(&second, MyProcPid) ||
+		!same_circle(&first, &second))
+		return NULL;
+
+	waiters = palloc(second.depth * sizeof(AlWaiter));
+	for (int i = 0; i < second.depth; i++)
+	{
+		if (second.links[i].waiter.id != 0)
+			waiters[count++] = second.links[i].waiter;
+	}
+	return al_wait_resign(waiters, count) ? describe(&second) : NULL;
+}

@@ -1,0 +1,533 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_wait.c
+ *		Waiting: the queue, sleep, and wake.
+ *
+ * Model: whoever wants a key that is not to be had stands in its queue, first
+ * come, first served.  To be woken is no grant, only a reason to look at the
+ * row again; what the row and the claim say is all that counts.  Order:
+ * enter the queue, look, sleep.  Order of those who change a key: make the
+ * change visible, give back the claim, look for waiters.  Between them no
+ * wake-up can be lost.
+ *
+ * Only the first in line is ever woken, and only the first may take the key.
+ * Every wait knows when it looks again by itself ("due"): at the end of the
+ * lease in the way, at its own deadline, and after a second at the latest,
+ * which covers what wakes nobody, such as COMMIT PREPARED.  So a commit that
+ * leaves the key held for longer than that need not wake anyone.  A waiter
+ * that has been due for more than a second does not run, being stopped, say,
+ * and is passed over until it does.
+ *
+ * The first in line that leaves without the key wakes the next.  One that
+ * leaves with it need not: the end of its transaction does.
+ *
+ * Without a queue (see lock_shmem.c) a wait looks again after pauses that
+ * grow from 5 to 100 ms, in no order.
+ *
+ * Locking rules: one LWLock for the queue, held for a walk along one bucket
+ * or over the slots, never over anything that may raise, allocate or sleep.
+ * A slot is changed by its own backend, but for "due" and "woken".  The
+ * number of waiters in a bucket is read without the lock, by those to whom
+ * none is the usual answer.
+ *
+ * IDENTIFICATION
+ *		src/lock_wait.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/pg_prng.h"
+#include "compat.h"
+#include "lock_wait.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "portability/instr_time.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#ifdef AL_TEST_HOOKS
+#include "storage/lmgr.h"
+
+double		al_test_sleep_cap_ms = 1000;
+bool		al_test_pause_after_wake = false;
+
+#define LONGEST_SLEEP	AL_MS_TO_US(al_test_sleep_cap_ms)
+#else
+#define LONGEST_SLEEP	INT64CONST(1000000)
+#endif
+
+#define PASSED_OVER_AFTER	INT64CONST(1000000)
+#define SHORTEST_PAUSE		INT64CONST(5000)
+#define LONGEST_PAUSE		INT64CONST(100000)
+
+static AlSlot *my_slot = NULL;	/* while waiting in a queue */
+static int64 next_pause;		/* while waiting without one */
+
+/* Microseconds of a clock that nobody sets, the same in all processes */
+int64
+al_monotonic_now(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
+static AlBucket *
+bucket_of(AlQueue *queue, uint64 hash)
+{
+	return &queue->buckets[hash % AL_BUCKETS];
+}
+
+static bool
+waits_for(const AlSlot *slot, uint64 hash)
+{
+	return slot->waiter.hash == hash && slot->waiter.database == MyDatabaseId;
+}
+
+/* Does the waiter not run, though it should?  The others must not wait for it. */
+static bool
+is_passed_over(const AlSlot *slot, int64 now)
+{
+	return now - slot->waiter.due > PASSED_OVER_AFTER;
+}
+
+/* Walk over those who wait for a key, in order; -1 at the end */
+static int
+next_in_line(const AlQueue *queue, int slot, uint64 hash)
+{
+	while (slot >= 0 && !waits_for(&queue->slots[slot], hash))
+		slot = queue->slots[slot].next;
+	return slot;
+}
+
+#define FOR_EACH_IN_LINE(i, queue, hash) \
+	for (int i = next_in_line(queue, bucket_of(queue, hash)->first, hash); i >= 0; \
+		 i = next_in_line(queue, (queue)->slots[i].next, hash))
+
+static void
+link_slot(AlQueue *queue, AlSlot *slot)
+{
+	AlBucket   *bucket = bucket_of(queue, slot->waiter.hash);
+	int			number = slot - queue->slots;
+
+	slot->next = -1;
+	slot->previous = bucket->last;
+	if (bucket->last >= 0)
+		queue->slots[bucket->last].next = number;
+	else
+		bucket->first = number;
+	bucket->last = number;
+	pg_atomic_fetch_add_u32(&bucket->waiters, 1);
+}
+
+static void
+unlink_slot(AlQueue *queue, AlSlot *slot)
+{
+	AlBucket   *bucket = bucket_of(queue, slot->waiter.hash);
+
+	if (slot->previous >= 0)
+		queue->slots[slot->previous].next = slot->next;
+	else
+		bucket->first = slot->next;
+	if (slot->next >= 0)
+		queue->slots[slot->next].previous = slot->previous;
+	else
+		bucket->last = slot->previous;
+	pg_atomic_fetch_sub_u32(&bucket->waiters, 1);
+	slot->waiter.id = 0;
+}
+
+/*
+ * Wake the first in line for a key, unless it looks before held_until anyhow.
+ * Returns whom to wake once the lock is given back, if anybody.  The lock is
+ * held exclusively.
+ */
+static PGPROC *
+choose_next(AlQueue *queue, uint64 hash, int64 held_until)
+{
+	int64		now = al_monotonic_now();
+
+	FOR_EACH_IN_LINE(i, queue, hash)
+	{
+		AlSlot	   *slot = &queue->slots[i];
+		bool		passed_over = is_passed_over(slot, now);
+
+		if (slot == my_slot ||
+			(!passed_over && slot->asleep && slot->waiter.due <= held_until))
+			return NULL;
+		slot->waiter.due = Min(slot->waiter.due, now);
+		pg_atomic_write_u32(&slot->woken, 1);
+		if (!passed_over)
+			return GetPGProcByNumber(i);
+		SetLatch(&GetPGProcByNumber(i)->procLatch);
+	}
+	return NULL;
+}
+
+static void
+wake(PGPROC *process)
+{
+	if (process)
+		SetLatch(&process->procLatch);
+}
+
+/*
+ * Wake the first in line for a key that has become free, or is held until a
+ * moment (0: is free).  The change must be visible and the claim gone.  Raises
+ * nothing; costs a look at one counter where nobody waits.
+ */
+void
+al_wait_wake(uint64 hash, TimestampTz held_until)
+{
+	AlQueue    *queue = al_queue();
+	PGPROC	   *process;
+	int64		until = PG_INT64_MIN;
+
+	if (queue == NULL)
+		return;
+	/* A waiter enters, then looks at the row; we did the reverse. */
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&bucket_of(queue, hash)->waiters) == 0)
+		return;
+
+	if (held_until != 0)
+		until = al_monotonic_now() + Max(held_until - GetCurrentTimestamp(), 0);
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	process = choose_next(queue, hash, until);
+	LWLockRelease(&queue->lock);
+	wake(process);
+}
+
+static void
+copy_clipped(char *to, int size, AlString from)
+{
+	int			length = pg_mbcliplen(from.data, from.len, size - 1);
+
+	memcpy(to, from.data, length);
+	memset(to + length, 0, size - length);
+}
+
+/*
+ * Join the queue for a key, as the last.  Returns false where there is no
+ * queue; al_wait_end() must be called all the same.  May raise for lack of
+ * memory, and then has not joined.
+ */
+bool
+al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder)
+{
+	AlQueue    *queue = al_queue();
+	AlSlot	   *slot;
+	AlWaiter   *waiter;
+
+	next_pause = SHORTEST_PAUSE;
+	if (queue == NULL)
+		return false;
+
+	slot = &queue->slots[al_my_proc_number()];
+	waiter = &slot->waiter;
+	Assert(my_slot == NULL && waiter->id == 0);
+
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	waiter->hash = key->hash;
+	waiter->owner_hash = owner->generated ? 0 : owner->hash;
+	waiter->since = GetCurrentTimestamp();
+	waiter->due = al_monotonic_now();
+	waiter->database = MyDatabaseId;
+	waiter->pid = MyProcPid;
+	waiter->key_length = key->name.len;
+	memcpy(waiter->key, key->name.data, Min(key->name.len, AL_WAITER_KEY_BYTES));
+	copy_clipped(waiter->mode, AL_WAITER_MODE_BYTES, al_string(mode));
+	copy_clipped(waiter->holder, AL_WAITER_HOLDER_BYTES, al_string(holder));
+	pg_atomic_write_u32(&slot->woken, 0);
+	slot->asleep = false;
+	waiter->id = ++queue->last_id;
+	link_slot(queue, slot);
+	my_slot = slot;
+	LWLockRelease(&queue->lock);
+	return true;
+}
+
+/*
+ * Leave the queue, if still in it.  "granted": the key was taken, under a
+ * claim that this transaction has.
+ */
+void
+al_wait_end(bool granted)
+{
+	AlQueue    *queue = al_queue();
+	AlSlot	   *slot = my_slot;
+	PGPROC	   *process = NULL;
+	bool		was_first = false;
+	int64		now = al_monotonic_now();
+
+	if (slot == NULL)
+		return;
+	my_slot = NULL;
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	FOR_EACH_IN_LINE(i, queue, slot->waiter.hash)
+	{
+		was_first = &queue->slots[i] == slot;
+		if (was_first || !is_passed_over(&queue->slots[i], now))
+			break;
+	}
+	unlink_slot(queue, slot);
+	if (was_first && !granted)
+		process = choose_next(queue, slot->waiter.hash, PG_INT64_MIN);
+	LWLockRelease(&queue->lock);
+	wake(process);
+}
+
+/*
+ * Leave the queue as the victim of a deadlock, unless one of the others in the
+ * circle has left already.  Returns whether it has left; where two find the
+ * same circle, only one of them does.
+ */
+bool
+al_wait_resign(const AlWaiter *others, int count)
+{
+	AlQueue    *queue = al_queue();
+	bool		complete = true;
+	AlSlot	   *slot = my_slot;
+	PGPROC	   *process = NULL;
+
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < count && complete; i++)
+	{
+		complete = false;
+		FOR_EACH_IN_LINE(j, queue, others[i].hash)
+			complete = complete || queue->slots[j].waiter.id == others[i].id;
+	}
+	if (complete)
+	{
+		my_slot = NULL;
+		unlink_slot(queue, slot);
+		process = choose_next(queue, slot->waiter.hash, PG_INT64_MIN);
+	}
+	LWLockRelease(&queue->lock);
+	wake(process);
+	return complete;
+}
+
+/* About to look at the row: from here on a wake-up is kept for the next sleep */
+void
+al_wait_look(void)
+{
+	AlQueue    *queue = al_queue();
+
+	if (my_slot == NULL)
+		return;
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	pg_atomic_write_u32(&my_slot->woken, 0);
+	my_slot->asleep = false;
+	my_slot->waiter.due = al_monotonic_now();
+	LWLockRelease(&queue->lock);
+}
+
+/*
+ * Raise if the client is gone.  A lock must not be granted to nobody, nor a
+ * place in the queue be kept for them, even where
+ * client_connection_check_interval is off.
+ */
+static void
+check_client(void)
+{
+	if (MyProcPort && !pq_check_connection())
+	{
+		ClientConnectionLost = true;
+		InterruptPending = true;
+	}
+	CHECK_FOR_INTERRUPTS();
+}
+
+#ifdef AL_TEST_HOOKS
+/* Stand still until a test gives back the advisory lock (0, 1706) */
+static void
+pause_after_wake(void)
+{
+	LOCKTAG		tag;
+
+	if (!al_test_pause_after_wake)
+		return;
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, 1706, 1);
+	(void) LockAcquire(&tag, ShareLock, false, false);
+	LockRelease(&tag, ShareLock, false);
+}
+#endif
+
+/*
+ * Sleep until woken, for so long at most, and never for more than a second.
+ * Raises what interrupts raise, also when the client is gone.
+ */
+void
+al_wait_sleep(int64 microseconds)
+{
+	int64		end;
+
+	microseconds = Min(microseconds, LONGEST_SLEEP);
+	if (my_slot == NULL)
+	{
+		/* Jittered, or those who wait for one key would all look at once. */
+		double		part = 0.5 + pg_prng_double(&pg_global_prng_state) / 2;
+
+		microseconds = Min(microseconds, (int64) (next_pause * part));
+		next_pause = Min(next_pause * 3 / 2, LONGEST_PAUSE);
+	}
+	end = al_monotonic_now() + microseconds;
+	if (my_slot)
+	{
+		AlQueue    *queue = al_queue();
+
+		LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+		if (pg_atomic_read_u32(&my_slot->woken) == 0)
+		{
+			my_slot->waiter.due = end;
+			my_slot->asleep = true;
+		}
+		LWLockRelease(&queue->lock);
+	}
+
+	for (;;)
+	{
+		int64		left;
+
+		ResetLatch(MyLatch);
+		/* It may reset the latch too: the slot tells. */
+		CHECK_FOR_INTERRUPTS();
+		left = end - al_monotonic_now();
+		if (left <= 0 || (my_slot && pg_atomic_read_u32(&my_slot->woken) != 0))
+			break;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 (long) ((left + 999) / 1000), al_wait_event());
+	}
+	check_client();
+#ifdef AL_TEST_HOOKS
+	pause_after_wake();
+#endif
+}
+
+/*
+ * Would taking the key mean to overtake somebody?  "first", if not NULL, is
+ * set to the label of the first in line then.
+ */
+bool
+al_wait_behind(const AlKey *key, char **first)
+{
+	AlQueue    *queue = al_queue();
+	char		holder[AL_WAITER_HOLDER_BYTES];
+	bool		behind = false;
+	int64		now;
+
+	if (queue == NULL || pg_atomic_read_u32(&bucket_of(queue, key->hash)->waiters) == 0)
+		return false;
+
+	now = al_monotonic_now();
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	FOR_EACH_IN_LINE(i, queue, key->hash)
+	{
+		AlSlot	   *slot = &queue->slots[i];
+
+		if (slot == my_slot)
+			break;
+		if (!is_passed_over(slot, now))
+		{
+			behind = true;
+			memcpy(holder, slot->waiter.holder, sizeof(holder));
+			break;
+		}
+	}
+	LWLockRelease(&queue->lock);
+	if (behind && first)
+		*first = pstrdup(holder);
+	return behind;
+}
+
+/* How many wait for a key; -1 where nobody can know */
+int
+al_wait_count(const AlKey *key)
+{
+	AlQueue    *queue = al_queue();
+	int			count = 0;
+
+	if (queue == NULL)
+		return -1;
+	if (pg_atomic_read_u32(&bucket_of(queue, key->hash)->waiters) == 0)
+		return 0;
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	FOR_EACH_IN_LINE(i, queue, key->hash)
+		count++;
+	LWLockRelease(&queue->lock);
+	return count;
+}
+
+/* Copy those waiters of this database that match, at most one per backend */
+static AlWaiter *
+collect(bool (*matches) (const AlWaiter *waiter, uint64 value), uint64 value, int *count)
+{
+	AlQueue    *queue = al_queue();
+	AlWaiter   *waiters;
+
+	*count = 0;
+	if (queue == NULL)
+		return NULL;
+	waiters = palloc_extended(mul_size(MaxBackends, sizeof(AlWaiter)), MCXT_ALLOC_HUGE);
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		const AlWaiter *waiter = &queue->slots[i].waiter;
+
+		if (waiter->id != 0 && waiter->database == MyDatabaseId && matches(waiter, value))
+			waiters[(*count)++] = *waiter;
+	}
+	LWLockRelease(&queue->lock);
+	return waiters;
+}
+
+static bool
+matches_any(const AlWaiter *waiter, uint64 value)
+{
+	return true;
+}
+
+static bool
+matches_owner(const AlWaiter *waiter, uint64 value)
+{
+	return waiter->owner_hash == value;
+}
+
+static bool
+matches_pid(const AlWaiter *waiter, uint64 value)
+{
+	return (uint64) waiter->pid == value;
+}
+
+/* All waiters of this database, in no order; NULL where there is no queue */
+AlWaiter *
+al_wait_list(int *count)
+{
+	return collect(matches_any, 0, count);
+}
+
+/* The wait of a backend, if it waits */
+bool
+al_wait_of_backend(int pid, AlWaiter *waiter)
+{
+	int			count;
+	AlWaiter   *waiters = collect(matches_pid, pid, &count);
+
+	if (count > 0)
+		*waiter = waiters[0];
+	if (waiters)
+		pfree(waiters);
+	return count > 0;
+}
+
+/* The waits of an owner */
+AlWaiter *
+al_wait_of_owner(uint64 owner_hash, int *count)
+{
+	return collect(matches_owner, owner_hash, count);
+}

@@ -1,0 +1,97 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_wait.h
+ *		The queue of waiters in shared memory.
+ *
+ * One slot per backend, since a backend waits for one key at a time.  Slots
+ * of waiters are linked in the order in which they came, in buckets by the
+ * hash of the key.
+ *
+ * IDENTIFICATION
+ *		src/lock_wait.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef ATOMIC_LOCK_WAIT_H
+#define ATOMIC_LOCK_WAIT_H
+
+#include "atomic_lock.h"
+#include "port/atomics.h"
+#include "storage/lwlock.h"
+
+#define AL_WAITER_KEY_BYTES		128
+#define AL_WAITER_HOLDER_BYTES	64
+#define AL_WAITER_MODE_BYTES	10
+
+/*
+ * Who waits for what.  Keys and labels that are longer are cut; key_length
+ * tells, and the hash is always that of the whole key.
+ */
+typedef struct AlWaiter
+{
+	uint64		id;				/* of this wait, never used again; 0: none */
+	uint64		hash;			/* of the key */
+	uint64		owner_hash;		/* 0: an owner that is yet to be generated */
+	TimestampTz since;
+	int64		due;			/* looks again by then; of al_monotonic_now() */
+	Oid			database;
+	int			pid;
+	int16		key_length;
+	char		key[AL_WAITER_KEY_BYTES];
+	char		mode[AL_WAITER_MODE_BYTES];
+	char		holder[AL_WAITER_HOLDER_BYTES];
+} AlWaiter;
+
+typedef struct AlSlot
+{
+	AlWaiter	waiter;
+	pg_atomic_uint32 woken;		/* set by others, cleared by the waiter */
+	bool		asleep;			/* or about to; has looked at the row before */
+	int			previous;		/* in the bucket; -1: none */
+	int			next;
+} AlSlot;
+
+#define AL_BUCKETS	256
+
+typedef struct AlBucket
+{
+	pg_atomic_uint32 waiters;	/* read without the lock */
+	int			first;			/* slot, or -1 */
+	int			last;
+} AlBucket;
+
+typedef struct AlQueue
+{
+	LWLock		lock;			/* for all but the atomics */
+	int			tranche;
+	uint64		last_id;
+	AlBucket	buckets[AL_BUCKETS];
+	AlSlot		slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends, by proc number */
+} AlQueue;
+
+StaticAssertDecl(sizeof(AlSlot) <= 300, "a slot must stay small");
+
+/* lock_shmem.c */
+extern void al_shmem_init(void);
+extern AlQueue *al_queue(void);
+
+/* lock_wait.c */
+extern int64 al_monotonic_now(void);
+extern bool al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder);
+extern void al_wait_end(bool granted);
+extern void al_wait_look(void);
+extern void al_wait_sleep(int64 microseconds);
+extern bool al_wait_resign(const AlWaiter *others, int count);
+extern bool al_wait_behind(const AlKey *key, char **first);
+extern void al_wait_wake(uint64 hash, TimestampTz held_until);
+extern int	al_wait_count(const AlKey *key);
+extern AlWaiter *al_wait_list(int *count);
+extern bool al_wait_of_backend(int pid, AlWaiter *waiter);
+extern AlWaiter *al_wait_of_owner(uint64 owner_hash, int *count);
+
+#ifdef AL_TEST_HOOKS
+extern double al_test_sleep_cap_ms;
+extern bool al_test_pause_after_wake;
+#endif
+
+#endif							/* ATOMIC_LOCK_WAIT_H */
