@@ -15,6 +15,7 @@ use Test::More;
 
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'");
 $node->start;
 
 foreach my $file ('README.md', 'doc/reference.md')
