@@ -120,8 +120,8 @@ ROLLBACK;
 RESET atomic_lock.max_ttl;
 RESET atomic_lock.lock_delay;
 
--- wait: 0 to max_wait; more than 0 is not there yet
-SELECT wait, t.code(format('SELECT lock_acquire(''k'', wait => %L)', wait)) AS acquire, t.code(format('SELECT lock_try_acquire(''held'', wait => %L)', wait)) AS try_acquire
+-- wait: 0 to max_wait
+SELECT wait, t.code(format('SELECT lock_acquire(''k'', wait => %L)', wait)) AS acquire, t.code(format('SELECT lock_try_acquire(''k'', wait => %L)', wait)) AS try_acquire
 FROM unnest(ARRAY['0', '1 us', '1 s', '5 min', '5 min 1 us', '1 day', '-1 us', '-1 day', '1 day -24:00', '1 mon', '-1 mon', '1 mon -30 days',
 	'178956970 years', '2147483647 days 2562047788:00:54.775807', '-2147483648 days -2562047788:00:54.775807']) wait;
 SELECT t.code('SELECT lock_acquire(''k'', wait => ''infinity'')') = CASE WHEN current_setting('server_version_num')::int < 170000 THEN '22007' ELSE '22023' END AS refused;
