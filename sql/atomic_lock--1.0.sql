@@ -139,7 +139,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text) IS
-'take the lock "key" for "ttl" (default atomic_lock.default_ttl); the owner in the answer proves the holding; waits for it up to "wait" in the order of arrival; raises 55P03 when somebody else has it or the wait ran out, 40P01 when waiting would never end, LK007 when the owner has it and atomic_lock.on_reacquire is error';
+'take the lock "key" for "ttl" (default atomic_lock.default_ttl); the owner in the answer proves the holding; waits for it up to "wait" in the order of arrival; raises 55P03 when somebody else has it or the wait ran out, 40P01 when waiting would close a circle of owners, LK007 when the owner has it and atomic_lock.on_reacquire is error';
 
 CREATE FUNCTION lock_try_acquire(
 	key text,

@@ -24,6 +24,7 @@
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 #include "nodes/pg_list.h"
+#include "storage/itemptr.h"
 #include "storage/lock.h"
 #include "utils/guc.h"
 #include "utils/relcache.h"
@@ -153,9 +154,14 @@ typedef struct AlClaim
 
 extern void al_claim(AlClaim *claim, const AlKey *key, AlClaimMode mode);
 extern bool al_claim_try(AlClaim *claim, const AlKey *key, AlClaimMode mode);
+extern bool al_claim_is_mine(uint64 hash);
 extern void al_claim_drop(const AlClaim *claim);
 extern int	al_claim_rival(const AlKey *key);
 extern List *al_claim_holders(uint64 hash);
+
+/* lock_hint.c */
+extern bool al_hint_get(const AlKey *key, ItemPointer tid);
+extern void al_hint_set(const AlKey *key, ItemPointer tid);
 
 /* lock_fence.c */
 extern int64 al_fence_next(void);
@@ -166,7 +172,7 @@ extern void al_xact_before_claim(bool first);
 extern void al_xact_claimed(uint64 hash, bool first);
 extern void al_xact_unclaimed(uint64 hash);
 extern int	al_xact_claims_left(void);
-extern void al_xact_granted(uint64 hash, TimestampTz expires_at);
+extern void al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz expires_at);
 extern void al_xact_before_release(void);
 extern void al_xact_released(void);
 

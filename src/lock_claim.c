@@ -82,6 +82,15 @@ is_held(const LOCKTAG *tag)
 	return al_lock_held(tag, AL_CLAIM_EXTEND) || al_lock_held(tag, AL_CLAIM_TAKE);
 }
 
+bool
+al_claim_is_mine(uint64 hash)
+{
+	LOCKTAG		tag;
+
+	claim_tag(&tag, hash);
+	return is_held(&tag);
+}
+
 static bool
 claim_internal(AlClaim *claim, const AlKey *key, AlClaimMode mode, bool wait)
 {
@@ -134,7 +143,7 @@ al_claim_drop(const AlClaim *claim)
 	if (claim->first)
 	{
 		al_xact_unclaimed(claim->hash);
-		al_wait_wake(claim->hash, 0);
+		al_wait_wake(claim->hash, 0, 0);
 	}
 }
 

@@ -96,7 +96,7 @@ grant(Relation rel, AlAcquire *request, AlResult *result)
 	holding->released_at = 0;
 	holding->meta = request->meta;
 	al_table_put(rel, holding);
-	al_xact_granted(request->key.hash, holding->expires_at);
+	al_xact_granted(&request->key, &request->owner, holding->expires_at);
 	result->outcome = AL_ACQUIRED;
 }
 
@@ -120,6 +120,17 @@ judge_acquire(const AlAcquire *request, AlResult *result)
 }
 
 /*
+ * Does somebody who waits come first?  Not where our own transaction has the
+ * key: what it released and has not committed was never on offer.
+ */
+static bool
+is_queued(const AlAcquire *request, char **first)
+{
+	return al_wait_behind(&request->key, first) &&
+		!al_claim_is_mine(request->key.hash);
+}
+
+/*
  * Acquire a key, or extend the lease that the owner has on it already, without
  * waiting for anybody.
  *
@@ -140,7 +151,7 @@ acquire_now(Relation rel, AlAcquire *request, AlResult *result)
 		CHECK_FOR_INTERRUPTS();
 		al_table_find(rel, &request->key, holding);
 		expected = result->outcome = judge_acquire(request, result);
-		if (expected == AL_ACQUIRED && al_wait_behind(&request->key, &result->first))
+		if (expected == AL_ACQUIRED && is_queued(request, &result->first))
 			result->outcome = AL_QUEUED;
 		if (result->outcome != AL_ACQUIRED && result->outcome != AL_REACQUIRED)
 			return;
@@ -155,10 +166,11 @@ acquire_now(Relation rel, AlAcquire *request, AlResult *result)
 
 		al_table_find_again(rel, &request->key, holding);
 		result->outcome = judge_acquire(request, result);
-		if (result->outcome == expected)
+		if (result->outcome == expected &&
+			(expected != AL_ACQUIRED || !claim.first || !al_wait_behind(&request->key, NULL)))
 			break;
 
-		/* It changed under our eyes, and may need another claim now. */
+		/* It changed under our eyes: it needs another claim, or has a line. */
 		al_claim_drop(&claim);
 	}
 
@@ -177,7 +189,7 @@ acquire_now(Relation rel, AlAcquire *request, AlResult *result)
 	if (request->meta)
 		holding->meta = request->meta;
 	al_table_put(rel, holding);
-	al_xact_granted(request->key.hash, holding->expires_at);
+	al_xact_granted(&request->key, &request->owner, holding->expires_at);
 }
 
 /* What kept a request from being granted; AL_ACQUIRED where nothing did */
@@ -291,10 +303,10 @@ al_lease_acquire(Relation *rel, AlAcquire *request, AlResult *result)
 	if (request->wait == 0 || !may_pass(result->outcome))
 		return;
 
-	al_wait_begin(&request->key, &request->owner, request->mode,
-				  request->holder ? request->holder : al_holder_default());
 	PG_ENSURE_ERROR_CLEANUP(leave_queue, (Datum) 0);
 	{
+		al_wait_begin(&request->key, &request->owner, request->mode,
+					  request->holder ? request->holder : al_holder_default());
 		acquire_in_turn(rel, request, result);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, (Datum) 0);
@@ -400,7 +412,7 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	holding->expires_at = Min(wanted, limit);
 	al_table_put(rel, holding);
-	al_xact_granted(key->hash, holding->expires_at);
+	al_xact_granted(key, owner, holding->expires_at);
 	result->outcome = AL_EXTENDED;
 }
 

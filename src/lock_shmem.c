@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * lock_shmem.c
- *		Where the queue of waiters is.
+ *		Where our shared memory is: the queue of waiters, and the hints.
  *
- * Model: in main shared memory where the module is preloaded.  Otherwise, from
+ * Model: it is in main shared memory where the module is preloaded.  Otherwise, from
  * PostgreSQL 17 on, in a dynamic segment that the first session to need it
  * makes, and every session that takes a claim maps.  Before 17 there is no
  * way to get memory after the start of the server; then there is no queue,
- * and al_queue() answers NULL.
+ * al_queue() answers NULL, and each session has hints of its own.
  *
  * Its size follows from the number of backends, so it can never be full.
  * Nothing in it outlives the server, and nothing has to: app_lock is the
@@ -29,26 +29,39 @@
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
+#include "utils/memutils.h"
 
 /* A segment of another layout must have another name. */
-#define QUEUE_NAME	"atomic_lock queue 1"
+#define MEMORY_NAME	"atomic_lock 1"
 
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 static AlQueue *queue = NULL;
+static pg_atomic_uint64 *hints = NULL;
+
+#define QUEUE_OFFSET	MAXALIGN(AL_HINTS * sizeof(pg_atomic_uint64))
 
 static Size
-queue_size(void)
+memory_size(void)
 {
-	return add_size(offsetof(AlQueue, slots), mul_size(MaxBackends, sizeof(AlSlot)));
+	return add_size(QUEUE_OFFSET + offsetof(AlQueue, slots),
+					mul_size(MaxBackends, sizeof(AlSlot)));
 }
 
 static void
-init_queue(void *memory)
+init_hints(pg_atomic_uint64 *new_hints)
 {
-	AlQueue    *new_queue = memory;
+	for (int i = 0; i < AL_HINTS; i++)
+		pg_atomic_init_u64(&new_hints[i], 0);
+}
 
-	memset(new_queue, 0, queue_size());
+static void
+init_memory(void *memory)
+{
+	AlQueue    *new_queue = (AlQueue *) ((char *) memory + QUEUE_OFFSET);
+
+	memset(memory, 0, memory_size());
+	init_hints(memory);
 	new_queue->tranche = LWLockNewTrancheId();
 	LWLockInitialize(&new_queue->lock, new_queue->tranche);
 	for (int i = 0; i < AL_BUCKETS; i++)
@@ -60,28 +73,38 @@ init_queue(void *memory)
 		pg_atomic_init_u32(&new_queue->slots[i].woken, 0);
 }
 
+/* This process can use the memory from now on */
+static void
+attach_memory(void *memory)
+{
+	hints = memory;
+	queue = (AlQueue *) ((char *) memory + QUEUE_OFFSET);
+	LWLockRegisterTranche(queue->tranche, "atomic_lock");
+}
+
 static void
 request_memory(void)
 {
 	if (previous_shmem_request_hook)
 		previous_shmem_request_hook();
-	RequestAddinShmemSpace(queue_size());
+	RequestAddinShmemSpace(memory_size());
 }
 
 static void
 start_memory(void)
 {
 	bool		found;
+	void	   *memory;
 
 	if (previous_shmem_startup_hook)
 		previous_shmem_startup_hook();
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	queue = ShmemInitStruct(QUEUE_NAME, queue_size(), &found);
+	memory = ShmemInitStruct(MEMORY_NAME, memory_size(), &found);
 	if (!found)
-		init_queue(queue);
+		init_memory(memory);
 	LWLockRelease(AddinShmemInitLock);
-	LWLockRegisterTranche(queue->tranche, "atomic_lock");
+	attach_memory(memory);
 }
 
 void
@@ -114,8 +137,19 @@ al_queue(void)
 		return queue;
 
 	error_context_stack = &explain;
-	queue = al_named_dsm_segment(QUEUE_NAME, queue_size(), init_queue);
+	attach_memory(al_named_dsm_segment(MEMORY_NAME, memory_size(), init_memory));
 	error_context_stack = explain.previous;
-	LWLockRegisterTranche(queue->tranche, "atomic_lock");
 	return queue;
+}
+
+/* The hints of lock_hint.c; may raise as al_queue() does */
+pg_atomic_uint64 *
+al_hints(void)
+{
+	if (hints == NULL && al_queue() == NULL)
+	{
+		hints = MemoryContextAlloc(TopMemoryContext, AL_HINTS * sizeof(pg_atomic_uint64));
+		init_hints(hints);
+	}
+	return hints;
 }

@@ -191,10 +191,18 @@ find_serializable(Relation rel, ScanKey scan_key, AlHolding *holding)
 }
 
 /*
- * Find the row of a key.  An ordinary index fetch would prune the page at
- * each look, since pages of app_lock are always nearly full; here it is pruned
- * when the next updates would no longer find room on it.
+ * An ordinary index fetch would prune the page at each look, since pages of
+ * app_lock are always nearly full; here it is pruned when the next updates
+ * would no longer find room on it.
  */
+static void
+prune_if_full(Relation rel, Buffer buffer, Size room, uint32 length)
+{
+	if (room < MAXALIGN(length) * 3 / 2)
+		heap_page_prune_opt(rel, buffer);
+}
+
+/* Find the row of a key by the index */
 static bool
 find_directly(Relation rel, ScanKey scan_key, AlHolding *holding)
 {
@@ -224,7 +232,9 @@ find_directly(Relation rel, ScanKey scan_key, AlHolding *holding)
 			al_table_read(rel, &tuple, holding);
 		else if (!scan->xactStartedInRecovery)
 			scan->kill_prior_tuple = all_dead;
-		if (!found || room < MAXALIGN(tuple.t_len) * 3 / 2)
+		if (found)
+			prune_if_full(rel, buffer, room, tuple.t_len);
+		else
 			heap_page_prune_opt(rel, buffer);
 		ReleaseBuffer(buffer);
 		CHECK_FOR_INTERRUPTS();
@@ -232,6 +242,80 @@ find_directly(Relation rel, ScanKey scan_key, AlHolding *holding)
 	index_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
+	return found;
+}
+
+/*
+ * Find the row of a key from where it was last seen, going on to newer
+ * versions.  False says nothing.
+ */
+static bool
+find_by_hint(Relation rel, const AlKey *key, AlHolding *holding)
+{
+	ItemPointerData tid;
+	TransactionId previous_xmax = InvalidTransactionId;
+	Snapshot	snapshot;
+	bool		found = false;
+	bool		more = true;
+
+	if (!al_hint_get(key, &tid) ||
+		ItemPointerGetBlockNumber(&tid) >= RelationGetNumberOfBlocks(rel))
+		return false;
+
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	while (more && !found)
+	{
+		Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(&tid));
+		OffsetNumber offset = ItemPointerGetOffsetNumber(&tid);
+		Page		page = BufferGetPage(buffer);
+		HeapTupleData tuple;
+		Size		room;
+
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		more = offset >= FirstOffsetNumber && offset <= PageGetMaxOffsetNumber(page) &&
+			ItemIdIsNormal(PageGetItemId(page, offset));
+		if (more)
+		{
+			ItemId		item = PageGetItemId(page, offset);
+			HeapTupleHeader header = (HeapTupleHeader) PageGetItem(page, item);
+
+			tuple.t_data = header;
+			tuple.t_len = ItemIdGetLength(item);
+			tuple.t_tableOid = RelationGetRelid(rel);
+			tuple.t_self = tid;
+
+			/* A link may lead to a place that was given to another row. */
+			more = !TransactionIdIsValid(previous_xmax) ||
+				TransactionIdEquals(previous_xmax, HeapTupleHeaderGetXmin(header));
+			found = more && HeapTupleSatisfiesVisibility(&tuple, snapshot, buffer);
+			more = more && !(header->t_infomask & HEAP_XMAX_INVALID) &&
+				!HeapTupleHeaderIsOnlyLocked(header) &&
+				!ItemPointerEquals(&tid, &header->t_ctid);
+			if (more)
+			{
+				tid = header->t_ctid;
+				previous_xmax = HeapTupleHeaderGetUpdateXid(header);
+			}
+		}
+		room = PageGetHeapFreeSpace(page);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+
+		if (found)
+		{
+			al_table_read(rel, &tuple, holding);
+			if (!al_string_equal(holding->key, key->name))
+			{
+				more = found = false;
+				ReleaseBuffer(buffer);
+				continue;
+			}
+			prune_if_full(rel, buffer, room, tuple.t_len);
+			al_hint_set(key, &tuple.t_self);
+		}
+		ReleaseBuffer(buffer);
+		CHECK_FOR_INTERRUPTS();
+	}
+	UnregisterSnapshot(snapshot);
 	return found;
 }
 
@@ -254,11 +338,17 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 	ScanKeyData scan_key;
 
 	PreventCommandIfParallelMode("functions of atomic_lock");
+	if (find_by_hint(rel, key, holding))
+		return true;
+
 	ScanKeyInit(&scan_key, Anum_app_lock_key, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(al_string_text(key->name)));
 	if (IsolationIsSerializable() ? find_serializable(rel, &scan_key, holding) :
 		find_directly(rel, &scan_key, holding))
+	{
+		al_hint_set(key, &holding->tid);
 		return true;
+	}
 
 	set_not_found(key, holding);
 	return false;
@@ -390,7 +480,9 @@ al_table_find_by_owner(Relation rel, const AlOwner *owner)
  * has seen to it that the indexes need no executor, and that the only
  * condition is that of app_lock_owner_idx.  Of an update the indexes are told
  * that it left their columns alone, even where owner_hash has changed: it
- * makes them remove entries of dead versions before they grow.
+ * makes them remove entries of dead versions before they grow.  No update
+ * changes what is in the primary key, so it need not be checked, which would
+ * cost a look at each former version that cannot be removed yet.
  */
 static void
 insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
@@ -412,7 +504,8 @@ insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
 			FormIndexDatum(info, slot, NULL, values, nulls);
 			if (info->ii_Predicate == NIL || !nulls[0])
 				index_insert(index, values, nulls, &tuple->t_self, rel,
-							 index->rd_index->indisunique ?
+							 index->rd_index->indisunique &&
+							 !(is_update && index->rd_index->indisprimary) ?
 							 UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
 							 is_update,
 							 info);

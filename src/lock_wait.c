@@ -10,7 +10,8 @@
  * change visible, give back the claim, look for waiters.  Between them no
  * wake-up can be lost.
  *
- * Only the first in line is ever woken, and only the first may take the key.
+ * Only the first in line is woken, and only the first may take the key, but for
+ * an owner who is given it and waits for it on another connection.
  * Every wait knows when it looks again by itself ("due"): at the end of the
  * lease in the way, at its own deadline, and after a second at the latest,
  * which covers what wakes nobody, such as COMMIT PREPARED.  So a commit that
@@ -142,6 +143,25 @@ unlink_slot(AlQueue *queue, AlSlot *slot)
 }
 
 /*
+ * Wake those in line for a key who wait for what they have: an owner who asks
+ * again has not to stand in line.
+ */
+static void
+wake_owner(AlQueue *queue, uint64 hash, uint64 owner_hash)
+{
+	FOR_EACH_IN_LINE(i, queue, hash)
+	{
+		AlSlot	   *slot = &queue->slots[i];
+
+		if (slot->waiter.owner_hash == owner_hash && slot != my_slot)
+		{
+			pg_atomic_write_u32(&slot->woken, 1);
+			SetLatch(&GetPGProcByNumber(i)->procLatch);
+		}
+	}
+}
+
+/*
  * Wake the first in line for a key, unless it looks before held_until anyhow.
  * Returns whom to wake once the lock is given back, if anybody.  The lock is
  * held exclusively.
@@ -176,12 +196,13 @@ wake(PGPROC *process)
 }
 
 /*
- * Wake the first in line for a key that has become free, or is held until a
- * moment (0: is free).  The change must be visible and the claim gone.  Raises
- * nothing; costs a look at one counter where nobody waits.
+ * Wake the first in line for a key that may be free, or is held until a moment
+ * (0: not known), and those of an owner (0: none) who may have it.  The change
+ * must be visible and the claim gone.  Raises nothing; costs a look at one
+ * counter where nobody waits.
  */
 void
-al_wait_wake(uint64 hash, TimestampTz held_until)
+al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 {
 	AlQueue    *queue = al_queue();
 	PGPROC	   *process;
@@ -197,6 +218,8 @@ al_wait_wake(uint64 hash, TimestampTz held_until)
 	if (held_until != 0)
 		until = al_monotonic_now() + Max(held_until - GetCurrentTimestamp(), 0);
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	if (owner_hash != 0)
+		wake_owner(queue, hash, owner_hash);
 	process = choose_next(queue, hash, until);
 	LWLockRelease(&queue->lock);
 	wake(process);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock_wait.h
- *		The queue of waiters in shared memory.
+ *		What is in shared memory, first of all the queue of waiters.
  *
  * One slot per backend, since a backend waits for one key at a time.  Slots
  * of waiters are linked in the order in which they came, in buckets by the
@@ -71,9 +71,12 @@ typedef struct AlQueue
 
 StaticAssertDecl(sizeof(AlSlot) <= 300, "a slot must stay small");
 
+#define AL_HINTS	8192		/* see lock_hint.c */
+
 /* lock_shmem.c */
 extern void al_shmem_init(void);
 extern AlQueue *al_queue(void);
+extern pg_atomic_uint64 *al_hints(void);
 
 /* lock_wait.c */
 extern int64 al_monotonic_now(void);
@@ -83,7 +86,7 @@ extern void al_wait_look(void);
 extern void al_wait_sleep(int64 microseconds);
 extern bool al_wait_resign(const AlWaiter *others, int count);
 extern bool al_wait_behind(const AlKey *key, char **first);
-extern void al_wait_wake(uint64 hash, TimestampTz held_until);
+extern void al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash);
 extern int	al_wait_count(const AlKey *key);
 extern AlWaiter *al_wait_list(int *count);
 extern bool al_wait_of_backend(int pid, AlWaiter *waiter);

@@ -42,7 +42,8 @@
 typedef struct ClaimedKey
 {
 	uint64		hash;
-	TimestampTz held_until;		/* 0: wake whoever waits for it */
+	TimestampTz held_until;		/* 0: not known */
+	uint64		owner_hash;		/* of whom it was granted to, if so */
 	int			level;			/* of nesting, at which it was claimed */
 } ClaimedKey;
 
@@ -139,7 +140,9 @@ wake_waiters(int level, bool committed)
 	while (claims > 0 && claimed[claims - 1].level >= level)
 	{
 		claims--;
-		al_wait_wake(claimed[claims].hash, committed ? claimed[claims].held_until : 0);
+		al_wait_wake(claimed[claims].hash,
+					 committed ? claimed[claims].held_until : 0,
+					 claimed[claims].owner_hash);
 	}
 }
 
@@ -270,7 +273,11 @@ al_xact_claimed(uint64 hash, bool first)
 		key->hash = hash;
 		key->level = GetCurrentTransactionNestLevel();
 	}
-	key->held_until = 0;
+	if (key)
+	{
+		key->held_until = 0;
+		key->owner_hash = 0;
+	}
 }
 
 /* The first claim of a key was given back */
@@ -298,12 +305,14 @@ al_xact_claims_left(void)
  * wake those who look at the key before the lease ends.
  */
 void
-al_xact_granted(uint64 hash, TimestampTz expires_at)
+al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz expires_at)
 {
-	ClaimedKey *key = find_claimed(hash);
+	ClaimedKey *note = find_claimed(key->hash);
 
-	if (key && key->level == GetCurrentTransactionNestLevel())
-		key->held_until = expires_at;
+	if (note && note->level == GetCurrentTransactionNestLevel())
+		note->held_until = expires_at;
+	if (note && !owner->generated)
+		note->owner_hash = owner->hash;
 	if (al_acquire_durability == AL_ACQUIRE_FORCED)
 		xact.force_flush = true;
 	xact.wrote = WROTE_MORE;

@@ -10,7 +10,7 @@ SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS what, e.
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'atomic_lock'
 WHERE d.deptype = 'e';
 
-SELECT plan(17);
+SELECT plan(24);
 
 -- The control file
 SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), false, 'not trusted');
@@ -26,24 +26,33 @@ SELECT is((SELECT array_agg(c) FROM pg_extension, unnest(extcondition) c WHERE e
 
 -- Kinds of members: nothing that could run on its own
 SELECT set_eq('SELECT DISTINCT classid::regclass::text FROM member', ARRAY['pg_class', 'pg_proc', 'pg_type'], 'members are relations, functions and types');
-SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_grant')
-	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_grant')))$$, 'types are those of the relations');
+SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_grant')
+	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_grant')))$$, 'types are those of the relations');
 SELECT is_empty($$SELECT c.oid::regclass FROM member m JOIN pg_cast c ON c.castsource = m.objid OR c.casttarget = m.objid WHERE m.classid = 'pg_type'::regclass$$, 'no casts');
 SELECT is_empty($$SELECT evtname FROM pg_event_trigger t JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = t.evtfoid$$, 'no event triggers');
 
 -- Comments on everything
 SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_proc'::regclass AND obj_description(objid, 'pg_proc') IS NULL$$, 'every function has a comment');
-SELECT is_empty($$SELECT what FROM member JOIN pg_class c ON c.oid = objid WHERE classid = 'pg_class'::regclass AND c.relkind <> 'c' AND obj_description(objid, 'pg_class') IS NULL$$, 'every table and sequence has a comment');
+SELECT is_empty($$SELECT what FROM member JOIN pg_class c ON c.oid = objid WHERE classid = 'pg_class'::regclass AND c.relkind <> 'c' AND obj_description(objid, 'pg_class') IS NULL$$, 'every table, view and sequence has a comment');
 SELECT is_empty($$SELECT typname FROM pg_type t JOIN member m ON m.classid = 'pg_type'::regclass AND m.objid = t.oid
 	WHERE (t.typtype <> 'c' OR (SELECT relkind FROM pg_class WHERE oid = t.typrelid) = 'c') AND t.typelem = 0 AND obj_description(t.oid, 'pg_type') IS NULL$$, 'every type has a comment');
 SELECT is_empty($$SELECT a.attrelid::regclass, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid AND c.relkind <> 'S'
 	JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid OR m.classid = 'pg_type'::regclass AND m.objid = c.reltype AND c.relkind = 'c'
 	WHERE a.attnum > 0 AND NOT a.attisdropped AND col_description(a.attrelid, a.attnum) IS NULL$$, 'every column has a comment');
 
+-- Comments on what waits say so.
+SELECT matches(obj_description('lock_acquire(text,interval,text,text,interval,text,jsonb,text)'::regprocedure, 'pg_proc'), 'waits.*"wait".*order of arrival.*55P03.*wait ran out.*40P01', 'lock_acquire: for how long it waits, in which order, what it raises');
+SELECT matches(obj_description('lock_try_acquire(text,interval,text,text,interval,text,jsonb,text)'::regprocedure, 'pg_proc'), '"held", "timeout" or "deadlock"', 'lock_try_acquire: the answers of a refusal');
+SELECT matches(col_description('lock_grant'::regclass, (SELECT attnum FROM pg_attribute WHERE attrelid = 'lock_grant'::regclass AND attname = 'status')), 'acquired, reacquired, held, timeout or deadlock', 'lock_grant.status: all of its values');
+SELECT matches(col_description('lock_grant'::regclass, (SELECT attnum FROM pg_attribute WHERE attrelid = 'lock_grant'::regclass AND attname = 'waited')), 'waited', 'lock_grant.waited');
+SELECT matches(obj_description('lock_waiters()'::regprocedure, 'pg_proc'), '55000 before PostgreSQL 17.*not preloaded', 'lock_waiters(): where it raises');
+SELECT matches(obj_description('lock_waiters'::regclass, 'pg_class'), 'this database.*order', 'lock_waiters: which waiters, in which order');
+SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_waiters', 'lock_grant_access: who may see lock_waiters');
+
 -- It goes as a whole.
 DROP EXTENSION atomic_lock;
 SELECT is_empty($$SELECT proname FROM pg_proc WHERE proname ~ '^(app_)?lock_|^force_release' AND pronamespace = 'public'::regnamespace
-	UNION ALL SELECT relname FROM pg_class WHERE relname ~ '^(app_lock|lock_audit|lock_grant)'$$, 'dropped, it leaves nothing behind');
+	UNION ALL SELECT relname FROM pg_class WHERE relname ~ '^(app_lock|lock_audit|lock_waiters|lock_grant)'$$, 'dropped, it leaves nothing behind');
 
 SELECT * FROM finish();
 ROLLBACK;

@@ -25,6 +25,8 @@ INSERT INTO expected VALUES
 		'record', 'stable', 'unsafe', 'c', false),
 	('lock_status', 'OUT key text, OUT locked boolean, OUT mode text, OUT owner text, OUT holder text, OUT fencing_token bigint, OUT acquired_at timestamp with time zone, OUT expires_at timestamp with time zone, OUT ttl_remaining interval, OUT lifetime text, OUT holders integer, OUT waiters integer, OUT pid integer, OUT meta jsonb',
 		'SETOF record', 'stable', 'unsafe', 'c', false),
+	('lock_waiters', 'OUT key text, OUT pid integer, OUT holder text, OUT mode text, OUT since timestamp with time zone, OUT place integer, OUT blocked_by text, OUT blocking_pid integer',
+		'SETOF record', 'stable', 'unsafe', 'c', false),
 	('lock_key', 'VARIADIC parts text[]', 'text', 'immutable', 'safe', 'c', false),
 	('force_release', 'key text, reason text', 'boolean', 'volatile', 'unsafe', 'c', false),
 	('lock_force_release', 'key text, reason text', 'boolean', 'volatile', 'unsafe', 'c', false),

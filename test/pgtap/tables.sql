@@ -1,4 +1,4 @@
--- Tables, types, sequences: columns, constraints, indexes, storage.
+-- Tables, views, types, sequences: columns, constraints, indexes, storage.
 \set ECHO none
 SET client_min_messages = warning;
 BEGIN;
@@ -14,10 +14,10 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(36);
+SELECT plan(41);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
-	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c')$$,
+	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_waiters', 'v')$$,
 	'the relations are these');
 
 -- lock_grant
@@ -35,6 +35,19 @@ SELECT is((SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg
 SELECT is((SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY u(n, t, i) WHERE oid = 'lock_status()'::regprocedure),
 	(SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY u(n, t, i) WHERE oid = 'lock_status(text)'::regprocedure),
 	'lock_status() has the same columns');
+
+-- lock_waiters
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_waiters'),
+	ARRAY['key text', 'pid integer', 'holder text', 'mode text', 'since timestamp with time zone', 'place integer', 'blocked_by text', 'blocking_pid integer'],
+	'columns of lock_waiters, in this order');
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_waiters'),
+	(SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY u(n, t, i) WHERE oid = 'lock_waiters()'::regprocedure),
+	'lock_waiters() has the same columns');
+SELECT is_empty($$SELECT name FROM columns WHERE rel = 'lock_waiters' AND name ~ 'owner'$$, 'no column of it shows an owner');
+SELECT is_empty($$SELECT refobjid::regclass FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+		WHERE r.ev_class = 'lock_waiters'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> 'lock_waiters'::regclass$$,
+	'it reads nothing but that function');
+SELECT is((SELECT reloptions FROM pg_class WHERE oid = 'lock_waiters'::regclass), NULL, 'it has no options');
 
 -- app_lock: at least these
 SELECT col_type_is('app_lock', 'key', 'text', 'app_lock.key');
@@ -83,7 +96,7 @@ SELECT is_empty('SELECT relname FROM member WHERE relpersistence <> ''p''', 'eve
 SELECT is_empty($$SELECT c.relname FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid JOIN member m ON m.oid = i.indrelid WHERE c.relpersistence <> 'p'$$, 'indexes too');
 SELECT is_empty($$SELECT relname FROM member m JOIN pg_am a ON a.oid = m.relam WHERE relkind = 'r' AND a.amname <> 'heap'$$, 'tables are heaps, whatever default_table_access_method says');
 SELECT is_empty($$SELECT tgname FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM member) AND NOT tgisinternal$$, 'no triggers');
-SELECT is_empty($$SELECT rulename FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM member)$$, 'no rules');
+SELECT is_empty($$SELECT rulename FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM member WHERE relkind <> 'v') OR ev_class IN (SELECT oid FROM member) AND rulename <> '_RETURN'$$, 'no rules');
 SELECT is_empty($$SELECT relname FROM member WHERE relrowsecurity OR relforcerowsecurity$$, 'no row security');
 SELECT is_empty($$SELECT conname FROM pg_constraint WHERE conrelid IN (SELECT oid FROM member) AND contype IN ('c', 'f', 'x', 't')$$, 'no constraints that direct access would not check');
 SELECT is_empty($$SELECT adrelid::regclass FROM pg_attrdef WHERE adrelid IN (SELECT oid FROM member)$$, 'no defaults that direct access would not fill in');

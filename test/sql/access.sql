@@ -30,6 +30,7 @@ SELECT stmt, t.raises(stmt) FROM unnest(ARRAY[
 	$$SELECT lock_release('k', 'o')$$, $$SELECT lock_try_release('k', 'o')$$, $$SELECT lock_release_all('o')$$,
 	$$SELECT lock_extend('k', 'o')$$, $$SELECT lock_try_extend('k', 'o')$$, $$SELECT lock_extend_all('o')$$,
 	$$SELECT lock_is_held('k', 'o')$$, $$SELECT lock_holder('k')$$, $$SELECT lock_status('k')$$, $$SELECT lock_status()$$,
+	$$SELECT lock_waiters()$$, $$SELECT * FROM lock_waiters$$,
 	$$SELECT lock_key('k')$$, $$SELECT force_release('k', 'r')$$, $$SELECT lock_force_release('k', 'r')$$,
 	$$SELECT lock_steal('k', 'o', 'r')$$, $$SELECT lock_sweep()$$,
 	$$SELECT lock_grant_access('regress_al_fresh', 'admin')$$, $$SELECT lock_revoke_access('regress_al_user', 'user')$$,
@@ -48,10 +49,10 @@ SELECT * FROM t.may('regress_al_fresh');
 SELECT lock_grant_access('regress_al_user', 'user');
 SELECT count(*) FROM t.may('regress_al_user');
 
--- Tables: nothing but reading lock_audit, for administrators.
+-- Relations: nothing but reading lock_waiters, for monitors, and lock_audit, for administrators.
 SELECT role, rel, string_agg(priv, ', ' ORDER BY priv)
 FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_admin']) role,
-	unnest(ARRAY['app_lock', 'lock_audit']) rel,
+	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters']) rel,
 	unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) priv
 WHERE has_table_privilege(role, rel, priv) GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT role, priv
@@ -59,7 +60,7 @@ FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', '
 	unnest(ARRAY['SELECT', 'UPDATE', 'USAGE']) priv
 WHERE has_sequence_privilege(role, 'app_lock_fence', priv);
 SELECT role, rel FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor']) role,
-	unnest(ARRAY['app_lock', 'lock_audit']) rel
+	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters']) rel
 WHERE has_any_column_privilege(role, rel, 'SELECT, INSERT, UPDATE, REFERENCES');
 
 -- A user can lock, and cannot get at the tables in any way.
@@ -95,10 +96,22 @@ SELECT t.raises(stmt) FROM unnest(ARRAY[
 	$$ALTER EXTENSION atomic_lock UPDATE$$, $$DROP EXTENSION atomic_lock$$]) stmt;
 -- nor at what the other levels may do
 SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY[
-	$$SELECT lock_status()$$, $$SELECT force_release('k', 'r')$$, $$SELECT lock_force_release('k', 'r')$$,
+	$$SELECT lock_status()$$, $$SELECT lock_waiters()$$, $$SELECT * FROM lock_waiters$$,
+	$$SELECT force_release('k', 'r')$$, $$SELECT lock_force_release('k', 'r')$$,
 	$$SELECT lock_steal('k', 'o', 'r')$$, $$SELECT lock_sweep()$$,
 	$$SELECT lock_grant_access('regress_al_user', 'admin')$$, $$SELECT lock_revoke_access('regress_al_admin', 'admin')$$,
 	$$SELECT app_lock_change_access('regress_al_user', 'admin', true)$$]) stmt;
+RESET SESSION AUTHORIZATION;
+
+-- A monitor can see who has locks and who waits, and change nothing.  Where
+-- waiters poll nobody knows them, and that is what it is told.
+SET SESSION AUTHORIZATION regress_al_monitor;
+SELECT key, owner, holder FROM lock_status();
+SELECT stmt, CASE WHEN answer LIKE '55000: it is not known who waits for locks' || E'\n' || 'DETAIL: %' || E'\n' || 'HINT: %' AND current_setting('server_version_num')::int < 170000
+		THEN 'no error' ELSE answer END AS answer
+FROM unnest(ARRAY['SELECT * FROM lock_waiters', 'SELECT lock_waiters()', 'INSERT INTO lock_waiters DEFAULT VALUES', 'DELETE FROM lock_waiters']) stmt, t.raises(stmt) answer;
+SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY['SELECT lock_acquire(''k'')', 'SELECT lock_status(''k'')', 'SELECT * FROM app_lock', 'SELECT * FROM lock_audit',
+	'DROP VIEW lock_waiters', 'CREATE OR REPLACE VIEW lock_waiters AS SELECT 1']) stmt;
 RESET SESSION AUTHORIZATION;
 
 -- An administrator can force, and hand out and take back access.
@@ -107,7 +120,7 @@ SELECT force_release('k', 'by an administrator');
 SELECT action, key, previous_holder, reason, session_role, acting_role FROM lock_audit;
 SELECT acquired FROM lock_steal('k', 'dba-1', 'by an administrator', '1 ms');
 SELECT lock_sweep() >= 0 AS swept;
-SELECT t.code($$SELECT lock_acquire('k')$$) AS acquire, t.code($$SELECT lock_status()$$) AS status;
+SELECT t.code($$SELECT lock_acquire('k')$$) AS acquire, t.code($$SELECT lock_status()$$) AS status, t.code($$SELECT * FROM lock_waiters$$) AS waiters;
 SELECT lock_grant_access('regress_al_fresh', 'user');
 SELECT lock_grant_access('regress_al_fresh', 'monitor');
 RESET SESSION AUTHORIZATION;
@@ -119,6 +132,7 @@ SELECT * FROM t.may('regress_al_fresh');
 -- Levels do not imply one another, in either direction.
 SELECT lock_revoke_access('regress_al_fresh', 'monitor');
 SELECT * FROM t.may('regress_al_fresh');
+SELECT has_table_privilege('regress_al_fresh', 'lock_waiters', 'SELECT');
 SELECT lock_grant_access('regress_al_fresh', 'admin'), lock_grant_access('regress_al_fresh', 'user');
 SELECT lock_revoke_access('regress_al_fresh', 'admin');
 SELECT count(*) FROM t.may('regress_al_fresh');

@@ -33,12 +33,12 @@ BEGIN
 		'now()', 'clock_timestamp()', 'statement_timestamp()', 'transaction_timestamp()', 'sha256(bytea)', 'encode(bytea, text)', 'hashtext(text)',
 		'gen_random_uuid()', 'nextval(regclass)', 'has_schema_privilege(regrole, name, text)', 'has_schema_privilege(oid, name, text)',
 		'has_function_privilege(name, oid, text)', 'octet_length(text)', 'length(text)', 'coalesce(text)', 'quote_ident(text)', 'inet_client_addr()',
-		'lock_acquire(text)', 'lock_release(text)', 'lock_status(varchar)', 'force_release(varchar, varchar)',
+		'lock_acquire(text)', 'lock_release(text)', 'lock_status(varchar)', 'lock_waiters()', 'force_release(varchar, varchar)',
 		'app_lock_change_access(regrole, text, boolean)', 'array_agg(text)', 'unnest(text[])', 'pg_advisory_xact_lock(bigint)'] LOOP
 		EXECUTE format('CREATE FUNCTION mallory.%s RETURNS boolean LANGUAGE sql AS ''SELECT mallory.captured()''', f);
 	END LOOP;
 	-- relations, types
-	FOREACH f IN ARRAY ARRAY['app_lock', 'lock_audit', 'pg_proc', 'pg_roles', 'pg_extension', 'pg_namespace', 'pg_depend', 'pg_class', 'pg_settings'] LOOP
+	FOREACH f IN ARRAY ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'pg_proc', 'pg_roles', 'pg_extension', 'pg_namespace', 'pg_depend', 'pg_class', 'pg_settings'] LOOP
 		EXECUTE format('CREATE VIEW mallory.%I AS SELECT mallory.captured() AS oid', f);
 	END LOOP;
 	FOREACH f IN ARRAY ARRAY['text', 'name', 'interval', 'bigint', 'int8', 'jsonb', 'regrole', 'regclass', 'regprocedure', 'timestamptz'] LOOP
@@ -71,6 +71,8 @@ SELECT s.* FROM public.lock_acquire('k', '10 min', 'alice-1', holder => 'Alice',
 SELECT s.status FROM public.lock_acquire('k', '10 min', 'alice-1') g, t.show(g) s;
 SELECT s.status FROM public.lock_try_acquire('k', '10 min') g, t.show(g) s;
 SELECT t.raises('SELECT public.lock_acquire(''k'')');
+SELECT s.status FROM public.lock_try_acquire('k', '10 min', wait => '5 ms') g, t.show(g) s;
+SELECT t.code('SELECT * FROM public.lock_waiters') OPERATOR(pg_catalog.~) '^(00000|55000)$' AS looked;
 SELECT public.lock_try_release('k', 'bob-1'), public.lock_extend('k', 'alice-1') IS NOT NULL AS extended, public.lock_try_extend('k', 'alice-1', '1 hour') IS NOT NULL AS extended,
 	public.lock_extend_all('alice-1'), public.lock_is_held('k', 'alice-1'), public.lock_holder('k'), public.lock_key('a', 'b:c');
 SELECT key, locked, owner, holder, meta FROM public.lock_status('k');

@@ -17,6 +17,8 @@ BEGIN
 	answer := pg_catalog.array_append(answer, pg_catalog.concat_ws(' ', g.status, g.owner, g.mode, EXTRACT(epoch FROM g.expires_at) OPERATOR(pg_catalog.-) EXTRACT(epoch FROM g.acquired_at)));
 	g := public.lock_try_acquire(k, '90 min', owner => 'bob-1');
 	answer := pg_catalog.array_append(answer, pg_catalog.concat_ws(' ', g.acquired, g.status, g.owner, g.fencing_token, g.holder));
+	g := public.lock_try_acquire('busy', owner => 'bob-1', wait => '2 ms');
+	answer := pg_catalog.array_append(answer, pg_catalog.concat_ws(' ', g.acquired, g.status, g.owner, g.fencing_token, g.holder, EXTRACT(epoch FROM g.waited) OPERATOR(pg_catalog.>=) 0.002));
 	answer := pg_catalog.array_append(answer, t.raises(pg_catalog.format('SELECT public.lock_acquire(%L)', k)));
 	answer := pg_catalog.array_append(answer, t.raises(pg_catalog.format('SELECT public.lock_release(%L, ''bob-1'')', k)));
 	answer := pg_catalog.array_append(answer, t.raises(pg_catalog.format('SELECT public.lock_acquire(%L, ''1 day 1 us'')', k)));
@@ -38,6 +40,7 @@ BEGIN
 	RETURN pg_catalog.array_to_string(answer, E'\n');
 END
 $$;
+SELECT acquired FROM lock_acquire('busy', '1 day', 'zoe-1', holder => 'Zoe');
 SELECT t.story('plain');
 SELECT t.story('plain') AS plain \gset
 

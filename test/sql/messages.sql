@@ -48,7 +48,7 @@ DECLARE
 BEGIN
 	PERFORM t.situation(s, k);
 	FOREACH o IN ARRAY ARRAY['secret-1', 'secret-2'] LOOP
-		FOREACH call IN ARRAY ARRAY['lock_acquire(%L, ''1 hour'', %L)', 'lock_release(%L, %L)', 'lock_extend(%L, %L, ''1 hour'')'] LOOP
+		FOREACH call IN ARRAY ARRAY['lock_acquire(%L, ''1 hour'', %L)', 'lock_acquire(key => %L, ttl => ''1 hour'', owner => %L, wait => ''1 ms'')', 'lock_release(%L, %L)', 'lock_extend(%L, %L, ''1 hour'')'] LOOP
 			answer := t.raises('SELECT ' || format(call, k, o));
 			RETURN NEXT;
 		END LOOP;
@@ -56,8 +56,8 @@ BEGIN
 	RETURN;
 END
 $$;
-SELECT s AS situation, CASE o WHEN 'secret-1' THEN 'owner' ELSE 'other' END AS by, split_part(call, '(', 1) AS call, t.state(answer) AS code
-FROM unnest(ARRAY['held', 'expired', 'released', 'forced', 'stolen', 'never', 'reacquire', 'old']) WITH ORDINALITY u(s, i), LATERAL t.answers(s) ORDER BY i, o, call;
+SELECT s AS situation, CASE o WHEN 'secret-1' THEN 'owner' ELSE 'other' END AS by, split_part(call, '(', 1) || CASE WHEN call ~ 'wait' THEN ' and wait' ELSE '' END AS call, t.state(answer) AS code
+FROM unnest(ARRAY['held', 'expired', 'released', 'forced', 'stolen', 'never', 'reacquire', 'old']) WITH ORDINALITY u(s, i), LATERAL t.answers(s) ORDER BY i, o, 3;
 RESET application_name;
 CREATE TABLE t.said AS SELECT s, a.* FROM unnest(ARRAY['held', 'expired', 'released', 'forced', 'stolen', 'never', 'reacquire', 'old']) s, LATERAL t.answers(s) a;
 SELECT count(*) AS owners_shown FROM t.said WHERE answer ~ 'secret';
@@ -67,6 +67,9 @@ SELECT count(*) AS without_key FROM t.said WHERE answer <> 'no error' AND answer
 SELECT DISTINCT answer FROM t.said WHERE split_part(answer, E'\n', 1) ~ '(\.$|^.....: [A-Z])' OR answer ~ 'DETAIL: [^A-Z<]' OR answer ~ 'HINT: [^A-Z]' OR answer ~ '(DETAIL|HINT): [^\n]*[^.\n](\n|$)';
 -- Refusals say who, since when, in which mode and until when.
 SELECT DISTINCT t.state(answer) AS code FROM t.said WHERE answer ~ 'DETAIL: [^\n]*since <time>, until <time>' ORDER BY 1;
+
+-- A wait that ran out reads otherwise than a refusal without one.
+SELECT s AS situation, t.mask(regexp_replace(answer, 'Waited for [0-9]+ ms', 'Waited for <n> ms')) AS answer FROM t.said WHERE call ~ 'wait' AND answer ~ '^55P03' ORDER BY s;
 
 -- A key of full length is shown as a whole, cut nowhere in the middle of an escape.
 SELECT acquired FROM lock_acquire(repeat(E'\n', 1024), '10 min', holder => repeat(E'\t', 255));

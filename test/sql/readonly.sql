@@ -8,7 +8,7 @@
 SELECT acquired FROM lock_acquire('held', '1 hour', 'alice-1', holder => 'Alice');
 CREATE TABLE t.writers (id serial, stmt text);
 INSERT INTO t.writers (stmt) VALUES ('lock_acquire(''k'')'), ('lock_acquire(''held'')'), ('lock_acquire(''held'', owner => ''alice-1'')'),
-	('lock_try_acquire(''k'')'), ('lock_try_acquire(''held'')'), ('lock_release(''held'', ''alice-1'')'), ('lock_release(''held'', ''bob-1'')'),
+	('lock_acquire(''held'', wait => ''5 min'')'), ('lock_try_acquire(''k'')'), ('lock_try_acquire(''held'')'), ('lock_try_acquire(''held'', wait => ''5 min'')'), ('lock_release(''held'', ''alice-1'')'), ('lock_release(''held'', ''bob-1'')'),
 	('lock_try_release(''held'', ''alice-1'')'), ('lock_try_release(''never'', ''alice-1'')'), ('lock_release_all(''alice-1'')'), ('lock_release_all(''nobody'')'),
 	('lock_extend(''held'', ''alice-1'')'), ('lock_try_extend(''held'', ''alice-1'')'), ('lock_try_extend(''never'', ''alice-1'')'),
 	('lock_extend_all(''alice-1'')'), ('lock_extend_all(''nobody'')'), ('force_release(''held'', ''why'')'), ('force_release(''never'', ''why'')'),

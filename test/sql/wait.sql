@@ -1,0 +1,313 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+--
+-- Waiting, as far as one session can see it: what may be asked for, how a wait
+-- ends by itself, and that it leaves nothing behind.
+--
+-- Properties: the answers are the same with a queue and without; a wait lasts
+-- as long as was asked for, or until the lease in the way has run out or the
+-- key is open again; what need not or cannot be waited for is answered at once.
+--
+-- Turns red when: a wait ends early, or goes on for minutes; a lease is granted
+-- before the one in the way has ended; a timeout writes, keeps a claim or a
+-- place in the queue, or is told like a refusal that did not wait.
+--
+-- No wait of minutes that is asked for here happens: this file is quick.
+
+-- An error without how long exactly it took
+CREATE FUNCTION t.timeout(stmt text) RETURNS text LANGUAGE sql AS $$
+	SELECT regexp_replace(t.raises(stmt), 'Waited for [0-9]+ ms', 'Waited for <n> ms')
+$$;
+-- What an acquire answered, with how long it took told from how long it may
+CREATE FUNCTION t.waited(g lock_grant, asked interval, OUT status text, OUT acquired boolean, OUT holder text, OUT waited text) LANGUAGE sql AS $$
+	SELECT g.status, g.acquired, g.holder, CASE WHEN g.waited < asked THEN 'less' WHEN g.waited > '1 min' THEN 'more' ELSE 'right' END
+$$;
+-- Nothing is left of a wait: no claim, no place in a queue.
+CREATE FUNCTION t.left_over(OUT claims bigint, OUT waiters bigint) LANGUAGE plpgsql AS $$
+BEGIN
+	SELECT count(*) INTO claims FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory';
+	BEGIN
+		SELECT count(*) INTO waiters FROM lock_waiters;
+	EXCEPTION
+		WHEN object_not_in_prerequisite_state THEN	-- no queue to look into
+			waiters := 0;
+	END;
+END
+$$;
+
+SELECT acquired_at AS since, expires_at AS until
+FROM lock_acquire('held', '1 hour', 'alice-1', holder => 'Alice') \gset
+
+--
+-- What may be asked for: judged before anything is waited for
+--
+SELECT w, t.raises(format('SELECT lock_acquire(''held'', wait => %s)', w)) AS acquire
+FROM unnest(ARRAY['NULL', '''-1 us''', '''5 min 1 us''', '''1 mon''', '''-1 mon 31 days''']) w;
+SELECT w, t.code(format('SELECT lock_try_acquire(''held'', wait => %s)', w)) AS held, t.code(format('SELECT lock_try_acquire(''free'', wait => %s)', w)) AS free
+FROM unnest(ARRAY['NULL', '''-1 us''', '''5 min 1 us''', '''1 mon''', '''-1 mon 31 days''', '''soon''', '''0''', '''1 us''', '''00:00:00.01''', '''1 day -23:59:59.99''']) w;
+-- exactly the limit
+SELECT status FROM lock_try_acquire('limit', wait => '5 min');
+-- as bad where the owner has the lock
+SELECT t.code($$SELECT lock_acquire('held', owner => 'alice-1', wait => '-1 s')$$);
+-- and other arguments are as bad with a wait
+SELECT a, t.code(format('SELECT lock_try_acquire(''held'', wait => ''1 min'', %s)', a)) AS code
+FROM unnest(ARRAY['ttl => ''0''', 'owner => ''''', 'mode => ''x''', 'mode => ''shared''', 'lifetime => ''x''', 'lifetime => ''session''', 'holder => repeat(''x'', 256)', 'meta => to_jsonb(repeat(''x'', 10000))']) a;
+
+-- The limit is a setting.
+SET atomic_lock.max_wait = '20 ms';
+SELECT t.raises($$SELECT lock_acquire('held', wait => '21 ms')$$);
+SELECT status FROM lock_try_acquire('held', wait => '20 ms');
+SET atomic_lock.max_wait = 0;
+SELECT t.raises($$SELECT lock_acquire('held', wait => '1 us')$$);
+SELECT status FROM lock_try_acquire('held', wait => '0');
+RESET atomic_lock.max_wait;
+
+--
+-- What is answered at once
+--
+-- no wait
+SELECT status, waited FROM lock_try_acquire('held');
+SELECT status, waited FROM lock_try_acquire('held', wait => '0');
+SELECT status, waited FROM lock_try_acquire('held', wait => '1 day -24:00');
+-- free
+SELECT s.* FROM lock_acquire('free', '1 hour', 'bob-1', wait => '1 min', holder => 'Bob') g, t.show(g) s;
+SELECT s.* FROM lock_try_acquire('free 2', '1 hour', 'bob-1', wait => '1 min', holder => 'Bob') g, t.show(g) s;
+-- released, and expired
+SELECT lock_release('free', 'bob-1');
+SELECT status, waited FROM lock_acquire('free', '20 ms', 'carol-1', wait => '1 min');
+SELECT t.expire('free');
+SELECT status, waited FROM lock_acquire('free', '1 hour', 'bob-1', wait => '1 min');
+-- the owner's
+SELECT status, waited FROM lock_acquire('held', owner => 'alice-1', wait => '1 min');
+SELECT status, waited FROM lock_try_acquire('held', owner => 'alice-1', wait => '1 min');
+SET atomic_lock.on_reacquire = error;
+SELECT t.raises($$SELECT lock_acquire('held', owner => 'alice-1', wait => '1 min')$$);
+SELECT acquired, status, waited FROM lock_try_acquire('held', owner => 'alice-1', wait => '1 min');
+RESET atomic_lock.on_reacquire;
+-- claimed and undone by this very transaction
+BEGIN;
+SAVEPOINT s;
+SELECT status FROM lock_acquire('undone', '1 hour', 'alice-1');
+ROLLBACK TO s;
+SELECT status, waited FROM lock_acquire('undone', '1 hour', 'bob-1', wait => '1 min');
+ROLLBACK;
+-- one key too many
+SET atomic_lock.max_claims_per_transaction = 1;
+BEGIN;
+SELECT status FROM lock_acquire('one');
+SELECT t.code($$SELECT lock_acquire('two', wait => '1 min')$$);
+ROLLBACK;
+RESET atomic_lock.max_claims_per_transaction;
+
+--
+-- The wait ran out
+--
+SELECT t.timeout($$SELECT lock_acquire('held', wait => '20 ms')$$);
+SELECT t.timeout($$SELECT lock_acquire('held', owner => 'bob-1', wait => '20 ms', holder => 'Bob')$$);
+\set VERBOSITY sqlstate
+SELECT lock_acquire('held', wait => '20 ms');
+\set VERBOSITY terse
+SELECT lock_acquire('held', wait => '20 ms');
+\set VERBOSITY default
+-- an answer tells who has it, and neither owner nor token
+SELECT acquired, status, key, mode, owner, fencing_token, acquired_at >= :'since' AS since, expires_at >= :'until' AS until, holder
+FROM lock_try_acquire('held', wait => '20 ms');
+-- as long as was asked for
+SELECT w, s.* FROM unnest(ARRAY['1 us', '1 ms', '20 ms', '150 ms', '1.2 s']::interval[]) w, lock_try_acquire('held', owner => 'bob-1', wait => w) g, t.waited(g, w) s;
+SELECT now() <= clock_timestamp() - interval '140 ms' AS waited_for FROM lock_try_acquire('held', wait => '150 ms');
+-- one after the other
+SELECT count(*), bool_and(waited >= '5 ms') AS right FROM generate_series(1, 5) i, LATERAL lock_try_acquire('held', owner => 'bob-' || i, wait => '5 ms') WHERE status = 'timeout';
+-- long keys and labels, of characters of several bytes
+SELECT s.status FROM lock_acquire(repeat('ü', 512), '1 hour', repeat('ö', 127), holder => repeat('ä', 127)) g, t.show(g) s;
+SELECT status, length(key) AS key, length(holder) AS holder FROM lock_try_acquire(repeat('ü', 512), owner => repeat('é', 127), wait => '5 ms', holder => repeat('€', 85));
+SELECT status FROM lock_try_acquire('x' || repeat('ü', 511), owner => repeat('é', 127), wait => '5 ms', holder => repeat('€', 85));
+SELECT lock_release('x' || repeat('ü', 511), repeat('é', 127)), lock_release(repeat('ü', 512), repeat('ö', 127));
+-- with searches for deadlocks in between
+SET deadlock_timeout = '1 ms';
+SELECT status FROM lock_try_acquire('held', owner => 'bob-1', wait => '50 ms');
+RESET deadlock_timeout;
+-- lock_timeout is about the locks of PostgreSQL
+SET lock_timeout = '1 ms';
+SELECT s.* FROM lock_try_acquire('held', owner => 'bob-1', wait => '50 ms') g, t.waited(g, '50 ms') s;
+RESET lock_timeout;
+-- nothing has changed, and nothing is left
+SELECT count(*) FROM app_lock WHERE key = 'held' AND owner = 'alice-1' AND released_at IS NULL;
+SELECT coalesce(waiters, 0) AS waiters FROM lock_status('held');
+SELECT * FROM t.left_over();
+
+-- nothing is written
+SELECT t.fingerprint() AS before \gset
+BEGIN;
+SELECT status FROM lock_try_acquire('held', wait => '5 ms');
+SELECT pg_current_xact_id_if_assigned() IS NULL AS no_transaction_id;
+SELECT * FROM t.left_over();
+COMMIT;
+SELECT t.fingerprint() = :'before' AS unchanged;
+
+--
+-- Until the lease in the way runs out
+--
+SELECT expires_at AS until FROM lock_acquire('short', '150 ms', 'alice-1', holder => 'Alice') \gset
+SELECT status, owner, holder, acquired_at >= :'until' AS after_its_end, expires_at - acquired_at AS length, waited < '1 min' AS soon
+FROM lock_acquire('short', '1 hour', 'bob-1', wait => '1 min', holder => 'Bob', meta => '1');
+SELECT owner, holder, meta FROM lock_status('short');
+SELECT lock_try_release('short', 'alice-1'), lock_try_release('short', 'bob-1');
+-- in one transaction, in one statement; the token rises
+SELECT b.status, b.fencing_token > a.fencing_token AS token_rises, b.acquired_at >= a.expires_at AS after_its_end, b.waited > '0' AND b.waited < '1 min' AS waited
+FROM lock_acquire('short', '150 ms', 'alice-1') a, LATERAL lock_try_acquire(a.key, '1 hour', 'bob-1', wait => '1 min') b;
+SELECT force_release('short', 'test');
+-- with an owner to be generated
+SELECT b.acquired, s.owner, b.acquired_at >= a.expires_at AS after_its_end
+FROM lock_acquire('short', '50 ms') a, LATERAL lock_acquire(a.key, '1 hour', wait => '1 min') b, t.show(b) s;
+SELECT force_release('short', 'test');
+-- at every isolation level; the newest committed state decides
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT b.status, b.acquired_at >= a.expires_at AS after_its_end FROM lock_acquire('rr', '50 ms', 'alice-1') a, LATERAL lock_acquire(a.key, wait => '1 min') b;
+SELECT status FROM lock_try_acquire('held', wait => '5 ms');
+COMMIT;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT b.status, b.acquired_at >= a.expires_at AS after_its_end FROM lock_acquire('ser', '50 ms', 'alice-1') a, LATERAL lock_acquire(a.key, wait => '1 min') b;
+SELECT status FROM lock_try_acquire('held', wait => '5 ms');
+COMMIT;
+-- not long enough
+SELECT b.status, b.holder FROM lock_acquire('longer', '1 hour', 'alice-1', holder => 'Alice') a, LATERAL lock_try_acquire(a.key, wait => '20 ms') b;
+-- its former owner is told so
+SELECT b.status FROM lock_acquire('lost', '20 ms', 'alice-1') a, LATERAL lock_acquire(a.key, '1 hour', 'bob-1', wait => '1 min') b;
+SELECT lock_try_release('lost', 'alice-1'), lock_is_held('lost', 'alice-1'), lock_is_held('lost', 'bob-1');
+
+-- lock_delay: until the key is open
+SET atomic_lock.lock_delay = '150 ms';
+SELECT b.status, b.acquired_at >= a.expires_at + interval '150 ms' AS after_the_delay
+FROM lock_acquire('delay', '20 ms', 'alice-1') a, LATERAL lock_acquire(a.key, '20 ms', 'bob-1', wait => '1 min', holder => 'Bob') b;
+SELECT t.expire('delay');
+SET atomic_lock.lock_delay = '1 h';
+SELECT t.timeout($$SELECT lock_acquire('delay', wait => '20 ms')$$);
+SELECT s.* FROM lock_try_acquire('delay', wait => '20 ms') g, t.waited(g, '20 ms') s;
+-- its last owner is closed out as well
+SELECT status FROM lock_try_acquire('delay', owner => 'bob-1', wait => '20 ms');
+RESET atomic_lock.lock_delay;
+SELECT status, waited FROM lock_try_acquire('delay', wait => '1 min');
+
+--
+-- Transactions, savepoints, functions
+--
+-- an aborted transaction waits for nothing, and loses what it had
+BEGIN;
+SELECT status FROM lock_acquire('mine', '1 hour', 'bob-1');
+\set VERBOSITY terse
+SELECT lock_acquire('held', owner => 'bob-1', wait => '20 ms');
+SELECT lock_acquire('held', owner => 'bob-1', wait => '1 min');
+SELECT lock_try_acquire('held', owner => 'bob-1', wait => '1 min');
+\set VERBOSITY default
+ROLLBACK;
+SELECT locked FROM lock_status('mine');
+SELECT * FROM t.left_over();
+
+-- a transaction goes on after a timeout, and has what it had
+BEGIN;
+SELECT status FROM lock_acquire('mine', '1 hour', 'bob-1');
+SAVEPOINT s;
+\set VERBOSITY terse
+SELECT lock_acquire('held', owner => 'bob-1', wait => '20 ms');
+\set VERBOSITY default
+ROLLBACK TO s;
+SELECT status FROM lock_try_acquire('held', owner => 'bob-1', wait => '20 ms');
+SELECT b.status FROM lock_acquire('short 2', '20 ms', 'alice-1') a, LATERAL lock_acquire(a.key, '1 hour', 'bob-1', wait => '1 min') b;
+ROLLBACK TO s;
+SELECT status FROM lock_acquire('mine too', '1 hour', 'bob-1', wait => '1 min');
+COMMIT;
+SELECT k, holder IS NOT NULL AS held FROM unnest(ARRAY['mine', 'mine too', 'short 2']) k, lock_holder(k) holder;
+SELECT lock_release_all('bob-1') > 0 AS released;
+
+-- a lease gone with the savepoint is waited for no longer
+BEGIN;
+SELECT status FROM lock_acquire('outer', '1 hour', 'alice-1');
+SAVEPOINT s;
+SELECT status FROM lock_acquire('inner', '1 hour', 'alice-1');
+SELECT status FROM lock_try_acquire('inner', owner => 'bob-1', wait => '5 ms');
+ROLLBACK TO s;
+SELECT status, waited FROM lock_acquire('inner', owner => 'bob-1', wait => '1 min');
+SELECT status FROM lock_try_acquire('outer', owner => 'bob-1', wait => '5 ms');
+ROLLBACK;
+
+-- caught in a function
+CREATE FUNCTION t.patient(k text, w interval) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM lock_acquire(k, '1 hour', 'bob-1', wait => w);
+	RETURN 'acquired';
+EXCEPTION
+	WHEN lock_not_available THEN
+		RETURN SQLERRM;
+END
+$$;
+SELECT t.patient('held', '0'), t.patient('held', '20 ms'), t.patient('other', '20 ms');
+SELECT lock_release('other', 'bob-1');
+-- many times
+DO $$
+BEGIN
+	FOR i IN 1..50 LOOP
+		IF t.patient('held', '1 ms') !~ '^timed out' THEN
+			RAISE 'not timed out';
+		END IF;
+	END LOOP;
+END
+$$;
+SELECT * FROM t.left_over();
+-- whatever a statement may be
+CREATE FUNCTION t.sql_function(w interval) RETURNS text LANGUAGE sql AS $$SELECT status FROM lock_try_acquire('held', owner => 'bob-1', wait => w)$$;
+PREPARE p AS SELECT status FROM lock_try_acquire($1, owner => 'bob-1', wait => $2);
+SELECT t.sql_function('5 ms');
+EXECUTE p('held', '5 ms');
+DEALLOCATE p;
+BEGIN;
+DECLARE c CURSOR FOR SELECT i, status FROM generate_series(1, 3) i, LATERAL lock_try_acquire('held', owner => 'bob-' || i, wait => '5 ms');
+FETCH 2 FROM c;
+CLOSE c;
+SELECT * FROM t.left_over();
+COMMIT;
+
+-- Ended by statement_timeout: nothing is left but what there was before.
+BEGIN;
+SELECT status FROM lock_acquire('mine', '1 hour', 'bob-1');
+SAVEPOINT s;
+SET LOCAL statement_timeout = '100 ms';
+SELECT lock_acquire('held', owner => 'bob-1', wait => '1 min');
+ROLLBACK TO s;
+SELECT * FROM t.left_over();
+COMMIT;
+BEGIN;
+SET LOCAL statement_timeout = '100 ms';
+SELECT lock_try_acquire('held', owner => 'bob-1', wait => '1 min');
+ROLLBACK;
+SELECT * FROM t.left_over();
+SELECT owner, holder FROM lock_status('held');
+SELECT lock_release('mine', 'bob-1');
+
+--
+-- Who may wait: whoever may acquire; who waits is for monitors to see.
+--
+DROP ROLE IF EXISTS regress_al_user, regress_al_monitor;
+CREATE ROLE regress_al_user;
+CREATE ROLE regress_al_monitor;
+SELECT lock_grant_access('regress_al_user', 'user'), lock_grant_access('regress_al_monitor', 'monitor');
+SET SESSION AUTHORIZATION regress_al_user;
+SELECT status FROM lock_try_acquire('held', owner => 'bob-1', wait => '5 ms');
+SELECT t.timeout($$SELECT lock_acquire('held', owner => 'bob-1', wait => '5 ms')$$);
+SET atomic_lock.max_wait = '1 h';
+SELECT t.raises('SELECT * FROM lock_waiters');
+SELECT t.raises('SELECT lock_waiters()');
+RESET SESSION AUTHORIZATION;
+SET SESSION AUTHORIZATION regress_al_monitor;
+SELECT t.code($$SELECT lock_acquire('held', wait => '1 min')$$);
+SELECT t.code('SELECT * FROM lock_waiters') = CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' ELSE '00000' END AS allowed;
+RESET SESSION AUTHORIZATION;
+-- The owner of the extension may look too, and read-only transactions will do.
+BEGIN READ ONLY;
+SELECT t.code('SELECT * FROM lock_waiters') = CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' ELSE '00000' END AS allowed;
+COMMIT;
+DROP OWNED BY regress_al_user, regress_al_monitor;
+DROP ROLE regress_al_user, regress_al_monitor;
+
+SELECT lock_release('held', 'alice-1');
