@@ -29,7 +29,7 @@ PROVE_TESTS := $(sort $(wildcard test/t/*.pl))
 PG_CONFIG ?= pg_config
 
 # These see to a PostgreSQL themselves, so they must work before there is one.
-OWN_GOALS = demo demo-stop test bench dist checkver
+OWN_GOALS = demo demo-stop test bench soak dist checkver
 .PHONY: $(OWN_GOALS)
 
 ifneq ($(filter-out $(OWN_GOALS),$(or $(MAKECMDGOALS),all)),)
@@ -62,6 +62,10 @@ test:
 
 bench:
 	@test/bench/run
+
+# make soak: hands a key over a million times; HANDOVERS=... for another number
+soak:
+	@test/soak
 
 # The archive for PGXN
 dist: checkver

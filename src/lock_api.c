@@ -116,7 +116,7 @@ al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key, const AlOwner *owner,
 	TupleDesc	desc;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS] = {0};
-	bool		acquired = obstacle == AL_ACQUIRED;
+	bool		acquired = al_is_granted(result);
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
 		desc->natts != COLUMNS)
@@ -174,7 +174,7 @@ acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 	al_lifetime_arg(fcinfo, 7);
 
 	al_lease_acquire(&rel, &request, &result);
-	acquired = al_obstacle(&result) == AL_ACQUIRED;
+	acquired = al_is_granted(&result);
 	if (!acquired && raise)
 		al_raise(&request.key, &result);
 	close_app_lock(rel, acquired);

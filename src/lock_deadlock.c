@@ -47,6 +47,8 @@ typedef struct Search
 {
 	Relation	rel;
 	List	   *visited;		/* process ids */
+	uint64	   *visited_keys;	/* hashes of what they wait for in the queue */
+	int			visited_keys_count;
 	Link	   *links;			/* from us to where we are */
 	int			depth;
 	int			size;
@@ -98,6 +100,21 @@ blocking_processes(int pid)
 	return pids;
 }
 
+/* Have we been to somebody who waits for this key?  From now on we have. */
+static bool
+is_visited_key(Search *search, uint64 hash)
+{
+	for (int i = 0; i < search->visited_keys_count; i++)
+	{
+		if (search->visited_keys[i] == hash)
+			return true;
+	}
+	if (search->visited_keys == NULL)
+		search->visited_keys = palloc_extended(MaxBackends * sizeof(uint64), MCXT_ALLOC_HUGE);
+	search->visited_keys[search->visited_keys_count++] = hash;
+	return false;
+}
+
 /* Does what a process waits for lead back to us? */
 static bool
 search_from(Search *search, int pid)
@@ -117,38 +134,30 @@ search_from(Search *search, int pid)
 	if (!al_wait_of_backend(pid, &link.waiter))
 		return search_processes(search, &link, blocking_processes(pid));
 
-	if (search_processes(search, &link,
-						 list_delete_int(al_claim_holders(link.waiter.hash),
-										 pid == MyProcPid ? 0 : pid)))
+	/* All who wait for a key wait for the same. */
+	if (is_visited_key(search, link.waiter.hash))
+		return false;
+
+	/*
+	 * A session that waits for a key which its own transaction has claimed, for
+	 * another owner, is a circle of one, but only its own search need see that.
+	 */
+	pids = al_claim_holders(link.waiter.hash);
+	if (pid != MyProcPid)
+		pids = list_delete_int(pids, pid);
+	if (search_processes(search, &link, pids))
 		return true;
+	pids = NIL;
 
 	if (!al_waiter_holding(search->rel, &link.waiter, &holding))
 		return false;
 	waiters = al_wait_of_owner(al_owner_hash(al_string(holding.owner)), &count);
 	for (int i = 0; i < count; i++)
 		pids = lappend_int(pids, waiters[i].pid);
+	pfree(waiters);
 	link.fencing_token = holding.fencing_token;
 	link.holder = al_display(al_string(holding.holder));
 	return search_processes(search, &link, pids);
-}
-
-/*
- * Find the live lease in the way of a waiter, whose key may be cut.  False
- * where there is none.
- */
-bool
-al_waiter_holding(Relation rel, const AlWaiter *waiter, AlHolding *holding)
-{
-	AlString	start = {waiter->key, Min(waiter->key_length, AL_WAITER_KEY_BYTES)};
-	AlKey		key;
-
-	key.name = start;
-	key.hash = waiter->hash;
-	if (waiter->key_length <= AL_WAITER_KEY_BYTES)
-		al_table_find(rel, &key, holding);
-	else
-		al_table_find_by_start(rel, &key, holding);
-	return al_is_live(holding, GetCurrentTimestamp());
 }
 
 static bool

@@ -14,9 +14,9 @@
  *
  * Locking rules: see lock_claim.c for what meets what.  Acquire and sweep
  * never wait for a claim, the others do.  Where acquire may wait, it does so
- * in the queue of lock_wait.c, holding nothing.  A verb that refuses after it has
- * claimed drops the claim again.  The caller has app_lock open with
- * RowExclusiveLock, and has checked that the transaction may write.
+ * in the queue of lock_wait.c, holding nothing of this call.  A verb that
+ * refuses after it has claimed drops the claim again.  The caller has app_lock
+ * open with RowExclusiveLock, and has checked that the transaction may write.
  *
  * IDENTIFICATION
  *		src/lock_lease.c
@@ -54,6 +54,25 @@ al_is_live(const AlHolding *holding, TimestampTz now)
 {
 	return ItemPointerIsValid(&holding->tid) && holding->released_at == 0 &&
 		now < holding->expires_at;
+}
+
+/*
+ * Find the live lease in the way of a waiter, whose key may be cut.  False
+ * where there is none.
+ */
+bool
+al_waiter_holding(Relation rel, const AlWaiter *waiter, AlHolding *holding)
+{
+	AlString	start = {waiter->key, Min(waiter->key_length, AL_WAITER_KEY_BYTES)};
+	AlKey		key;
+
+	key.name = start;
+	key.hash = waiter->hash;
+	if (waiter->key_length <= AL_WAITER_KEY_BYTES)
+		al_table_find(rel, &key, holding);
+	else
+		al_table_find_by_start(rel, &key, holding);
+	return al_is_live(holding, GetCurrentTimestamp());
 }
 
 static bool
@@ -153,7 +172,7 @@ acquire_now(Relation rel, AlAcquire *request, AlResult *result)
 		expected = result->outcome = judge_acquire(request, result);
 		if (expected == AL_ACQUIRED && is_queued(request, &result->first))
 			result->outcome = AL_QUEUED;
-		if (result->outcome != AL_ACQUIRED && result->outcome != AL_REACQUIRED)
+		if (!al_is_granted(result))
 			return;
 
 		if (!al_claim_try(&claim, &request->key, expected == AL_ACQUIRED ?
@@ -192,21 +211,19 @@ acquire_now(Relation rel, AlAcquire *request, AlResult *result)
 	al_xact_granted(&request->key, &request->owner, holding->expires_at);
 }
 
-/* What kept a request from being granted; AL_ACQUIRED where nothing did */
+bool
+al_is_granted(const AlResult *result)
+{
+	return result->outcome == AL_ACQUIRED || result->outcome == AL_REACQUIRED;
+}
+
+/* What kept a request from being granted */
 AlOutcome
 al_obstacle(const AlResult *result)
 {
-	switch (result->outcome)
-	{
-		case AL_TIMEOUT:
-		case AL_DEADLOCK:
-			return result->obstacle;
-		case AL_ACQUIRED:
-		case AL_REACQUIRED:
-			return AL_ACQUIRED;
-		default:
-			return result->outcome;
-	}
+	if (result->outcome == AL_TIMEOUT || result->outcome == AL_DEADLOCK)
+		return result->obstacle;
+	return result->outcome;
 }
 
 /* Might waiting help? */
@@ -310,7 +327,7 @@ al_lease_acquire(Relation *rel, AlAcquire *request, AlResult *result)
 		acquire_in_turn(rel, request, result);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, (Datum) 0);
-	al_wait_end(al_obstacle(result) == AL_ACQUIRED);
+	al_wait_end(al_is_granted(result));
 }
 
 /* May this owner release or extend the holding?  AL_RELEASED: it may. */

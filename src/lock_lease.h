@@ -64,7 +64,9 @@ typedef struct AlAcquire
 
 /* lock_lease.c */
 extern bool al_is_live(const AlHolding *holding, TimestampTz now);
+extern bool al_waiter_holding(Relation rel, const AlWaiter *waiter, AlHolding *holding);
 extern AlOutcome al_obstacle(const AlResult *result);
+extern bool al_is_granted(const AlResult *result);
 extern void al_lease_acquire(Relation *rel, AlAcquire *request, AlResult *result);
 extern void al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 							 AlResult *result);
@@ -77,7 +79,6 @@ extern int64 al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now);
 
 /* lock_deadlock.c */
 extern char *al_deadlock_find(Relation rel);
-extern bool al_waiter_holding(Relation rel, const AlWaiter *waiter, AlHolding *holding);
 
 /* lock_api.c */
 extern int64 al_new_ttl_arg(FunctionCallInfo fcinfo, int argno);

@@ -27,7 +27,7 @@
  *
  * Locking rules: one LWLock for the queue, held for a walk along one bucket
  * or over the slots, never over anything that may raise, allocate or sleep.
- * A slot is changed by its own backend, but for "due" and "woken".  The
+ * Of a slot others change "due", "woken" and the links.  The
  * number of waiters in a bucket is read without the lock, by those to whom
  * none is the usual answer.
  *
@@ -235,11 +235,10 @@ copy_clipped(char *to, int size, AlString from)
 }
 
 /*
- * Join the queue for a key, as the last.  Returns false where there is no
- * queue; al_wait_end() must be called all the same.  May raise for lack of
- * memory, and then has not joined.
+ * Join the queue for a key, as the last, where there is a queue.  May raise for
+ * lack of memory, and then has not joined.
  */
-bool
+void
 al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder)
 {
 	AlQueue    *queue = al_queue();
@@ -248,7 +247,7 @@ al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder)
 
 	next_pause = SHORTEST_PAUSE;
 	if (queue == NULL)
-		return false;
+		return;
 
 	slot = &queue->slots[al_my_proc_number()];
 	waiter = &slot->waiter;
@@ -271,7 +270,30 @@ al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder)
 	link_slot(queue, slot);
 	my_slot = slot;
 	LWLockRelease(&queue->lock);
-	return true;
+}
+
+/*
+ * Take our slot out of the queue.  Returns whom to wake: where we were the
+ * first and do not have the key, the next.  The lock is held exclusively.
+ */
+static PGPROC *
+leave(AlQueue *queue, bool granted)
+{
+	AlSlot	   *slot = my_slot;
+	int64		now = al_monotonic_now();
+	bool		was_first = false;
+
+	FOR_EACH_IN_LINE(i, queue, slot->waiter.hash)
+	{
+		was_first = &queue->slots[i] == slot;
+		if (was_first || !is_passed_over(&queue->slots[i], now))
+			break;
+	}
+	unlink_slot(queue, slot);
+	my_slot = NULL;
+	if (!was_first || granted)
+		return NULL;
+	return choose_next(queue, slot->waiter.hash, PG_INT64_MIN);
 }
 
 /*
@@ -282,24 +304,12 @@ void
 al_wait_end(bool granted)
 {
 	AlQueue    *queue = al_queue();
-	AlSlot	   *slot = my_slot;
-	PGPROC	   *process = NULL;
-	bool		was_first = false;
-	int64		now = al_monotonic_now();
+	PGPROC	   *process;
 
-	if (slot == NULL)
+	if (my_slot == NULL)
 		return;
-	my_slot = NULL;
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
-	FOR_EACH_IN_LINE(i, queue, slot->waiter.hash)
-	{
-		was_first = &queue->slots[i] == slot;
-		if (was_first || !is_passed_over(&queue->slots[i], now))
-			break;
-	}
-	unlink_slot(queue, slot);
-	if (was_first && !granted)
-		process = choose_next(queue, slot->waiter.hash, PG_INT64_MIN);
+	process = leave(queue, granted);
 	LWLockRelease(&queue->lock);
 	wake(process);
 }
@@ -314,7 +324,6 @@ al_wait_resign(const AlWaiter *others, int count)
 {
 	AlQueue    *queue = al_queue();
 	bool		complete = true;
-	AlSlot	   *slot = my_slot;
 	PGPROC	   *process = NULL;
 
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
@@ -325,11 +334,7 @@ al_wait_resign(const AlWaiter *others, int count)
 			complete = complete || queue->slots[j].waiter.id == others[i].id;
 	}
 	if (complete)
-	{
-		my_slot = NULL;
-		unlink_slot(queue, slot);
-		process = choose_next(queue, slot->waiter.hash, PG_INT64_MIN);
-	}
+		process = leave(queue, false);
 	LWLockRelease(&queue->lock);
 	wake(process);
 	return complete;
@@ -521,12 +526,6 @@ matches_owner(const AlWaiter *waiter, uint64 value)
 	return waiter->owner_hash == value;
 }
 
-static bool
-matches_pid(const AlWaiter *waiter, uint64 value)
-{
-	return (uint64) waiter->pid == value;
-}
-
 /* All waiters of this database, in no order; NULL where there is no queue */
 AlWaiter *
 al_wait_list(int *count)
@@ -538,14 +537,21 @@ al_wait_list(int *count)
 bool
 al_wait_of_backend(int pid, AlWaiter *waiter)
 {
-	int			count;
-	AlWaiter   *waiters = collect(matches_pid, pid, &count);
+	AlQueue    *queue = al_queue();
+	bool		found = false;
 
-	if (count > 0)
-		*waiter = waiters[0];
-	if (waiters)
-		pfree(waiters);
-	return count > 0;
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	for (int i = 0; i < MaxBackends && !found; i++)
+	{
+		const AlWaiter *candidate = &queue->slots[i].waiter;
+
+		found = candidate->id != 0 && candidate->pid == pid &&
+			candidate->database == MyDatabaseId;
+		if (found)
+			*waiter = *candidate;
+	}
+	LWLockRelease(&queue->lock);
+	return found;
 }
 
 /* The waits of an owner */

@@ -80,7 +80,7 @@ extern pg_atomic_uint64 *al_hints(void);
 
 /* lock_wait.c */
 extern int64 al_monotonic_now(void);
-extern bool al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder);
+extern void al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder);
 extern void al_wait_end(bool granted);
 extern void al_wait_look(void);
 extern void al_wait_sleep(int64 microseconds);

@@ -273,11 +273,9 @@ al_xact_claimed(uint64 hash, bool first)
 		key->hash = hash;
 		key->level = GetCurrentTransactionNestLevel();
 	}
-	if (key)
-	{
-		key->held_until = 0;
-		key->owner_hash = 0;
-	}
+	Assert(key);
+	key->held_until = 0;
+	key->owner_hash = 0;
 }
 
 /* The first claim of a key was given back */

@@ -6,8 +6,8 @@
  * usage: handoff [-H MEAN_HOLD_US] [-P POLL_MS] MODE WAITERS SECONDS CONNINFO
  *
  * WAITERS + 1 sessions want the same key: one has it, the others wait.  Who
- * gets it holds it for a moment (half to one and a half of the mean, 1 ms),
- * releases it, and asks again as soon as the release is answered.  Modes:
+ * gets it holds it for a moment (1 ms in the mean), releases it, and asks again
+ * as soon as the release is answered.  Modes:
  *
  *		atomic_lock			lock_acquire with "wait", and lock_release
  *		pg_advisory_lock	pg_advisory_lock and pg_advisory_unlock
@@ -16,18 +16,15 @@
  *							again, or it would always get the key itself
  *
  * A hand-over lasts from just before the release is sent until the answer
- * with the next grant is here.  An inversion is a grant to a session while one
- * that asked before it still waits.  At first each asks after the one before
- * it is known to be in the queue.  Later what counts is when the requests were
- * sent, and two that are sent at nearly the same time may reach the server the
- * other way round: therefore also printed is by how much the longest waiter
- * that was overtaken had been ahead.
+ * with the next grant is here.  An inversion is a grant to a session while
+ * another one still waits that was known to do so before that session asked:
+ * two requests that are sent at nearly the same time may reach the server in
+ * either order.  It is known where all who have asked are counted in the queue;
+ * whoever has the key looks once, halfway through.  With "poll" it is known once
+ * the first try is refused.
  *
- * Prints one line with tabs between:
- *
- *		hand-overs, p50, p99 and maximum in microseconds, inversions,
- *		microseconds that somebody overtaken was ahead at most, microseconds
- *		of the longest wait
+ * Prints one line with tabs between: hand-overs; p50, p99 and maximum in
+ * microseconds; inversions; longest wait in microseconds.
  *
  * Fails where two sessions have the key at once, where fencing tokens do not
  * rise, and where nobody gets the key for a while.
@@ -61,28 +58,35 @@
 /* Nobody may have to wait that long for a key that is free. */
 #define HANG_NS			INT64_C(20000000000)
 
+/* Statements have two parameters, the key and the owner. */
 typedef struct Mode
 {
 	const char *name;
-	const char *acquire;		/* NULL: refused */
-	const char *release;		/* true: released */
-	const char *waiters;		/* how many are in the queue */
-	bool		owner;			/* is $2 the owner? */
+	const char *acquire;		/* returns NULL where it is refused */
+	const char *release;
+	const char *count;			/* how many are in the queue, if there is one */
 } Mode;
 
 static const Mode modes[] = {
-	{"atomic_lock",
+	{
+		"atomic_lock",
 		"SELECT fencing_token FROM lock_acquire($1, '1 min', $2, wait => '4 min')",
 		"SELECT lock_release($1, $2)",
-	"SELECT waiters FROM lock_status('" KEY "')", true},
-	{"pg_advisory_lock",
+		"SELECT waiters FROM lock_status($1)"
+	},
+	{
+		"pg_advisory_lock",
 		"SELECT pg_advisory_lock(hashtext($1))",
 		"SELECT pg_advisory_unlock(hashtext($1))",
-	"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND NOT granted", false},
-	{"poll",
+		"SELECT count(*) FROM pg_locks"
+		" WHERE locktype = 'advisory' AND objsubid = 1 AND NOT granted"
+	},
+	{
+		"poll",
 		"SELECT fencing_token FROM lock_try_acquire($1, '1 min', $2)",
 		"SELECT lock_release($1, $2)",
-	NULL, true},
+		NULL
+	},
 };
 
 typedef enum State
@@ -90,7 +94,9 @@ typedef enum State
 	IDLE,
 	ASKING,
 	PAUSING,					/* until it asks again */
-	HOLDING,
+	HOLDING,					/* until it looks who waits */
+	LOOKING,
+	HOLDING_ON,					/* until it releases */
 	RELEASING,
 } State;
 
@@ -100,8 +106,9 @@ typedef struct Session
 	State		state;
 	PGresult   *result;			/* of the statement under way */
 	char		owner[32];
-	int64_t		timer;			/* end of PAUSING and HOLDING */
-	int64_t		asked;			/* when it asked first; 0: has not yet */
+	int64_t		timer;			/* end of PAUSING, HOLDING, HOLDING_ON */
+	int64_t		asked;			/* when it asked first; 0: does not wait */
+	int64_t		known;			/* since when it is known to wait, or 0 */
 	struct Session *before;		/* those who wait, in the order of asking */
 	struct Session *after;
 } Session;
@@ -117,7 +124,7 @@ static bool ending;
 static int64_t mean_hold = INT64_C(1000000);
 static int64_t poll_pause = INT64_C(100000000);
 
-static int64_t released_at;		/* 0: not measured */
+static int64_t released_at;		/* when the last release was sent */
 static int64_t last_grant;
 static int64_t last_token;
 
@@ -125,7 +132,6 @@ static int64_t *times;
 static int	num_times;
 static int	max_times;
 static int64_t inversions;
-static int64_t longest_lead;
 static int64_t longest_wait;
 
 static void
@@ -150,7 +156,18 @@ now_ns(void)
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-/* Raises what the server has raised; "t", a number, an empty string or NULL */
+static long
+number(const char *text, long min, long max)
+{
+	char	   *end;
+	long		value = strtol(text, &end, 10);
+
+	if (*text == '\0' || *end != '\0' || value < min || value > max)
+		die("\"%s\" is no number from %ld to %ld", text, min, max);
+	return value;
+}
+
+/* "t", a number, an empty string or NULL */
 static const char *
 value_of(Session *session, PGresult *result)
 {
@@ -164,28 +181,38 @@ send_statement(Session *session, const char *name)
 {
 	const char *values[] = {KEY, session->owner};
 
-	if (!PQsendQueryPrepared(session->conn, name, mode->owner ? 2 : 1, values, NULL, NULL, 0))
+	if (!PQsendQueryPrepared(session->conn, name, 2, values, NULL, NULL, 0))
 		die("%s", PQerrorMessage(session->conn));
 }
 
-/* Wait for a statement; returns whether the answer is neither NULL nor false */
-static bool
+/* Wait for the answer to a statement: NULL and false are 0, what is no number 1 */
+static long
 execute(Session *session, const char *name, const char *key)
 {
 	const char *values[] = {key, session->owner};
-	PGresult   *result = PQexecPrepared(session->conn, name, mode->owner ? 2 : 1, values,
+	PGresult   *result = PQexecPrepared(session->conn, name, 2, values,
 										NULL, NULL, 0);
 	const char *value = value_of(session, result);
-	bool		yes = value && strcmp(value, "f") != 0;
+	long		answer = 0;
 
+	if (value)
+		answer = *value >= '0' && *value <= '9' ? strtol(value, NULL, 10) : *value != 'f';
 	PQclear(result);
-	return yes;
+	return answer;
+}
+
+/* Half to one and a half of a mean, so that no two sessions keep in step */
+static int64_t
+about(int64_t mean)
+{
+	return (int64_t) (mean * (0.5 + drand48()));
 }
 
 static void
 join_line(Session *session, int64_t now)
 {
 	session->asked = now;
+	session->known = 0;
 	session->before = last;
 	session->after = NULL;
 	*(last ? &last->after : &first) = session;
@@ -210,13 +237,31 @@ ask(Session *session)
 }
 
 static void
-hold(Session *session)
+hold(Session *session, State state, int64_t mean)
 {
 	holder = session;
-	session->state = HOLDING;
-	session->timer = now_ns() + (int64_t) (mean_hold * (0.5 + drand48()));
-	if (ending)
-		session->timer = 0;
+	session->state = state;
+	session->timer = ending ? 0 : now_ns() + about(mean);
+}
+
+static void
+look(Session *session)
+{
+	session->state = LOOKING;
+	send_statement(session, "count");
+}
+
+/* Whoever has the key has seen how many wait for it. */
+static void
+looked(int count)
+{
+	int64_t		now = now_ns();
+
+	for (Session *session = first; session; session = session->after)
+		count--;
+	for (Session *session = first; session && count == 0; session = session->after)
+		if (session->known == 0)
+			session->known = now;
 }
 
 static void
@@ -254,19 +299,22 @@ granted(Session *session, const char *token, int64_t at)
 		}
 		times[num_times++] = at - released_at;
 	}
-	if (session != first)
+	for (Session *other = first; other != session; other = other->after)
 	{
-		int64_t		lead = session->asked - first->asked;
-
-		inversions++;
-		if (lead > longest_lead)
-			longest_lead = lead;
+		if (other->known != 0 && other->known < session->asked)
+		{
+			inversions++;
+			break;
+		}
 	}
 	if (at - session->asked > longest_wait)
 		longest_wait = at - session->asked;
 	last_grant = at;
 	leave_line(session);
-	hold(session);
+	if (mode->count)
+		hold(session, HOLDING, mean_hold / 2);
+	else
+		hold(session, HOLDING_ON, mean_hold);
 }
 
 /* A statement has been answered; "at" is when the answer was there. */
@@ -275,23 +323,33 @@ answered(Session *session, int64_t at)
 {
 	const char *value = value_of(session, session->result);
 
-	if (session->state == ASKING && value)
-		granted(session, value, at);
-	else if (session->state == ASKING || !mode->waiters)
+	if (session->state == LOOKING)
 	{
-		if (session->state == RELEASING && (!value || *value != 't'))
-			die("%s: the release was refused", mode->name);
+		looked(number(value ? value : "", 0, MAX_SESSIONS));
+		hold(session, HOLDING_ON, mean_hold / 2);
+	}
+	else if (session->state == ASKING && value)
+		granted(session, value, at);
+	else if (session->state == ASKING)
+	{
+		if (session->known == 0)
+			session->known = now_ns();
 		session->state = PAUSING;
 		session->timer = now_ns() + poll_pause;
 	}
 	else
 	{
 		if (!value || *value != 't')
-			die("%s: the release was refused", mode->name);
+			die("%s: %s could not release the key", mode->name, session->owner);
 		if (ending)
 			session->state = IDLE;
-		else
+		else if (mode->count)
 			ask(session);
+		else
+		{
+			session->state = PAUSING;
+			session->timer = now_ns() + about(poll_pause);
+		}
 	}
 	PQclear(session->result);
 	session->result = NULL;
@@ -301,6 +359,8 @@ static void
 timer_has_come(Session *session)
 {
 	if (session->state == HOLDING)
+		look(session);
+	else if (session->state == HOLDING_ON)
 		let_go(session);
 	else if (!ending)
 		ask(session);
@@ -317,7 +377,7 @@ read_answers(Session *session, int64_t at)
 {
 	if (!PQconsumeInput(session->conn))
 		die("%s", PQerrorMessage(session->conn));
-	while (session->state != PAUSING && !PQisBusy(session->conn))
+	while (!PQisBusy(session->conn))
 	{
 		PGresult   *result = PQgetResult(session->conn);
 
@@ -338,7 +398,12 @@ connect_all(const char *conninfo)
 	for (int i = 0; i < num_sessions; i++)
 	{
 		Session    *session = &sessions[i];
-		const char *statements[][2] = {{"acquire", mode->acquire}, {"release", mode->release}};
+		const char *statements[][2] = {
+			{"acquire", mode->acquire},
+			{"release", mode->release},
+			{"count", mode->count}
+		};
+		const Oid	types[] = {25, 25}; /* text */
 		char		key[sizeof(session->owner) + 8];
 
 		session->conn = PQconnectdb(conninfo);
@@ -346,9 +411,10 @@ connect_all(const char *conninfo)
 			die("%s", PQerrorMessage(session->conn));
 		snprintf(session->owner, sizeof(session->owner), "session %d", i);
 		snprintf(key, sizeof(key), "warm up %s", session->owner);
-		for (int j = 0; j < 2; j++)
+		for (int j = 0; j < 3 && statements[j][1]; j++)
 		{
-			PGresult   *result = PQprepare(session->conn, statements[j][0], statements[j][1], 0, NULL);
+			PGresult   *result = PQprepare(session->conn, statements[j][0], statements[j][1],
+											   2, types);
 
 			if (PQresultStatus(result) != PGRES_COMMAND_OK)
 				die("%s", PQresultErrorMessage(result));
@@ -360,21 +426,7 @@ connect_all(const char *conninfo)
 	}
 }
 
-static int
-count_waiters(Session *session)
-{
-	PGresult   *result = PQexec(session->conn, mode->waiters);
-	const char *value = value_of(session, result);
-	int			count;
-
-	if (!value)
-		die("%s: the server has no queue", mode->name);
-	count = atoi(value);
-	PQclear(result);
-	return count;
-}
-
-/* One has the key, the others wait in the order of their numbers */
+/* The first session has the key, the others wait in the order of their numbers */
 static void
 queue_up(void)
 {
@@ -383,15 +435,14 @@ queue_up(void)
 	for (int i = 1; i < num_sessions; i++)
 	{
 		Session    *session = &sessions[i];
+		int64_t		deadline = now_ns() + HANG_NS;
 
-		if (mode->waiters)
+		if (mode->count)
 		{
-			int64_t		deadline = now_ns() + HANG_NS;
-
 			ask(session);
-			while (count_waiters(&sessions[0]) < i)
+			while (execute(&sessions[0], "count", KEY) < i)
 				if (now_ns() > deadline)
-					die("%s does not get into the queue", session->owner);
+					die("%s: %s does not get into the queue", mode->name, session->owner);
 		}
 		else
 		{
@@ -402,6 +453,7 @@ queue_up(void)
 			session->state = PAUSING;
 			session->timer = now_ns() + (int64_t) (poll_pause * drand48());
 		}
+		session->known = now_ns();
 	}
 }
 
@@ -416,7 +468,7 @@ run(int64_t duration)
 		fds[i] = (struct pollfd) {.fd = PQsocket(sessions[i].conn), .events = POLLIN};
 
 	last_grant = start;
-	hold(&sessions[0]);
+	hold(&sessions[0], HOLDING_ON, mean_hold);
 	while (busy > 0)
 	{
 		int64_t		now = now_ns();
@@ -434,7 +486,8 @@ run(int64_t duration)
 		{
 			Session    *session = &sessions[i];
 
-			if (session->state == HOLDING || session->state == PAUSING)
+			if (session->state == HOLDING || session->state == HOLDING_ON ||
+				session->state == PAUSING)
 			{
 				if (session->timer <= now)
 					timer_has_come(session);
@@ -472,17 +525,6 @@ compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static long
-number(const char *text, long min, long max)
-{
-	char	   *end;
-	long		value = strtol(text, &end, 10);
-
-	if (*text == '\0' || *end != '\0' || value < min || value > max)
-		die("\"%s\" is no number from %ld to %ld", text, min, max);
-	return value;
-}
-
 int
 main(int argc, char **argv)
 {
@@ -508,6 +550,7 @@ main(int argc, char **argv)
 	num_sessions = number(argv[optind + 1], 1, MAX_SESSIONS - 1) + 1;
 	seconds = number(argv[optind + 2], 1, 86400);
 
+	srand48(now_ns());
 	connect_all(argv[optind + 3]);
 	queue_up();
 	run(seconds * INT64_C(1000000000));
@@ -516,9 +559,9 @@ main(int argc, char **argv)
 
 	qsort(times, num_times, sizeof(*times), compare);
 #define PERCENTILE(p) (times[(int) ((num_times - 1) * (p))] / 1000.0)
-	printf("%d\t%.0f\t%.0f\t%.0f\t%lld\t%.0f\t%.0f\n", num_times,
+	printf("%d\t%.0f\t%.0f\t%.0f\t%lld\t%.0f\n", num_times,
 		   PERCENTILE(0.5), PERCENTILE(0.99), PERCENTILE(1),
-		   (long long) inversions, longest_lead / 1000.0, longest_wait / 1000.0);
+		   (long long) inversions, longest_wait / 1000.0);
 	for (int i = 0; i < num_sessions; i++)
 		PQfinish(sessions[i].conn);
 	return 0;
