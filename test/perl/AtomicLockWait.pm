@@ -1,0 +1,161 @@
+# Sessions that wait for locks, for the TAP tests of waiting.
+
+package AtomicLockWait;
+
+use strict;
+use warnings FATAL => 'all';
+use AtomicLockTest;
+use Exporter 'import';
+use IPC::Run;
+use PostgreSQL::Test::Utils;
+use Time::HiRes qw(usleep);
+
+our @EXPORT = qw(session start answer end poll is_waiting queue_up pid endings);
+
+# A background psql.  The label is its application_name, and so what its locks
+# and waits are labelled with.  Errors are shown with their SQLSTATE.
+sub session
+{
+	my ($node, $label, $database) = @_;
+	my $psql = $node->background_psql($database || 'postgres', on_error_stop => 0);
+
+	$psql->{al_pid} = ask($psql, "\\set VERBOSITY verbose\nSET application_name = '$label'; SET client_min_messages = error; SELECT pg_backend_pid()");
+	$psql->{al_sent} = 0;
+	return $psql;
+}
+
+# Process id of its backend
+sub pid
+{
+	my ($psql) = @_;
+	return $psql->{al_pid};
+}
+
+# Send SQL, and do not wait for its end.
+sub start
+{
+	my ($psql, $sql) = @_;
+	my $number = ++$psql->{al_sent};
+
+	$psql->{stdin} .= "$sql\n;\n\\echo 'end of $number'\n\\warn 'end of $number'\n";
+	$psql->{run}->pump_nb;
+	return;
+}
+
+# What the SQL that was last started answered, or its errors, once it has ended,
+# be it because the session is gone.
+sub answer
+{
+	my ($psql) = @_;
+	my $end = qr/end of $psql->{al_sent}\r?\n/;
+	my ($out, $err);
+
+	while (!($psql->{stdout} =~ $end && $psql->{stderr} =~ $end))
+	{
+		# Whatever came last is in the buffers when it is no longer pumpable.
+		last unless $psql->{run}->pumpable;
+		eval { $psql->{run}->pump; 1 } or last;
+		die 'an answer that does not come' if $psql->{timeout}->is_expired;
+	}
+	($out, $err) = @{$psql}{ 'stdout', 'stderr' };
+	$psql->{stdout} = $psql->{stderr} = '';
+	s/$end// for ($out, $err);
+	$err =~ s/^psql:\S+ //mg;
+	$out =~ s/\n\z//;
+	return $err ne '' ? $err : $out;
+}
+
+# End sessions, also those that are gone already.
+sub end
+{
+	foreach my $psql (@_)
+	{
+		eval { $psql->quit };
+	}
+	return;
+}
+
+# Ask until the answer is "t".
+sub poll
+{
+	my ($psql, $sql) = @_;
+	my $tries = 100 * $PostgreSQL::Test::Utils::timeout_default;
+
+	while (ask($psql, $sql) ne 't')
+	{
+		die "never true: $sql" if --$tries < 0;
+		usleep(10_000);
+	}
+	return;
+}
+
+# Is the backend of a session in the queue, as another session sees it?
+sub is_waiting
+{
+	my ($watch, $psql) = @_;
+	return ask($watch, "SELECT count(*) FROM lock_waiters WHERE pid = $psql->{al_pid}") eq '1';
+}
+
+# Start SQL that waits for a lock, and return when it is in the queue, or has
+# been: on a busy machine a short wait may be over before anybody looks.
+sub queue_up
+{
+	my ($watch, $psql, $sql) = @_;
+
+	start($psql, $sql);
+	until (is_waiting($watch, $psql))
+	{
+		last if !$psql->{run}->pumpable;
+		eval { $psql->{run}->pump_nb; 1 } or last;
+		last if $psql->{stdout} =~ /end of $psql->{al_sent}\n/;
+		die 'a wait that does not begin' if $psql->{timeout}->is_expired;
+		usleep(10_000);
+	}
+	return;
+}
+
+# All the ways in which a key becomes free: name, what the holder does before
+# somebody waits for KEY, who ends it then (the holder or somebody else), and
+# how.  Where the last answer is a moment, the key is not free before it.
+sub endings
+{
+	my $acquire = q{SELECT lock_acquire('KEY', '1 hour', 'holder')};
+	my $clock = 'SELECT clock_timestamp()';
+
+	return (
+		[ 'release', $acquire, 'holder', q{SELECT lock_release('KEY', 'holder')} ],
+		[ 'lock_release_all', $acquire, 'holder', q{SELECT lock_release_all('holder')} ],
+		[ 'release by another session', $acquire, 'other', q{SELECT lock_try_release('KEY', 'holder')} ],
+		[ 'release at commit', $acquire, 'holder', qq{BEGIN; SELECT lock_release('KEY', 'holder'); $clock; COMMIT} ],
+		[ 'release in a savepoint, at commit', $acquire, 'holder',
+			qq{BEGIN; SAVEPOINT s; SELECT lock_release('KEY', 'holder'); RELEASE s; $clock; COMMIT} ],
+		[ 'release, rolled back and done again', $acquire, 'holder',
+			qq{BEGIN; SAVEPOINT s; SELECT lock_release('KEY', 'holder'); ROLLBACK TO s; SELECT lock_release('KEY', 'holder'); $clock; COMMIT} ],
+		[ 'release of what was extended in the transaction', "BEGIN; $acquire; SAVEPOINT s", 'holder',
+			qq{SELECT lock_extend('KEY', 'holder', '2 hours'); RELEASE s; SELECT lock_release('KEY', 'holder'); $clock; COMMIT} ],
+		[ 'force_release', $acquire, 'other', q{SELECT force_release('KEY', 'test')} ],
+		[ 'lock_steal and release', $acquire, 'other', q{SELECT lock_steal('KEY', 'thief', 'test'); SELECT lock_release('KEY', 'thief')} ],
+		[ 'lock_steal, whose lease runs out', $acquire, 'other', q{SELECT expires_at FROM lock_steal('KEY', 'thief', 'test', '300 ms')} ],
+		[ 'expiry', q{SELECT lock_acquire('KEY', '400 ms', 'holder')}, 'other', q{SELECT expires_at FROM lock_status('KEY')} ],
+		[ 'expiry of a lease that was granted meanwhile', q{BEGIN; SELECT lock_acquire('KEY', '400 ms', 'holder')}, 'holder',
+			q{SELECT expires_at FROM lock_status('KEY'); COMMIT} ],
+		[ 'expiry after extension', q{SELECT lock_acquire('KEY', '300 ms', 'holder')}, 'holder',
+			q{SELECT lock_extend('KEY', 'holder', '600 ms')} ],
+		[ 'a shorter lease', $acquire, 'holder', q{SELECT lock_extend('KEY', 'holder', '300 ms')} ],
+		[ 'a shorter lease, then released', $acquire, 'holder', q{SELECT lock_extend('KEY', 'holder', '1 min') > clock_timestamp(); SELECT lock_release('KEY', 'holder')} ],
+		[ 'an extension rolled back', q{SELECT lock_acquire('KEY', '400 ms', 'holder')}, 'holder',
+			q{BEGIN; SELECT lock_extend('KEY', 'holder', '1 hour'); ROLLBACK; SELECT expires_at FROM lock_status('KEY')} ],
+		[ 'rollback of an acquire', "BEGIN; $acquire", 'holder', "$clock; ROLLBACK" ],
+		[ 'error after an acquire', "BEGIN; $acquire", 'holder', 'SELECT 1 / 0' ],
+		[ 'ROLLBACK TO SAVEPOINT of an acquire', "BEGIN; SAVEPOINT s; $acquire", 'holder', "$clock; ROLLBACK TO s" ],
+		[ 'ROLLBACK TO an outer SAVEPOINT', "BEGIN; SAVEPOINT r; SAVEPOINT s; $acquire; RELEASE s; SAVEPOINT t", 'holder', "$clock; ROLLBACK TO r" ],
+		[ 'rollback of an acquire, after that of another savepoint',
+			"BEGIN; SAVEPOINT s; $acquire; RELEASE s; SAVEPOINT t; ROLLBACK TO t", 'holder', "$clock; ROLLBACK" ],
+		[ 'a release in a transaction that acquired it', "BEGIN; $acquire", 'holder', qq{SELECT lock_release('KEY', 'holder'); $clock; COMMIT} ],
+		[ 'a procedure that commits', $acquire, 'holder',
+			q{DO $$ BEGIN PERFORM lock_release('KEY', 'holder'); COMMIT; PERFORM lock_acquire('KEY-other', '1 hour', 'holder'); END $$} ],
+		[ 'end of a session', "BEGIN; $acquire", 'holder', '\q' ],
+		[ 'termination of a session', "BEGIN; $acquire", 'other', 'SELECT clock_timestamp(), pg_terminate_backend(PID)' ]);
+}
+
+1;

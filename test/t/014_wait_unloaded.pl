@@ -1,0 +1,158 @@
+# Waiting where atomic_lock is not preloaded.
+#
+# Properties: waits are granted, time out and end with the lease all the same.
+# From PostgreSQL 17 on the queue is there too, from its first use, whoever that
+# was.  Before 17 there is none: waiters look every now and then, who waits is
+# not known, and whoever asks is told why.
+#
+# Turns red when: waiting needs the preload; the queue goes with the session
+# that made it, or each session has its own; polls go on for ever, or not at
+# all; lock_waiters shows an empty queue where there is none.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('wait_unloaded');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+log_statement = none
+autovacuum = off
+max_prepared_transactions = 10
+deadlock_timeout = 100ms
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+my $has_queue = $node->pg_version >= 17;
+note $has_queue ? 'a queue in dynamic shared memory' : 'no queue';
+
+my ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+
+# Start SQL that waits for a lock, and return when it does.
+sub wait_with
+{
+	my ($psql, $sql) = @_;
+
+	start($psql, $sql);
+	poll($watch, "SELECT wait_event_type = 'Extension' AND state = 'active' FROM pg_stat_activity WHERE pid = " . pid($psql));
+	return;
+}
+sub waiting
+{
+	my ($key, $owner) = @_;
+	return "SELECT status, waited > '0' FROM lock_try_acquire('$key', '1 hour', '$owner', wait => '1 min')";
+}
+
+if ($has_queue)
+{
+	# Who makes the queue does not wait for anything, and is gone when others do.
+	my $first = session($node, 'First');
+	is(ask($first, q{SELECT lock_acquire('k', '1 hour', 'holder') IS NOT NULL; SELECT count(*) FROM lock_waiters}), "t\n0", 'the first session to use the queue') ;
+	end($first);
+	poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($first));
+
+	queue_up($watch, $one, waiting('k', 'one') . q{; SELECT lock_release('k', 'one')});
+	queue_up($watch, $two, waiting('k', 'two'));
+	is(ask($watch, q{SELECT string_agg(concat_ws(' ', place, holder, blocked_by), ', ' ORDER BY place) FROM lock_waiters}), '1 One First, 2 Two First', 'lock_waiters shows who waits');
+	is(ask($watch, q{SELECT waiters FROM lock_status('k')}), '2', '... lock_status counts them');
+	ask($holder, q{SELECT lock_release('k', 'holder')});
+	is(answer($one), "acquired|t\nt", 'a session that has only just loaded the library lets the first in line have it');
+	is(answer($two), 'acquired|t', '... and then the next');
+	ask($two, q{SELECT lock_release('k', 'two')});
+	is(ask($watch, q{SELECT count(*) FROM lock_waiters}), '0', '... nobody is left');
+}
+else
+{
+	start($watch, 'SELECT * FROM lock_waiters');
+	like(answer($watch), qr/^ERROR:  55000: it is not known who waits for locks\nDETAIL:  .*polls?\b.*\nHINT:  Add atomic_lock to shared_preload_libraries/, 'lock_waiters says that it cannot know');
+	ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
+	wait_with($one, waiting('k', 'one'));
+	is(ask($watch, q{SELECT locked, waiters IS NULL FROM lock_status('k')}), 't|t', '... nor does lock_status');
+	is(ask($watch, q{SELECT waiters IS NULL FROM lock_status()}), 't', '... of all keys');
+	ask($holder, q{SELECT lock_release('k', 'holder')});
+	is(answer($one), 'acquired|t', '... but a release is noticed');
+	ask($one, q{SELECT lock_release('k', 'one')});
+}
+
+# Everything that ends a holding
+my $number = 0;
+foreach my $ending (endings())
+{
+	my ($name, $before, $who, $sql) = @$ending;
+	my $key = 'ending-' . ++$number;
+
+	($before, $sql) = map { s/KEY/$key/gr =~ s/PID/pid($holder)/er } ($before, $sql);
+	ask($holder, $before);
+	wait_with($one, waiting($key, 'waiter'));
+	start($who eq 'holder' ? $holder : $two, $sql);
+	answer($who eq 'holder' ? $holder : $two);
+	is(answer($one), 'acquired|t', "granted: $name") or last;
+	ask($one, qq{SELECT lock_release('$key', 'waiter')});
+	if ($name =~ /of a session/)
+	{
+		end($holder);
+		$holder = session($node, 'Holder');
+	}
+	ask($holder, q{ROLLBACK; SELECT lock_release_all('holder')});
+}
+ask($holder, q{BEGIN; SELECT lock_acquire('k', '1 hour', 'holder'); PREPARE TRANSACTION 'p'});
+wait_with($one, waiting('k', 'one'));
+ask($two, q{ROLLBACK PREPARED 'p'});
+is(answer($one), 'acquired|t', 'granted: ROLLBACK PREPARED');
+ask($one, q{SELECT lock_release('k', 'one')});
+
+# What ends a wait
+ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
+is(ask($one, q{SELECT status, holder, waited >= interval '250 ms' FROM lock_try_acquire('k', wait => '250 ms')}), 'timeout|Holder|t', 'a time-out');
+wait_with($one, waiting('k', 'one'));
+ask($watch, 'SELECT pg_cancel_backend(' . pid($one) . ')');
+like(answer($one), qr/^ERROR:  57014/, 'a cancel');
+start($one, q{SET statement_timeout = '100 ms'; } . waiting('k', 'one'));
+like(answer($one), qr/^ERROR:  57014: canceling statement due to statement timeout/, 'statement_timeout');
+ask($one, 'RESET statement_timeout');
+my $dead = session($node, 'Dead');
+ask($dead, 'SET client_connection_check_interval = 0');
+wait_with($dead, waiting('k', 'dead'));
+$dead->{run}->signal('KILL');
+end($dead);
+poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($dead));
+is(ask($watch, q{SELECT lock_holder('k')}), 'Holder', 'the death of the client');
+wait_with($one, waiting('k', 'one'));
+ask($watch, 'SELECT pg_terminate_backend(' . pid($one) . ')');
+like(answer($one), qr/^FATAL:  57P01/, 'a termination');
+end($one);
+$one = session($node, 'One');
+ask($holder, q{SELECT lock_release('k', 'holder')});
+is(ask($two, q{SELECT status FROM lock_try_acquire('k', owner => 'two')}), 'acquired', '... nobody is in the way afterwards');
+
+# A circle: without a queue it ends when somebody's time is over.
+ask($one, q{SELECT lock_acquire('x', '1 hour', 'one')});
+wait_with($one, q{SELECT status FROM lock_try_acquire('k', owner => 'one', wait => '700 ms'); SELECT lock_release_all('one')});
+start($two, q{SET deadlock_timeout = '1 h'; } . waiting('x', 'two'));
+like(answer($one), $has_queue ? qr/^deadlock\n/ : qr/^timeout\n/, 'a circle');
+is(answer($two), 'acquired|t', '... of which the other goes on');
+
+# A crash takes the queue along.
+ask($holder, q{SELECT lock_acquire('last', '1 hour', 'holder')});
+wait_with($one, waiting('last', 'one'));
+$node->stop('immediate');
+end($watch, $holder, $one, $two);
+$node->start;
+($watch, $holder, $one) = map { session($node, $_) } ('Watch', 'Holder', 'One');
+is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', 'after a crash the queue is empty') if $has_queue;
+wait_with($one, waiting('last', 'one'));
+is(ask($holder, q{SELECT lock_release('last', 'holder')}), 't', 'after a crash the lease is there');
+is(answer($one), 'acquired|t', '... and waiting works');
+
+end($watch, $holder, $one);
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d|XX000/, 'nothing to be ashamed of in the log');
+
+done_testing();
