@@ -130,6 +130,10 @@ _PG_init(void)
 							 "A woken waiter stands still until it gets an advisory lock.",
 							 NULL, &al_test_pause_after_wake, false,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("atomic_lock.test_pause_before_sleep",
+							 "A waiter that has looked stands still until it gets an advisory lock.",
+							 NULL, &al_test_pause_before_sleep, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 #endif
 	MarkGUCPrefixReserved("atomic_lock");
 

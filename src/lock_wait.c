@@ -54,6 +54,7 @@
 
 double		al_test_sleep_cap_ms = 1000;
 bool		al_test_pause_after_wake = false;
+bool		al_test_pause_before_sleep = false;
 
 #define LONGEST_SLEEP	AL_MS_TO_US(al_test_sleep_cap_ms)
 #else
@@ -374,11 +375,11 @@ check_client(void)
 #ifdef AL_TEST_HOOKS
 /* Stand still until a test gives back the advisory lock (0, 1706) */
 static void
-pause_after_wake(void)
+test_pause(bool pause)
 {
 	LOCKTAG		tag;
 
-	if (!al_test_pause_after_wake)
+	if (!pause)
 		return;
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, 1706, 1);
 	(void) LockAcquire(&tag, ShareLock, false, false);
@@ -405,6 +406,9 @@ al_wait_sleep(int64 microseconds)
 		next_pause = Min(next_pause * 3 / 2, LONGEST_PAUSE);
 	}
 	end = al_monotonic_now() + microseconds;
+#ifdef AL_TEST_HOOKS
+	test_pause(al_test_pause_before_sleep);
+#endif
 	if (my_slot)
 	{
 		AlQueue    *queue = al_queue();
@@ -433,7 +437,7 @@ al_wait_sleep(int64 microseconds)
 	}
 	check_client();
 #ifdef AL_TEST_HOOKS
-	pause_after_wake();
+	test_pause(al_test_pause_after_wake);
 #endif
 }
 

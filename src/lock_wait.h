@@ -95,6 +95,7 @@ extern AlWaiter *al_wait_of_owner(uint64 owner_hash, int *count);
 #ifdef AL_TEST_HOOKS
 extern double al_test_sleep_cap_ms;
 extern bool al_test_pause_after_wake;
+extern bool al_test_pause_before_sleep;
 #endif
 
 #endif							/* ATOMIC_LOCK_WAIT_H */

@@ -221,6 +221,16 @@ ask($holder, 'SELECT pg_advisory_unlock_all()');
 is(answer($one), "acquired\nreleased", 'one that finds the key leased anew, waits for the end of that');
 ask($one, 'RESET atomic_lock.test_pause_after_wake');
 
+# One that has looked, and does not sleep yet, when the lease becomes a short one
+ask($one, 'SET atomic_lock.test_pause_before_sleep = on');
+ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
+queue_up($watch, $one, waiting_and_release('k', 'one'));
+poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($one));
+ask($watch, q{SELECT lock_extend('k', 'holder', '500 ms')});
+ask($holder, 'SELECT pg_advisory_unlock_all()');
+is(answer($one), "acquired\nreleased", 'one that is about to sleep hears of it');
+ask($one, 'RESET atomic_lock.test_pause_before_sleep');
+
 # The first in line leaves before anything has happened: now the next has to
 # look when the lease ends.
 foreach my $kind ('cancel', 'terminate', 'timeout', 'deadlock', 'client killed')
