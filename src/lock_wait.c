@@ -11,7 +11,8 @@
  * wake-up can be lost.
  *
  * Only the first in line is woken, and only the first may take the key, but for
- * an owner who is given it and waits for it on another connection.
+ * an owner who has just been given it and waits for it on another connection.
+ *
  * Every wait knows when it looks again by itself ("due"): at the end of the
  * lease in the way, at its own deadline, and after a second at the latest,
  * which covers what wakes nobody, such as COMMIT PREPARED.  So a commit that
@@ -27,9 +28,9 @@
  *
  * Locking rules: one LWLock for the queue, held for a walk along one bucket
  * or over the slots, never over anything that may raise, allocate or sleep.
- * Of a slot others change "due", "woken" and the links.  The
- * number of waiters in a bucket is read without the lock, by those to whom
- * none is the usual answer.
+ * Of a slot others change "due", "woken" and the links.  The number of waiters
+ * in a bucket is read without the lock, by those to whom none is the usual
+ * answer.
  *
  * IDENTIFICATION
  *		src/lock_wait.c
