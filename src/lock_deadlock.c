@@ -109,6 +109,8 @@ is_visited_key(Search *search, uint64 hash)
 		if (search->visited_keys[i] == hash)
 			return true;
 	}
+	if (search->visited_keys_count == MaxBackends)
+		return true;			/* others came and went meanwhile: too long a search */
 	if (search->visited_keys == NULL)
 		search->visited_keys = palloc_extended(MaxBackends * sizeof(uint64), MCXT_ALLOC_HUGE);
 	search->visited_keys[search->visited_keys_count++] = hash;

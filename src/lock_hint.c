@@ -35,10 +35,13 @@ hash_with_database(const AlKey *key)
 	return hash_combine64(key->hash, murmurhash32(MyDatabaseId));
 }
 
+/* NULL: there are no hints yet */
 static pg_atomic_uint64 *
 place_of(uint64 hash)
 {
-	return &al_hints()[hash % AL_HINTS];
+	pg_atomic_uint64 *hints = al_hints();
+
+	return hints ? &hints[hash % AL_HINTS] : NULL;
 }
 
 /* Where the row of a key may be; false where nobody has said */
@@ -46,7 +49,8 @@ bool
 al_hint_get(const AlKey *key, ItemPointer tid)
 {
 	uint64		hash = hash_with_database(key);
-	uint64		hint = pg_atomic_read_u64(place_of(hash));
+	pg_atomic_uint64 *place = place_of(hash);
+	uint64		hint = place ? pg_atomic_read_u64(place) : 0;
 
 	if (hint == 0 || hint >> 48 != hash >> 48)
 		return false;
@@ -65,6 +69,6 @@ al_hint_set(const AlKey *key, ItemPointer tid)
 	pg_atomic_uint64 *place = place_of(hash);
 
 	/* Not to write where nothing changes keeps the cache line shared. */
-	if (pg_atomic_read_u64(place) != hint)
+	if (place && pg_atomic_read_u64(place) != hint)
 		pg_atomic_write_u64(place, hint);
 }

@@ -142,11 +142,14 @@ al_queue(void)
 	return queue;
 }
 
-/* The hints of lock_hint.c; may raise as al_queue() does */
+/*
+ * The hints of lock_hint.c, or NULL where this session has not needed the
+ * queue yet: who only looks at locks shall not fail for lack of memory.
+ */
 pg_atomic_uint64 *
 al_hints(void)
 {
-	if (hints == NULL && al_queue() == NULL)
+	if (hints == NULL && !AL_HAS_DSM_REGISTRY)
 	{
 		hints = MemoryContextAlloc(TopMemoryContext, AL_HINTS * sizeof(pg_atomic_uint64));
 		init_hints(hints);

@@ -255,15 +255,22 @@ find_by_hint(Relation rel, const AlKey *key, AlHolding *holding)
 	ItemPointerData tid;
 	TransactionId previous_xmax = InvalidTransactionId;
 	Snapshot	snapshot;
+	BlockNumber blocks;
 	bool		found = false;
 	bool		more = true;
 
-	if (!al_hint_get(key, &tid) ||
-		ItemPointerGetBlockNumber(&tid) >= RelationGetNumberOfBlocks(rel))
+	if (!al_hint_get(key, &tid))
 		return false;
 
+	/*
+	 * Neither a hint nor a link need lead into the table: VACUUM may have
+	 * removed the end of it, which what an aborted transaction left on another
+	 * page still links to, and a row that was moved to another partition has a
+	 * link to no block.  Our lock keeps the table from getting shorter.
+	 */
+	blocks = RelationGetNumberOfBlocks(rel);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	while (more && !found)
+	while (more && !found && ItemPointerGetBlockNumberNoCheck(&tid) < blocks)
 	{
 		Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(&tid));
 		OffsetNumber offset = ItemPointerGetOffsetNumber(&tid);
@@ -303,7 +310,8 @@ find_by_hint(Relation rel, const AlKey *key, AlHolding *holding)
 		if (found)
 		{
 			al_table_read(rel, &tuple, holding);
-			if (!al_string_equal(holding->key, key->name))
+			if (holding->slot != AL_SLOT_EXCLUSIVE ||
+				!al_string_equal(holding->key, key->name))
 			{
 				more = found = false;
 				ReleaseBuffer(buffer);

@@ -5,17 +5,20 @@
 # former versions of a row that cannot be removed yet, as while a session
 # waits; a hint to where a row was is never taken for the row, after a
 # rollback, a sweep, TRUNCATE, VACUUM FULL, a change by hand, in another
-# database, or after DROP and CREATE EXTENSION.
+# database, or after DROP and CREATE EXTENSION; links between versions that
+# lead to no block of the table any more are not followed.
 #
 # Turns red when: the index is asked first, or the chain of updates is not
 # followed; the primary key is checked again by updates; a hint is believed
-# without a look at the visibility, the key, or the size of the table.
+# or a link without a look at the visibility, the key, or the size of the
+# table.
 
 use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use AtomicLockTest;
+use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -105,7 +108,39 @@ ask($one, 'TRUNCATE app_lock');
 is(ask($busy, $right), '0', 'a table that was truncated');
 is(ask($busy, q{SELECT (lock_try_acquire('k3000', '1 hour', 'B', holder => 'Bob')).status}), 'acquired', 'and is used again');
 
+# A link that an aborted transaction left, to a page that VACUUM has removed
+my $vacuum = session($node, 'vacuum');
+ask($one, 'TRUNCATE app_lock');
+ask($one, q{SELECT count(lock_acquire('first', '1 hour', 'A'))});
+ask($busy, 'BEGIN');
+for my $version (1 .. 20)
+{
+	ask($busy, q{SELECT count(lock_acquire('linked', '1 hour', 'B',
+		meta => (SELECT to_jsonb(string_agg(md5(i::text || random()), '')) FROM generate_series(1, 38) i)))});
+	last if ask($busy, q{SELECT ctid::text LIKE '(1,%' FROM app_lock WHERE key = 'linked'}) eq 't';
+}
+ask($old, 'BEGIN; DECLARE pin CURSOR FOR SELECT ctid FROM app_lock');
+ask($old, 'FETCH pin');
+ask($busy, 'ROLLBACK');
+start($vacuum, 'VACUUM (TRUNCATE ON) app_lock');
+poll($one, q{SELECT count(*) = 1 FROM pg_stat_progress_vacuum WHERE phase = 'truncating heap'});
+ask($old, 'COMMIT');
+answer($vacuum);
+is(ask($one, q{SELECT pg_relation_size('app_lock') / current_setting('block_size')::int}), '1', 'the end of the table is gone');
+is(ask($one, q{SELECT lock_holder('linked') IS NULL, (lock_try_acquire('linked', '1 hour', 'C')).status}), 't|acquired', '... and a link to it does no harm');
+
+# A link to nowhere, of a row that was moved to another table
+ask($one, q{CREATE TABLE parent (LIKE app_lock) PARTITION BY LIST (key);
+ALTER TABLE parent ATTACH PARTITION app_lock FOR VALUES IN ('first', 'linked');
+CREATE TABLE other PARTITION OF parent FOR VALUES IN ('other');
+UPDATE parent SET key = 'other' WHERE key = 'linked'});
+my $size = ask($one, q{SELECT pg_relation_size('app_lock')});
+is(ask($one, q{SELECT lock_holder('linked') IS NULL}), 't', 'a row that was moved to another table is found no more');
+is(ask($one, q{SELECT pg_relation_size('app_lock')}), $size, '... and looking for it leaves the table as it is');
+ask($one, 'ALTER TABLE parent DETACH PARTITION app_lock; DROP TABLE parent');
+
 # Others' rows with the same key
+ask($one, q{SELECT lock_acquire('k3000', '1 hour', 'B', holder => 'Bob')});
 $node->safe_psql('postgres', 'CREATE DATABASE other');
 $node->safe_psql('other', 'CREATE EXTENSION atomic_lock');
 is($node->safe_psql('other', q{SELECT lock_holder('k3000') IS NULL}), 't', 'another database');
@@ -115,6 +150,6 @@ ask($one, 'DROP EXTENSION atomic_lock');
 ask($one, 'CREATE EXTENSION atomic_lock');
 is(ask($busy, q{SELECT lock_holder('k3000') IS NULL}), 't', 'the extension was created again');
 
-$_->quit foreach ($old, $busy, $fresh, $one);
+$_->quit foreach ($old, $busy, $fresh, $one, $vacuum);
 $node->stop;
 done_testing();
