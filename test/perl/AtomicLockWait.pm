@@ -10,7 +10,7 @@ use IPC::Run;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(session start answer end poll is_waiting queue_up pid endings);
+our @EXPORT = qw(session start answer end poll is_waiting queue_up pid play_endings);
 
 # A background psql.  The label is its application_name, and so what its locks
 # and waits are labelled with.  Errors are shown with their SQLSTATE.
@@ -156,6 +156,38 @@ sub endings
 			q{DO $$ BEGIN PERFORM lock_release('KEY', 'holder'); COMMIT; PERFORM lock_acquire('KEY-other', '1 hour', 'holder'); END $$} ],
 		[ 'end of a session', "BEGIN; $acquire", 'holder', '\q' ],
 		[ 'termination of a session', "BEGIN; $acquire", 'other', 'SELECT clock_timestamp(), pg_terminate_backend(PID)' ]);
+}
+
+# Play all endings, each with a key of its own.  $wait is called with the key
+# and has to start the wait of $waiter, as owner "waiter"; $check with the name
+# of the ending and what ended it has answered, and has to fetch the answer of
+# the waiter.  Stops where $check returns false, since each failure takes its
+# time.  Returns the session of the holder, which is a new one by then.
+sub play_endings
+{
+	my ($node, $holder, $waiter, $other, $wait, $check) = @_;
+	my $number = 0;
+
+	foreach my $ending (endings())
+	{
+		my ($name, $before, $who, $sql) = @$ending;
+		my $key = 'ending-' . ++$number;
+		my $ends = $who eq 'holder' ? $holder : $other;
+
+		($before, $sql) = map { s/KEY/$key/gr =~ s/PID/pid($holder)/er } ($before, $sql);
+		ask($holder, $before);
+		$wait->($key);
+		start($ends, $sql);
+		$check->($name, answer($ends)) or last;
+		ask($waiter, qq{SELECT lock_try_release('$key', 'waiter')});
+		if ($name =~ /of a session/)
+		{
+			end($holder);
+			$holder = session($node, 'Holder');
+		}
+		ask($holder, q{ROLLBACK; SELECT lock_release_all('holder')});
+	}
+	return $holder;
 }
 
 1;

@@ -161,30 +161,23 @@ ask($one, q{SELECT lock_release('same', 'waiter')});
 #
 # What ends a wait
 #
-my $number = 0;
-foreach my $ending (endings())
-{
-	my ($name, $before, $who, $sql) = @$ending;
-	my $key = 'ending-' . ++$number;
-	my ($moment, $status, $acquired_at, $rest);
+my $moment;
+$holder = play_endings(
+	$node, $holder, $one, $two,
+	sub {
+		my ($key) = @_;
 
-	($before, $sql) = map { s/KEY/$key/gr =~ s/PID/pid($holder)/er } ($before, $sql);
-	ask($holder, $before);
-	queue_up($watch, $one, waiting($key, q{status, acquired_at, waited > '0', waited < clock_timestamp() - statement_timestamp() + interval '1 s', holder}));
-	$moment = ask($watch, 'SELECT clock_timestamp()');
-	start($who eq 'holder' ? $holder : $two, $sql);
-	$moment = $1 if answer($who eq 'holder' ? $holder : $two) =~ /.*^(\d{4}-\d\d-\d\d [^|\n]*)/ms;
-	($status, $acquired_at, $rest) = split /\|/, answer($one), 3;
-	is("$status|" . ($rest // ''), 'acquired|t|t|Waiter 1', "granted: $name")
-	  && is(ask($watch, "SELECT '$acquired_at'::timestamptz >= '$moment'"), 't', '... and not before');
-	ask($one, qq{SELECT lock_try_release('$key', 'waiter')});
-	if ($name =~ /of a session/)
-	{
-		end($holder);
-		$holder = session($node, 'Holder');
-	}
-	ask($holder, q{ROLLBACK; SELECT lock_release_all('holder')});
-}
+		queue_up($watch, $one, waiting($key, q{status, acquired_at, waited > '0', waited < clock_timestamp() - statement_timestamp() + interval '1 s', holder}));
+		$moment = ask($watch, 'SELECT clock_timestamp()');
+	},
+	sub {
+		my ($name, $answer) = @_;
+		my ($status, $acquired_at, $rest) = split /\|/, answer($one), 3;
+
+		$moment = $1 if $answer =~ /.*^(\d{4}-\d\d-\d\d [^|\n]*)/ms;
+		return is("$status|" . ($rest // ''), 'acquired|t|t|Waiter 1', "granted: $name")
+		  && is(ask($watch, "SELECT '$acquired_at'::timestamptz >= '$moment'"), 't', '... and not before');
+	});
 empty_queue('after all endings nobody is left in the queue');
 
 # Whose locks a prepared transaction has, no backend will release: the waiters

@@ -96,27 +96,9 @@ sub waiting_and_release
 #
 # Every end of a holding wakes.  One failure is enough, each takes its time.
 #
-my $number = 0;
-foreach my $ending (endings())
-{
-	my ($name, $before, $who, $sql) = @$ending;
-	my $key = 'ending-' . ++$number;
-
-	($before, $sql) = map { s/KEY/$key/gr =~ s/PID/pid($holder)/er } ($before, $sql);
-	ask($holder, $before);
-	queue_up($watch, $one, waiting($key, 'waiter'));
-	settle(pid($one));
-	start($who eq 'holder' ? $holder : $two, $sql);
-	answer($who eq 'holder' ? $holder : $two);
-	is(answer($one), 'acquired', "woken: $name") or last;
-	ask($one, qq{SELECT lock_release('$key', 'waiter')});
-	if ($name =~ /of a session/)
-	{
-		end($holder);
-		$holder = session($node, 'Holder');
-	}
-	ask($holder, q{ROLLBACK; SELECT lock_release_all('holder')});
-}
+$holder = play_endings($node, $holder, $one, $two,
+	sub { queue_up($watch, $one, waiting($_[0], 'waiter')); settle(pid($one)) },
+	sub { is(answer($one), 'acquired', "woken: $_[0]") });
 
 # A key that is closed for a while after its lease has run out
 ask($holder, q{SELECT lock_acquire('k', '200 ms', 'holder')});

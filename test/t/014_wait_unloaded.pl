@@ -82,26 +82,9 @@ else
 }
 
 # Everything that ends a holding
-my $number = 0;
-foreach my $ending (endings())
-{
-	my ($name, $before, $who, $sql) = @$ending;
-	my $key = 'ending-' . ++$number;
-
-	($before, $sql) = map { s/KEY/$key/gr =~ s/PID/pid($holder)/er } ($before, $sql);
-	ask($holder, $before);
-	wait_with($one, waiting($key, 'waiter'));
-	start($who eq 'holder' ? $holder : $two, $sql);
-	answer($who eq 'holder' ? $holder : $two);
-	is(answer($one), 'acquired|t', "granted: $name") or last;
-	ask($one, qq{SELECT lock_release('$key', 'waiter')});
-	if ($name =~ /of a session/)
-	{
-		end($holder);
-		$holder = session($node, 'Holder');
-	}
-	ask($holder, q{ROLLBACK; SELECT lock_release_all('holder')});
-}
+$holder = play_endings($node, $holder, $one, $two,
+	sub { wait_with($one, waiting($_[0], 'waiter')) },
+	sub { is(answer($one), 'acquired|t', "granted: $_[0]") });
 ask($holder, q{BEGIN; SELECT lock_acquire('k', '1 hour', 'holder'); PREPARE TRANSACTION 'p'});
 wait_with($one, waiting('k', 'one'));
 ask($two, q{ROLLBACK PREPARED 'p'});
