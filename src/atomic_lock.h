@@ -157,7 +157,7 @@ extern bool al_claim_try(AlClaim *claim, const AlKey *key, AlClaimMode mode);
 extern bool al_claim_is_mine(uint64 hash);
 extern void al_claim_drop(const AlClaim *claim);
 extern int	al_claim_rival(const AlKey *key);
-extern List *al_claim_holders(uint64 hash);
+extern List *al_claim_rivals(uint64 hash);
 
 /* lock_hint.c */
 extern bool al_hint_get(const AlKey *key, ItemPointer tid);

@@ -82,6 +82,7 @@ is_held(const LOCKTAG *tag)
 	return al_lock_held(tag, AL_CLAIM_EXTEND) || al_lock_held(tag, AL_CLAIM_TAKE);
 }
 
+/* The same, of a key by its hash */
 bool
 al_claim_is_mine(uint64 hash)
 {
@@ -147,35 +148,15 @@ al_claim_drop(const AlClaim *claim)
 	}
 }
 
-/*
- * Process of an unfinished transaction that has the key, for messages.
- * 0: a prepared transaction has it, or nobody any more.
- */
-int
-al_claim_rival(const AlKey *key)
-{
-	LOCKTAG		tag;
-	VirtualTransactionId *rivals;
-	int			pid = 0;
-
-	claim_tag(&tag, key->hash);
-	rivals = GetLockConflicts(&tag, AccessExclusiveLock, NULL);
-	for (; pid == 0 && VirtualTransactionIdIsValid(*rivals); rivals++)
-		pid = al_vxid_pid(*rivals);
-	return pid;
-}
-
-/* Processes (as a list of integers) whose unfinished transactions have a key */
+/* Processes (a list of integers) of others whose unfinished transactions have a key */
 List *
-al_claim_holders(uint64 hash)
+al_claim_rivals(uint64 hash)
 {
 	LOCKTAG		tag;
 	VirtualTransactionId *holders;
 	List	   *pids = NIL;
 
 	claim_tag(&tag, hash);
-	if (is_held(&tag))
-		pids = lappend_int(pids, MyProcPid);	/* the next does not name us */
 	holders = GetLockConflicts(&tag, AccessExclusiveLock, NULL);
 	for (; VirtualTransactionIdIsValid(*holders); holders++)
 	{
@@ -185,4 +166,16 @@ al_claim_holders(uint64 hash)
 			pids = lappend_int(pids, pid);
 	}
 	return pids;
+}
+
+/*
+ * One of them, for messages.  0: a prepared transaction has the key, or nobody
+ * any more.
+ */
+int
+al_claim_rival(const AlKey *key)
+{
+	List	   *pids = al_claim_rivals(key->hash);
+
+	return pids == NIL ? 0 : linitial_int(pids);
 }

@@ -28,7 +28,6 @@
 #include "lib/stringinfo.h"
 #include "lock_lease.h"
 #include "lock_wait.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
@@ -144,9 +143,9 @@ search_from(Search *search, int pid)
 	 * A session that waits for a key which its own transaction has claimed, for
 	 * another owner, is a circle of one, but only its own search need see that.
 	 */
-	pids = al_claim_holders(link.waiter.hash);
-	if (pid != MyProcPid)
-		pids = list_delete_int(pids, pid);
+	pids = list_delete_int(al_claim_rivals(link.waiter.hash), pid);
+	if (al_claim_is_mine(link.waiter.hash))
+		pids = lappend_int(pids, MyProcPid);
 	if (search_processes(search, &link, pids))
 		return true;
 	pids = NIL;
@@ -195,13 +194,12 @@ describe(const Search *search)
 		else
 		{
 			const AlWaiter *waiter = &link->waiter;
-			AlString	key = {waiter->key, Min(waiter->key_length, AL_WAITER_KEY_BYTES)};
+			AlString	key = {waiter->key, waiter->key_length};
 
-			key.len = pg_mbcliplen(key.data, key.len, AL_WAITER_KEY_BYTES);
 			appendStringInfo(&buf, "%s (process %d) waits for lock \"%s%s\", ",
 							 al_display(al_cstring(waiter->holder)), waiter->pid,
 							 al_display(key),
-							 waiter->key_length > key.len ? "..." : "");
+							 waiter->key_is_cut ? "..." : "");
 			if (link->fencing_token != 0)
 				appendStringInfo(&buf, "held by %s.", link->holder);
 			else

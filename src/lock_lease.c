@@ -63,12 +63,9 @@ al_is_live(const AlHolding *holding, TimestampTz now)
 bool
 al_waiter_holding(Relation rel, const AlWaiter *waiter, AlHolding *holding)
 {
-	AlString	start = {waiter->key, Min(waiter->key_length, AL_WAITER_KEY_BYTES)};
-	AlKey		key;
+	AlKey		key = {.name = {waiter->key, waiter->key_length}, .hash = waiter->hash};
 
-	key.name = start;
-	key.hash = waiter->hash;
-	if (waiter->key_length <= AL_WAITER_KEY_BYTES)
+	if (!waiter->key_is_cut)
 		al_table_find(rel, &key, holding);
 	else
 		al_table_find_by_start(rel, &key, holding);

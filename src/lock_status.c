@@ -22,7 +22,6 @@
 #include "compat.h"
 #include "funcapi.h"
 #include "lock_lease.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -244,24 +243,15 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	for (int i = 0; i < count; i++)
 	{
 		AlWaiter   *waiter = &waiters[i];
-		AlString	name = {waiter->key, Min(waiter->key_length, AL_WAITER_KEY_BYTES)};
-		AlKey		key;
+		AlKey		key = {.name = {waiter->key, waiter->key_length}, .hash = waiter->hash};
 		AlHolding	holding;
 		bool		is_held = al_waiter_holding(rel, waiter, &holding);
 		Datum		values[W_COLUMNS];
 		bool		nulls[W_COLUMNS] = {0};
 
 		CHECK_FOR_INTERRUPTS();
-		if (waiter->key_length <= AL_WAITER_KEY_BYTES)
-			key.name = name;
-		else if (ItemPointerIsValid(&holding.tid))
+		if (waiter->key_is_cut && ItemPointerIsValid(&holding.tid))
 			key.name = holding.key;
-		else
-		{
-			key.name = name;
-			key.name.len = pg_mbcliplen(name.data, name.len, AL_WAITER_KEY_BYTES);
-		}
-		key.hash = waiter->hash;
 		place = i > 0 && waiters[i - 1].hash == waiter->hash ? place + 1 : 1;
 
 		values[W_KEY] = PointerGetDatum(al_string_text(key.name));

@@ -262,8 +262,9 @@ al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder)
 	waiter->due = al_monotonic_now();
 	waiter->database = MyDatabaseId;
 	waiter->pid = MyProcPid;
-	waiter->key_length = key->name.len;
-	memcpy(waiter->key, key->name.data, Min(key->name.len, AL_WAITER_KEY_BYTES));
+	waiter->key_length = pg_mbcliplen(key->name.data, key->name.len, AL_WAITER_KEY_BYTES);
+	waiter->key_is_cut = waiter->key_length < key->name.len;
+	memcpy(waiter->key, key->name.data, waiter->key_length);
 	copy_clipped(waiter->mode, AL_WAITER_MODE_BYTES, al_string(mode));
 	copy_clipped(waiter->holder, AL_WAITER_HOLDER_BYTES, al_string(holder));
 	pg_atomic_write_u32(&slot->woken, 0);

@@ -24,8 +24,8 @@
 #define AL_WAITER_MODE_BYTES	10
 
 /*
- * Who waits for what.  Keys and labels that are longer are cut; key_length
- * tells, and the hash is always that of the whole key.
+ * Who waits for what.  Keys and labels that are longer are cut between
+ * characters; the hash is always that of the whole key.
  */
 typedef struct AlWaiter
 {
@@ -36,7 +36,8 @@ typedef struct AlWaiter
 	int64		due;			/* looks again by then; of al_monotonic_now() */
 	Oid			database;
 	int			pid;
-	int16		key_length;
+	bool		key_is_cut;
+	int16		key_length;		/* of what is here */
 	char		key[AL_WAITER_KEY_BYTES];
 	char		mode[AL_WAITER_MODE_BYTES];
 	char		holder[AL_WAITER_HOLDER_BYTES];
