@@ -7,8 +7,9 @@
 -- The table.  One row per holding; src/lock_table.c is the only code that
 -- reads or writes it and src/lock_table.h mirrors its columns, in this order.
 --
--- Slot 0 is the exclusive holding of a key.  No index may contain a column
--- that acquire, extend or release changes, or updates stop being HOT.
+-- Slot 0 is the exclusive holding of a key, the slots above are shared ones.
+-- No index may contain a column that acquire, extend or release changes, or
+-- updates stop being HOT.
 ------------------------------------------------------------------------------
 
 CREATE TABLE app_lock (
@@ -24,6 +25,8 @@ CREATE TABLE app_lock (
 	owner_hash		integer,
 	released_at		timestamptz,
 	meta			jsonb,
+	pid				integer,
+	backend_start	timestamptz,
 	CONSTRAINT app_lock_pkey PRIMARY KEY (key, slot)
 ) USING heap WITH (
 	fillfactor = 90,
@@ -52,7 +55,7 @@ COMMENT ON COLUMN app_lock.fencing_token IS 'rises with every grant of the key';
 COMMENT ON COLUMN app_lock.acquired_at IS 'when the holding was granted';
 COMMENT ON COLUMN app_lock.expires_at IS 'when the lease runs out by itself';
 COMMENT ON COLUMN app_lock.ttl_us IS 'length last asked for, in microseconds; lock_extend repeats it';
-COMMENT ON COLUMN app_lock.slot IS '0 for the exclusive holding of the key';
+COMMENT ON COLUMN app_lock.slot IS '0 for the exclusive holding of the key, more for a shared one';
 COMMENT ON COLUMN app_lock.key IS 'what is locked, compared byte by byte';
 COMMENT ON COLUMN app_lock.mode IS 'exclusive or shared';
 COMMENT ON COLUMN app_lock.holder IS 'label of the holder, for people';
@@ -60,6 +63,8 @@ COMMENT ON COLUMN app_lock.owner IS 'secret that proves the holding; null after 
 COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner that the application named, kept when the row changes hands to a generated one';
 COMMENT ON COLUMN app_lock.released_at IS 'when the holding was released; null while it is held';
 COMMENT ON COLUMN app_lock.meta IS 'whatever the application keeps with the lease';
+COMMENT ON COLUMN app_lock.pid IS 'process id of the session with which the holding ends; null for a lease';
+COMMENT ON COLUMN app_lock.backend_start IS 'start of that session, as in pg_stat_activity';
 
 -- The last fencing token; see src/lock_fence.c.
 CREATE SEQUENCE app_lock_fence AS bigint NO CYCLE CACHE 1;
@@ -121,7 +126,7 @@ COMMENT ON COLUMN lock_grant.mode IS 'mode of the holding';
 COMMENT ON COLUMN lock_grant.owner IS 'secret that proves the holding; null when refused';
 COMMENT ON COLUMN lock_grant.fencing_token IS 'rises with every grant of the key; null when refused';
 COMMENT ON COLUMN lock_grant.acquired_at IS 'when the holding was granted';
-COMMENT ON COLUMN lock_grant.expires_at IS 'when the lease runs out by itself';
+COMMENT ON COLUMN lock_grant.expires_at IS 'when the lease runs out by itself; null when only its session or transaction ends it';
 COMMENT ON COLUMN lock_grant.waited IS 'how long the call waited';
 COMMENT ON COLUMN lock_grant.holder IS 'label of the holder, for people';
 
@@ -139,7 +144,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text) IS
-'take the lock "key" for "ttl" (default atomic_lock.default_ttl); the owner in the answer proves the holding; waits for it up to "wait" in the order of arrival; raises 55P03 when somebody else has it or the wait ran out, 40P01 when waiting would close a circle of owners, LK007 when the owner has it and atomic_lock.on_reacquire is error';
+'take the lock "key" for "ttl" (default atomic_lock.default_ttl); the owner in the answer proves the holding; waits for it up to "wait" in the order of arrival; "mode" is exclusive or shared, "lifetime" is lease, session or transaction; raises 55P03 when somebody else has it or the wait ran out, 40P01 when waiting would close a circle of owners, LK007 when the owner has it and atomic_lock.on_reacquire is error';
 
 CREATE FUNCTION lock_try_acquire(
 	key text,
@@ -156,6 +161,61 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_try_acquire(text, interval, text, text, interval, text, jsonb, text) IS
 'like lock_acquire, but answers status "held", "timeout" or "deadlock" instead of raising';
+
+CREATE FUNCTION lock_acquire_all(
+	keys text[],
+	ttl interval DEFAULT NULL,
+	owner text DEFAULT NULL,
+	mode text DEFAULT 'exclusive',
+	wait interval DEFAULT '0',
+	holder text DEFAULT NULL,
+	meta jsonb DEFAULT NULL
+) RETURNS SETOF lock_grant
+AS 'MODULE_PATHNAME', 'atomic_lock_acquire_all'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_acquire_all(text[], interval, text, text, interval, text, jsonb) IS
+'take 1 to 1000 locks for one owner, all or none, in the order of their bytes; "wait" is for the whole set; a row per key, each once; raises like lock_acquire, naming the key in the way';
+
+CREATE FUNCTION lock_try_acquire_all(
+	keys text[],
+	ttl interval DEFAULT NULL,
+	owner text DEFAULT NULL,
+	mode text DEFAULT 'exclusive',
+	wait interval DEFAULT '0',
+	holder text DEFAULT NULL,
+	meta jsonb DEFAULT NULL
+) RETURNS SETOF lock_grant
+AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire_all'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_try_acquire_all(text[], interval, text, text, interval, text, jsonb) IS
+'like lock_acquire_all, but instead of raising answers one row, for the key in the way, with status "held", "timeout" or "deadlock"';
+
+CREATE FUNCTION lock_convert(
+	key text,
+	owner text DEFAULT NULL,
+	mode text DEFAULT 'exclusive',
+	wait interval DEFAULT '0'
+) RETURNS lock_grant
+AS 'MODULE_PATHNAME', 'atomic_lock_convert'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_convert(text, text, text, interval) IS
+'change what "owner" (default atomic_lock.owner) holds of "key" to another mode without letting go; gives a new fencing token and keeps the rest; raises 55P03 when others share it or the wait ran out, 40P01 when another owner waits to convert it too, LK002, LK003, LK004, LK005';
+
+CREATE FUNCTION lock_transfer(
+	key text,
+	owner text,
+	new_owner text,
+	holder text DEFAULT NULL,
+	ttl interval DEFAULT NULL
+) RETURNS lock_grant
+AS 'MODULE_PATHNAME', 'atomic_lock_transfer'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_transfer(text, text, text, text, interval) IS
+'hand what "owner" (null: atomic_lock.owner) holds of "key" over to "new_owner" in one step, with a new fencing token, for "ttl" from now (default: its end stays as it is); raises LK002, LK003, LK004, LK005';
 
 CREATE FUNCTION lock_release(key text, owner text DEFAULT NULL)
 RETURNS boolean
@@ -211,7 +271,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_is_held'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_is_held(text, text) IS
-'whether "owner" (default atomic_lock.owner) has a live lease on "key"';
+'whether "owner" (default atomic_lock.owner) holds "key"';
 
 CREATE FUNCTION lock_holder(key text)
 RETURNS text
@@ -373,7 +433,8 @@ BEGIN
 
 	names := CASE level
 		WHEN 'user' THEN ARRAY['lock_acquire', 'lock_try_acquire',
-			'lock_release', 'lock_try_release', 'lock_release_all',
+			'lock_acquire_all', 'lock_try_acquire_all', 'lock_convert',
+			'lock_transfer', 'lock_release', 'lock_try_release', 'lock_release_all',
 			'lock_extend', 'lock_try_extend', 'lock_extend_all',
 			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key']
 		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters']

@@ -141,4 +141,5 @@ _PG_init(void)
 	al_catalog_init();
 	al_report_init();
 	al_xact_init();
+	al_session_init();
 }

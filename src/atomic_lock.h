@@ -45,6 +45,15 @@
 #define AL_MAX_META_BYTES	8192
 #define AL_MAX_REASON_BYTES 1024
 #define AL_MIN_TTL			INT64CONST(1000)
+#define AL_MAX_KEYS			1000	/* of a set */
+
+/* What ends a holding, if nobody does it before */
+typedef enum AlLifetime
+{
+	AL_LEASE,					/* its time */
+	AL_SESSION,					/* the session, or its time if it has one */
+	AL_TRANSACTION				/* the transaction; has no row */
+} AlLifetime;
 
 /* Bytes that are not terminated, such as those of a text datum */
 typedef struct AlString
@@ -107,18 +116,24 @@ extern bool al_string_equal(AlString a, AlString b);
 extern text *al_string_text(AlString string);
 extern char *al_display(AlString string);
 extern void al_key_init(AlKey *key, AlString name);
+extern int	al_key_compare(const AlKey *a, const AlKey *b);
 extern void al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key);
+extern AlKey *al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count);
 extern void al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
 extern void al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno,
 								AlOwner *owner);
+extern void al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
+extern void al_owner_init(AlOwner *owner, AlString name);
 extern uint64 al_owner_hash(AlString owner);
 extern void al_owner_generate(AlOwner *owner);
 extern bool al_owner_looks_generated(AlString owner);
 extern bool al_owner_is_setting(AlString owner);
 extern int64 al_ttl_arg(FunctionCallInfo fcinfo, int argno);
 extern int64 al_wait_arg(FunctionCallInfo fcinfo, int argno);
-extern text *al_mode_arg(FunctionCallInfo fcinfo, int argno);
-extern void al_lifetime_arg(FunctionCallInfo fcinfo, int argno);
+extern bool al_mode_arg(FunctionCallInfo fcinfo, int argno);
+extern text *al_mode_text(bool is_shared);
+extern AlLifetime al_lifetime_arg(FunctionCallInfo fcinfo, int argno);
+extern const char *al_lifetime_name(AlLifetime lifetime);
 extern text *al_holder_arg(FunctionCallInfo fcinfo, int argno);
 extern text *al_holder_default(void);
 extern text *al_reason_arg(FunctionCallInfo fcinfo, int argno);
@@ -129,6 +144,8 @@ extern bool al_owner_check_hook(char **newval, void **extra, GucSource source);
 extern void al_catalog_init(void);
 extern Relation al_open_app_lock(LOCKMODE lockmode);
 extern Relation al_open_for_writing(const char *function);
+extern Relation al_open_now(void);
+extern bool al_is_installed(void);
 extern Relation al_open_fence(LOCKMODE lockmode);
 extern Relation al_open_audit(LOCKMODE lockmode);
 extern bool al_is_admin(void);
@@ -136,32 +153,42 @@ extern bool al_is_admin(void);
 /* lock_claim.c */
 
 /*
- * What a claim is for.  The modes of the lock manager give what meets what;
- * see lock_claim.c.
+ * What a claim on a key is for.  The modes of the lock manager give what meets
+ * what; see lock_claim.c.
  */
 typedef enum AlClaimMode
 {
+	AL_CLAIM_PIN = AccessShareLock,
+	AL_CLAIM_SHARE = RowExclusiveLock,
 	AL_CLAIM_EXTEND = ShareRowExclusiveLock,
 	AL_CLAIM_TAKE = AccessExclusiveLock
 } AlClaimMode;
 
 typedef struct AlClaim
 {
-	uint64		hash;
+	uint64		hash;			/* of the key */
+	uint64		owner_hash;		/* whose shared holding, or 0 */
 	AlClaimMode mode;
 	bool		first;			/* of this key in the transaction */
 } AlClaim;
 
-extern void al_claim(AlClaim *claim, const AlKey *key, AlClaimMode mode);
-extern bool al_claim_try(AlClaim *claim, const AlKey *key, AlClaimMode mode);
+extern void al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner,
+					 AlClaimMode mode);
+extern bool al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner,
+						 AlClaimMode mode);
 extern bool al_claim_is_mine(uint64 hash);
 extern void al_claim_drop(const AlClaim *claim);
-extern int	al_claim_rival(const AlKey *key);
+extern void al_claim_transaction(const AlKey *key, bool is_shared);
+extern List *al_claim_transactions(uint64 hash, bool is_exclusive);
+extern bool al_claim_upgrade(const AlKey *key);
+extern void al_claim_upgrade_end(const AlKey *key);
+extern int	al_claim_rival(const AlClaim *claim);
 extern List *al_claim_rivals(uint64 hash);
 
 /* lock_hint.c */
-extern bool al_hint_get(const AlKey *key, ItemPointer tid);
-extern void al_hint_set(const AlKey *key, ItemPointer tid);
+extern bool al_hint_get(const AlKey *key, int32 slot, ItemPointer tid, bool *is_alone);
+extern void al_hint_set(const AlKey *key, int32 slot, ItemPointer tid);
+extern void al_hint_set_alone(const AlKey *key, bool is_alone);
 
 /* lock_fence.c */
 extern int64 al_fence_next(void);
@@ -172,7 +199,7 @@ extern void al_xact_before_claim(bool first);
 extern void al_xact_claimed(uint64 hash, bool first);
 extern void al_xact_unclaimed(uint64 hash);
 extern int	al_xact_claims_left(void);
-extern void al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz expires_at);
+extern void al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until);
 extern void al_xact_before_release(void);
 extern void al_xact_released(void);
 

@@ -19,6 +19,7 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "replication/syncrep.h"
 #include "storage/lock.h"
@@ -26,6 +27,7 @@
 #include "storage/procarray.h"
 #include "storage/sinvaladt.h"
 #include "utils/acl.h"
+#include "utils/backend_status.h"
 #include "utils/rel.h"
 #include "utils/wait_event.h"
 
@@ -57,21 +59,34 @@
 #endif
 
 /*
- * Update a heap tuple in place of simple_heap_update(); returns whether index
- * entries have to be made for the new version.
+ * Update a heap tuple, as simple_heap_update() does it.  "needs_entries" is set
+ * to whether index entries have to be made for the new version.  Without "wait"
+ * returns false where somebody else has changed the tuple or is doing so.
  */
 static inline bool
-al_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple)
+al_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple, bool wait,
+			   bool *needs_entries)
 {
+	TM_Result	result;
+	TM_FailureData failure;
+	LockTupleMode lock_mode;
 #if PG_VERSION_NUM >= 160000
 	TU_UpdateIndexes update_indexes;
 
-	simple_heap_update(rel, tid, tuple, &update_indexes);
-	return update_indexes != TU_None;
+	result = heap_update(rel, tid, tuple, GetCurrentCommandId(true), InvalidSnapshot,
+						 wait, &failure, &lock_mode, &update_indexes);
+	*needs_entries = update_indexes != TU_None;
 #else
-	simple_heap_update(rel, tid, tuple);
-	return !HeapTupleIsHeapOnly(tuple);
+	result = heap_update(rel, tid, tuple, GetCurrentCommandId(true), InvalidSnapshot,
+						 wait, &failure, &lock_mode);
+	*needs_entries = !HeapTupleIsHeapOnly(tuple);
 #endif
+	if (result == TM_Ok)
+		return true;
+	if (!wait && (result == TM_Updated || result == TM_Deleted ||
+				  result == TM_BeingModified))
+		return false;
+	elog(ERROR, "row of a lock was changed by somebody else: %d", (int) result);
 }
 
 static inline IndexScanDesc
@@ -108,29 +123,40 @@ al_may_execute(Oid function, Oid role)
 }
 
 /*
- * Process that runs a transaction, 0 if none does.  A prepared transaction
+ * Process that runs a transaction, NULL if none does.  A prepared transaction
  * keeps the virtual id of the backend that prepared it, which goes on to other
  * things.
  */
-static inline int
-al_vxid_pid(VirtualTransactionId vxid)
+static inline PGPROC *
+al_vxid_proc(VirtualTransactionId vxid)
 {
 	PGPROC	   *proc;
 
 #if PG_VERSION_NUM >= 170000
 	if (vxid.procNumber == INVALID_PROC_NUMBER)
-		return 0;
+		return NULL;
 	proc = ProcNumberGetProc(vxid.procNumber);
 	if (proc == NULL || proc->vxid.lxid != vxid.localTransactionId)
-		return 0;
+		return NULL;
 #else
 	if (vxid.backendId == InvalidBackendId)
-		return 0;
+		return NULL;
 	proc = BackendIdGetProc(vxid.backendId);
 	if (proc == NULL || proc->lxid != vxid.localTransactionId)
-		return 0;
+		return NULL;
 #endif
-	return proc->pid;
+	return proc;
+}
+
+/* Status entries of all backends: the own one is a place in the array. */
+static inline PgBackendStatus *
+al_backend_entries(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return MyBEEntry - MyProcNumber;
+#else
+	return MyBEEntry - (MyBackendId - 1);
+#endif
 }
 
 /* Of libpq/libpq.h, which needs headers that are often not installed */

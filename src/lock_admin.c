@@ -64,12 +64,12 @@ display_role(const char *name)
 	return al_display(al_cstring(name));
 }
 
-/* Record that somebody ended a holding, if there was one, by force */
+/* Record that somebody ended a holding, or where that is NULL none, by force */
 static void
 audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason)
 {
 	Relation	rel = al_open_audit(RowExclusiveLock);
-	bool		was_held = ItemPointerIsValid(&ended->tid);
+	bool		was_held = ended != NULL;
 	const char *session_role = role_name(GetSessionUserId());
 	const char *acting_role = role_name(GetUserId());
 	Datum		values[Natts_lock_audit] = {0};
@@ -123,13 +123,20 @@ atomic_lock_force_release(PG_FUNCTION_ARGS)
 	Relation	rel = al_open_for_writing("force_release()");
 	AlKey		key;
 	text	   *reason;
-	AlHolding	ended;
+	List	   *ended;
+	ListCell   *cell;
+	AlClaim		claim;
 
 	al_key_arg(fcinfo, 0, &key);
 	reason = al_reason_arg(fcinfo, 1);
-	if (!al_lease_end(rel, &key, &ended))
+	ended = al_lease_end(rel, &key, &claim);
+	if (ended == NIL)
+	{
+		al_claim_drop(&claim);
 		al_raise_not_found(&key);
-	audit("force_release", &key, &ended, reason);
+	}
+	foreach(cell, ended)
+		audit("force_release", &key, lfirst(cell), reason);
 	table_close(rel, NoLock);
 	PG_RETURN_BOOL(true);
 }
@@ -139,23 +146,26 @@ Datum
 atomic_lock_steal(PG_FUNCTION_ARGS)
 {
 	Relation	rel = al_open_for_writing("lock_steal()");
-	AlAcquire	request;
+	AlAcquire	request = {0};
+	AlKey		key;
 	text	   *reason;
-	AlHolding	ended;
+	List	   *ended;
+	ListCell   *cell;
 	AlResult	result;
 
-	al_key_arg(fcinfo, 0, &request.key);
+	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg(fcinfo, 1, &request.owner);
 	reason = al_reason_arg(fcinfo, 2);
 	request.ttl = al_new_ttl_arg(fcinfo, 3);
 	request.holder = al_holder_arg(fcinfo, 4);
-	request.mode = cstring_to_text("exclusive");
-	request.meta = NULL;
 
-	al_lease_steal(rel, &request, &ended, &result);
-	audit("lock_steal", &request.key, &ended, reason);
+	ended = al_lease_steal(rel, &key, &request, &result);
+	foreach(cell, ended)
+		audit("lock_steal", &key, lfirst(cell), reason);
+	if (ended == NIL)
+		audit("lock_steal", &key, NULL, reason);
 	table_close(rel, NoLock);
-	return al_grant_datum(fcinfo, &request.key, &request.owner, &result);
+	return al_grant_datum(fcinfo, &key, &request.owner, &result);
 }
 
 /* lock_sweep(max_rows): how many rows were removed */

@@ -31,6 +31,10 @@
 
 PG_FUNCTION_INFO_V1(atomic_lock_acquire);
 PG_FUNCTION_INFO_V1(atomic_lock_try_acquire);
+PG_FUNCTION_INFO_V1(atomic_lock_acquire_all);
+PG_FUNCTION_INFO_V1(atomic_lock_try_acquire_all);
+PG_FUNCTION_INFO_V1(atomic_lock_convert);
+PG_FUNCTION_INFO_V1(atomic_lock_transfer);
 PG_FUNCTION_INFO_V1(atomic_lock_release);
 PG_FUNCTION_INFO_V1(atomic_lock_try_release);
 PG_FUNCTION_INFO_V1(atomic_lock_release_all);
@@ -71,8 +75,8 @@ close_app_lock(Relation rel, bool wrote)
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);
 }
 
-static Datum
-interval_datum(int64 microseconds)
+Datum
+al_interval_datum(int64 microseconds)
 {
 	Interval   *interval = palloc0(sizeof(Interval));
 
@@ -98,30 +102,25 @@ status_of(AlOutcome outcome)
 	}
 }
 
-/*
- * A lock_grant: the new lease, or who has the key.  "owner" is shown only
- * where the lease is that owner's.
- */
-Datum
-al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key, const AlOwner *owner,
-			   const AlResult *result)
+enum
 {
-	enum
-	{
-		ACQUIRED, STATUS, KEY, MODE, OWNER, FENCING_TOKEN, ACQUIRED_AT,
-		EXPIRES_AT, WAITED, HOLDER, COLUMNS
-	};
+	ACQUIRED, STATUS, KEY, MODE, OWNER, FENCING_TOKEN, ACQUIRED_AT,
+	EXPIRES_AT, WAITED, HOLDER, COLUMNS
+};
+
+/*
+ * The columns of a lock_grant: the new lease, or who has the key.  "owner" is
+ * shown only where the lease is that owner's.
+ */
+static void
+fill_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
+			 Datum *values, bool *nulls)
+{
 	const AlHolding *holding = &result->holding;
 	AlOutcome	obstacle = al_obstacle(result);
-	TupleDesc	desc;
-	Datum		values[COLUMNS];
-	bool		nulls[COLUMNS] = {0};
 	bool		acquired = al_is_granted(result);
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
-		desc->natts != COLUMNS)
-		elog(ERROR, "return type must be lock_grant");
-
+	memset(nulls, 0, COLUMNS * sizeof(bool));
 	values[ACQUIRED] = BoolGetDatum(acquired);
 	values[STATUS] = CStringGetTextDatum(status_of(result->outcome));
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
@@ -142,14 +141,51 @@ al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key, const AlOwner *owner,
 	}
 	else
 	{
-		values[MODE] = PointerGetDatum(holding->mode);
+		values[MODE] = PointerGetDatum(al_mode_text(al_is_shared(holding)));
 		values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
 		values[EXPIRES_AT] = TimestampTzGetDatum(holding->expires_at);
+		nulls[EXPIRES_AT] = holding->expires_at == DT_NOEND;
 		values[HOLDER] = PointerGetDatum(holding->holder);
 	}
-	values[WAITED] = interval_datum(result->waited);
+	values[WAITED] = al_interval_datum(result->waited);
+}
 
+Datum
+al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key, const AlOwner *owner,
+			   const AlResult *result)
+{
+	TupleDesc	desc;
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS];
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
+		desc->natts != COLUMNS)
+		elog(ERROR, "return type must be lock_grant");
+	fill_columns(key, owner, result, values, nulls);
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+/* The arguments from ttl to meta, which all that acquire have in common */
+static void
+request_args(FunctionCallInfo fcinfo, AlAcquire *request)
+{
+	request->is_convert = false;
+	request->ttl = al_new_ttl_arg(fcinfo, 1);
+	al_owner_arg_or_new(fcinfo, 2, &request->owner);
+	request->is_shared = al_mode_arg(fcinfo, 3);
+	request->wait = al_wait_arg(fcinfo, 4);
+	request->holder = al_holder_arg(fcinfo, 5);
+	request->meta = al_meta_arg(fcinfo, 6);
+	request->lifetime = AL_LEASE;
+}
+
+static void
+raise_no_lease(const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+			 errmsg("a lock with the lifetime of a transaction has no %s", what),
+			 errdetail("It has no row, and ends with the transaction.")));
 }
 
 /*
@@ -159,26 +195,28 @@ al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key, const AlOwner *owner,
 static Datum
 acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
+	AlKey		key;
 	AlAcquire	request;
 	AlResult	result;
 	Relation	rel = al_open_for_writing(function);
 	bool		acquired;
 
-	al_key_arg(fcinfo, 0, &request.key);
-	request.ttl = al_new_ttl_arg(fcinfo, 1);
-	al_owner_arg_or_new(fcinfo, 2, &request.owner);
-	request.mode = al_mode_arg(fcinfo, 3);
-	request.wait = al_wait_arg(fcinfo, 4);
-	request.holder = al_holder_arg(fcinfo, 5);
-	request.meta = al_meta_arg(fcinfo, 6);
-	al_lifetime_arg(fcinfo, 7);
+	al_key_arg(fcinfo, 0, &key);
+	request_args(fcinfo, &request);
+	request.lifetime = al_lifetime_arg(fcinfo, 7);
+	if (request.lifetime == AL_TRANSACTION && !PG_ARGISNULL(1))
+		raise_no_lease("ttl");
+	if (request.lifetime == AL_TRANSACTION && request.meta)
+		raise_no_lease("meta");
+	if (request.lifetime != AL_LEASE && PG_ARGISNULL(1))
+		request.ttl = 0;
 
-	al_lease_acquire(&rel, &request, &result);
+	al_lease_acquire(&rel, &key, &request, &result);
 	acquired = al_is_granted(&result);
 	if (!acquired && raise)
-		al_raise(&request.key, &result);
-	close_app_lock(rel, acquired);
-	return al_grant_datum(fcinfo, &request.key, &request.owner, &result);
+		al_raise(&key, &result);
+	close_app_lock(rel, acquired && request.lifetime != AL_TRANSACTION);
+	return al_grant_datum(fcinfo, &key, &request.owner, &result);
 }
 
 Datum
@@ -191,6 +229,105 @@ Datum
 atomic_lock_try_acquire(PG_FUNCTION_ARGS)
 {
 	return acquire(fcinfo, "lock_try_acquire()", false);
+}
+
+/*
+ * lock_acquire_all and lock_try_acquire_all
+ *		(keys, ttl, owner, mode, wait, holder, meta)
+ *
+ * A row for each key, or where it is refused, one for the key in the way.
+ */
+static Datum
+acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	AlKey	   *keys;
+	int			count;
+	AlAcquire	request;
+	AlResult   *results;
+	int			refused;
+	Relation	rel = al_open_for_writing(function);
+
+	InitMaterializedSRF(fcinfo, 0);
+	keys = al_keys_arg(fcinfo, 0, &count);
+	request_args(fcinfo, &request);
+	results = palloc(count * sizeof(AlResult));
+
+	refused = al_lease_acquire_all(&rel, keys, count, &request, results);
+	if (refused >= 0 && raise)
+		al_raise(&keys[refused], &results[refused]);
+	close_app_lock(rel, refused < 0);
+	for (int i = 0; i < count; i++)
+	{
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS];
+
+		if (refused >= 0 && i != refused)
+			continue;
+		fill_columns(&keys[i], &request.owner, &results[i], values, nulls);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+Datum
+atomic_lock_acquire_all(PG_FUNCTION_ARGS)
+{
+	return acquire_all(fcinfo, "lock_acquire_all()", true);
+}
+
+Datum
+atomic_lock_try_acquire_all(PG_FUNCTION_ARGS)
+{
+	return acquire_all(fcinfo, "lock_try_acquire_all()", false);
+}
+
+/* lock_convert(key, owner, mode, wait): the lease in its new mode, or raises */
+Datum
+atomic_lock_convert(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_convert()");
+	AlKey		key;
+	AlAcquire	request = {.is_convert = true};
+	AlResult	result;
+
+	al_key_arg(fcinfo, 0, &key);
+	al_owner_arg(fcinfo, 1, &request.owner);
+	request.is_shared = al_mode_arg(fcinfo, 2);
+	request.wait = al_wait_arg(fcinfo, 3);
+
+	al_lease_acquire(&rel, &key, &request, &result);
+	if (!al_is_granted(&result))
+		al_raise(&key, &result);
+	close_app_lock(rel, result.outcome == AL_ACQUIRED);
+	return al_grant_datum(fcinfo, &key, &request.owner, &result);
+}
+
+/* lock_transfer(key, owner, new_owner, holder, ttl): the lease of the new owner, or raises */
+Datum
+atomic_lock_transfer(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_transfer()");
+	AlKey		key;
+	AlOwner		owner;
+	AlOwner		new_owner;
+	text	   *holder;
+	int64		ttl = 0;
+	AlResult	result;
+
+	al_key_arg(fcinfo, 0, &key);
+	al_owner_arg(fcinfo, 1, &owner);
+	al_new_owner_arg(fcinfo, 2, &new_owner);
+	holder = al_holder_arg(fcinfo, 3);
+	if (!PG_ARGISNULL(4))
+		ttl = al_new_ttl_arg(fcinfo, 4);
+
+	result.waited = 0;
+	al_lease_transfer(rel, &key, &owner, &new_owner, holder, ttl, &result);
+	if (!al_is_granted(&result))
+		al_raise(&key, &result);
+	close_app_lock(rel, true);
+	return al_grant_datum(fcinfo, &key, &new_owner, &result);
 }
 
 /* lock_release(key, owner): true, or raises */
@@ -290,11 +427,7 @@ atomic_lock_try_extend(PG_FUNCTION_ARGS)
 static int
 compare_keys(const ListCell *a, const ListCell *b)
 {
-	const AlString *x = &((AlKey *) lfirst(a))->name;
-	const AlString *y = &((AlKey *) lfirst(b))->name;
-	int			order = memcmp(x->data, y->data, Min(x->len, y->len));
-
-	return order != 0 ? order : x->len - y->len;
+	return al_key_compare(lfirst(a), lfirst(b));
 }
 
 /*
@@ -308,6 +441,16 @@ for_all_of_owner(Relation rel, const AlOwner *owner, bool release, int64 ttl)
 	ListCell   *cell;
 	int64		count = 0;
 
+	foreach(cell, release ? al_held_mine(NULL) : NIL)
+	{
+		AlHolding  *holding = lfirst(cell);
+		AlKey	   *key = palloc(sizeof(AlKey));
+
+		if (!al_is_owned_by(holding, owner))
+			continue;
+		al_key_init(key, holding->key);
+		keys = lappend(keys, key);
+	}
 	list_sort(keys, compare_keys);
 	foreach(cell, keys)
 	{

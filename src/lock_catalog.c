@@ -40,6 +40,7 @@
 #include "lock_table.h"
 #include "nodes/primnodes.h"
 #include "parser/parse_func.h"
+#include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -66,6 +67,8 @@ static const ColumnDefinition app_lock_columns[Natts_app_lock] = {
 	{"owner_hash", INT4OID, InvalidOid},
 	{"released_at", TIMESTAMPTZOID, InvalidOid},
 	{"meta", JSONBOID, InvalidOid},
+	{"pid", INT4OID, InvalidOid},
+	{"backend_start", TIMESTAMPTZOID, InvalidOid},
 };
 
 static const ColumnDefinition lock_audit_columns[Natts_lock_audit] = {
@@ -244,7 +247,7 @@ is_owner_predicate(Relation rel, Relation index, List *predicate)
 /*
  * Raise unless every index can be kept up to date without an executor: plain
  * columns, unique at once or not at all, no condition but the one we know.
- * The primary key of app_lock, by which rows are found, starts with the key.
+ * The primary key of app_lock, by which rows are found, is key and slot.
  */
 static void
 check_indexes(Relation rel)
@@ -262,7 +265,9 @@ check_indexes(Relation rel)
 			index->rd_index->indisexclusion ||
 			RelationGetIndexExpressions(index) != NIL ||
 			(index->rd_index->indisprimary && RelationGetRelid(rel) == app_lock.oid &&
-			 index->rd_index->indkey.values[0] != Anum_app_lock_key) ||
+			 (index->rd_index->indnkeyatts != 2 ||
+			  index->rd_index->indkey.values[0] != Anum_app_lock_key ||
+			  index->rd_index->indkey.values[1] != Anum_app_lock_slot)) ||
 			(predicate != NIL && !is_owner_predicate(rel, index, predicate)))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
@@ -338,6 +343,29 @@ al_open_for_writing(const char *function)
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
 	PreventCommandIfParallelMode(function);
+	return al_open_app_lock(RowExclusiveLock);
+}
+
+bool
+al_is_installed(void)
+{
+	return OidIsValid(get_extension_oid("atomic_lock", true));
+}
+
+/*
+ * Open app_lock to write to it without waiting for anybody, nor raising where
+ * it is not there: then the answer is NULL.
+ */
+Relation
+al_open_now(void)
+{
+	if (!al_is_installed())
+		return NULL;
+	if (!oids_valid)
+		look_up();
+	if (!OidIsValid(app_lock.oid) ||
+		!ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock))
+		return NULL;
 	return al_open_app_lock(RowExclusiveLock);
 }
 

@@ -9,22 +9,39 @@
  * the change is visible to all or undone.  Two keys with one hash share their
  * claims, never their holdings.
  *
- * The tag is an advisory lock's, with a class of our own in the field that
+ * The tag is an advisory lock's, with classes of our own in the field that
  * pg_locks shows as objsubid: 1 and 2 are the application's advisory locks,
  * which therefore never meet ours.  Deadlock detection, lock_timeout,
  * pg_locks and pg_blocking_pids() work as for any lock.
  *
- *		act										mode				meets
- *		acquire, release, force, steal, sweep	AccessExclusive		nothing
- *		extend									ShareRowExclusive	nothing of these
+ *		class			on					mode
+ *		key				key					of what is done, see below
+ *		holding			key and owner		AccessExclusive, or AccessShare to pin it
+ *		transaction		key					Share or Exclusive
+ *		upgrade			key					AccessExclusive
  *
- * AccessShare is left for what must keep a lease where it is while it may
- * still be extended, RowExclusive for shared holdings, which must not meet
- * an extension: until that commits they would judge the old expiry.
+ *		done with the key						mode				meets
+ *		exclusive: acquire, release, transfer;
+ *		convert, force, steal, sweep			AccessExclusive		nothing
+ *		exclusive: extend						ShareRowExclusive	pins
+ *		shared: acquire, release, extend ...	RowExclusive		itself, pins
+ *		pin										AccessShare			all but the first
+ *
+ * Shared holdings of different owners do not exclude each other.  What is done
+ * with the shared holding of one owner excludes the rest by a claim on that
+ * holding; one whose owner is not generated yet nobody else can know.  A
+ * shared acquire must not meet an extension of an exclusive lease: until that
+ * commits it would judge the old expiry.
+ *
+ * A holding with the lifetime of a transaction has no row, it is a claim on
+ * the key.  The transaction class says so to those who ask; see lock_held.c.
+ * The upgrade class makes sure that only one waits to turn a shared holding of
+ * a key into the exclusive one: two would wait for each other.
  *
  * Locking rules: acquire and sweep try, the others wait.  A claim under
  * which nothing was written is dropped, so that a refused call keeps nobody
- * out.  No claim is taken while a buffer or LWLock is held.
+ * out.  Key first, then holding.  No claim is taken while a buffer or LWLock
+ * is held.
  *
  * IDENTIFICATION
  *		src/lock_claim.c
@@ -33,19 +50,30 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "compat.h"
 #include "lock_wait.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/resowner.h"
 
-#define CLAIM_CLASS		1706
+/* Classes of tags */
+#define KEY			1706
+#define HOLDING		1707
+#define TRANSACTION	1708
+#define UPGRADE		1709
 
 static void
-claim_tag(LOCKTAG *tag, uint64 hash)
+set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (hash >> 32),
-						 (uint32) hash, CLAIM_CLASS);
+						 (uint32) hash, class);
+}
+
+static void
+set_holding_tag(LOCKTAG *tag, uint64 hash, uint64 owner_hash)
+{
+	set_tag(tag, HOLDING, hash_combine64(hash, owner_hash));
 }
 
 /*
@@ -53,8 +81,8 @@ claim_tag(LOCKTAG *tag, uint64 hash)
  * portal that happens to run: a cursor that fails in a subtransaction takes
  * its own locks along, though an outer transaction's rows may rest on them.
  */
-static LockAcquireResult
-acquire_in_transaction(const LOCKTAG *tag, AlClaimMode mode, bool wait)
+static bool
+acquire_in_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
 {
 	ResourceOwner saved = CurrentResourceOwner;
 	LockAcquireResult result;
@@ -62,11 +90,11 @@ acquire_in_transaction(const LOCKTAG *tag, AlClaimMode mode, bool wait)
 	CurrentResourceOwner = CurTransactionResourceOwner;
 	result = LockAcquire(tag, mode, false, !wait);
 	CurrentResourceOwner = saved;
-	return result;
+	return result != LOCKACQUIRE_NOT_AVAIL;
 }
 
 static void
-release_in_transaction(const LOCKTAG *tag, AlClaimMode mode)
+release_in_transaction(const LOCKTAG *tag, LOCKMODE mode)
 {
 	ResourceOwner saved = CurrentResourceOwner;
 
@@ -79,7 +107,8 @@ release_in_transaction(const LOCKTAG *tag, AlClaimMode mode)
 static bool
 is_held(const LOCKTAG *tag)
 {
-	return al_lock_held(tag, AL_CLAIM_EXTEND) || al_lock_held(tag, AL_CLAIM_TAKE);
+	return al_lock_held(tag, AL_CLAIM_TAKE) || al_lock_held(tag, AL_CLAIM_EXTEND) ||
+		al_lock_held(tag, AL_CLAIM_SHARE) || al_lock_held(tag, AL_CLAIM_PIN);
 }
 
 /* The same, of a key by its hash */
@@ -88,46 +117,81 @@ al_claim_is_mine(uint64 hash)
 {
 	LOCKTAG		tag;
 
-	claim_tag(&tag, hash);
+	set_tag(&tag, KEY, hash);
 	return is_held(&tag);
 }
 
-static bool
-claim_internal(AlClaim *claim, const AlKey *key, AlClaimMode mode, bool wait)
+/* How a shared holding is claimed with its key */
+static LOCKMODE
+holding_mode(AlClaimMode mode)
+{
+	return mode == AL_CLAIM_PIN ? AccessShareLock : AccessExclusiveLock;
+}
+
+/* Give the claim on the key itself back */
+static void
+give_back(const AlClaim *claim)
 {
 	LOCKTAG		tag;
-	LockAcquireResult result;
 
-	claim_tag(&tag, key->hash);
+	set_tag(&tag, KEY, claim->hash);
+	release_in_transaction(&tag, claim->mode);
+	if (claim->first)
+	{
+		al_xact_unclaimed(claim->hash);
+		al_wait_wake(claim->hash, 0, 0);
+	}
+}
+
+static bool
+claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
+			   AlClaimMode mode, bool wait)
+{
+	LOCKTAG		tag;
+	LOCKTAG		holding_tag;
+
+	set_tag(&tag, KEY, key->hash);
 	claim->hash = key->hash;
+	claim->owner_hash = owner && !owner->generated ? owner->hash : 0;
 	claim->mode = mode;
 	claim->first = !is_held(&tag);
 
 	(void) al_queue();			/* for the wake-up when it is given back */
 	al_xact_before_claim(claim->first);
-	result = acquire_in_transaction(&tag, mode, wait);
-	if (result == LOCKACQUIRE_NOT_AVAIL)
+	if (!acquire_in_transaction(&tag, mode, wait))
 		return false;
 	al_xact_claimed(key->hash, claim->first);
-	return true;
+	if (claim->owner_hash == 0)
+		return true;
+
+	set_holding_tag(&holding_tag, key->hash, claim->owner_hash);
+	if (acquire_in_transaction(&holding_tag, holding_mode(mode), wait))
+		return true;
+	give_back(claim);
+	return false;
 }
 
 /*
  * Claim a key until the transaction ends, waiting for unfinished transactions
- * that have it.  Raises what any lock wait can: 55P03 after lock_timeout,
- * 40P01, 57014; 54000 beyond atomic_lock.max_claims_per_transaction.
+ * that have it; "owner", where it is not NULL, says whose shared holding is
+ * claimed.  Raises what any
+ * lock wait can: 55P03 after lock_timeout, 40P01, 57014; 54000 beyond
+ * atomic_lock.max_claims_per_transaction.
  */
 void
-al_claim(AlClaim *claim, const AlKey *key, AlClaimMode mode)
+al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mode)
 {
-	(void) claim_internal(claim, key, mode, true);
+	(void) claim_internal(claim, key, owner, mode, true);
 }
 
-/* The same without waiting: false where an unfinished transaction has the key */
+/*
+ * The same without waiting: false where an unfinished transaction has the key.
+ * Then the claim says what was wanted.
+ */
 bool
-al_claim_try(AlClaim *claim, const AlKey *key, AlClaimMode mode)
+al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mode)
 {
-	return claim_internal(claim, key, mode, false);
+	return claim_internal(claim, key, owner, mode, false);
 }
 
 /*
@@ -139,28 +203,78 @@ al_claim_drop(const AlClaim *claim)
 {
 	LOCKTAG		tag;
 
-	claim_tag(&tag, claim->hash);
-	release_in_transaction(&tag, claim->mode);
-	if (claim->first)
+	if (claim->owner_hash != 0)
 	{
-		al_xact_unclaimed(claim->hash);
-		al_wait_wake(claim->hash, 0, 0);
+		set_holding_tag(&tag, claim->hash, claim->owner_hash);
+		release_in_transaction(&tag, holding_mode(claim->mode));
 	}
+	give_back(claim);
 }
 
-/* Processes (a list of integers) of others whose unfinished transactions have a key */
-List *
-al_claim_rivals(uint64 hash)
+/*
+ * Say that the claim which this transaction has on a key is a holding that
+ * ends with it.
+ */
+void
+al_claim_transaction(const AlKey *key, bool is_shared)
 {
 	LOCKTAG		tag;
-	VirtualTransactionId *holders;
-	List	   *pids = NIL;
 
-	claim_tag(&tag, hash);
-	holders = GetLockConflicts(&tag, AccessExclusiveLock, NULL);
-	for (; VirtualTransactionIdIsValid(*holders); holders++)
+	set_tag(&tag, TRANSACTION, key->hash);
+	(void) acquire_in_transaction(&tag, is_shared ? ShareLock : ExclusiveLock, true);
+}
+
+/*
+ * Begin to wait for turning a shared holding of a key into the exclusive one;
+ * false where somebody else does.
+ */
+bool
+al_claim_upgrade(const AlKey *key)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, UPGRADE, key->hash);
+	return acquire_in_transaction(&tag, AccessExclusiveLock, false);
+}
+
+void
+al_claim_upgrade_end(const AlKey *key)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, UPGRADE, key->hash);
+	release_in_transaction(&tag, AccessExclusiveLock);
+}
+
+/*
+ * Other transactions that have a lock in conflict with a mode: a list of
+ * process numbers (PGPROC), -1 for a prepared transaction.
+ */
+static List *
+conflicts(const LOCKTAG *tag, LOCKMODE mode)
+{
+	VirtualTransactionId *vxids = GetLockConflicts(tag, mode, NULL);
+	List	   *procs = NIL;
+
+	for (; VirtualTransactionIdIsValid(*vxids); vxids++)
 	{
-		int			pid = al_vxid_pid(*holders);
+		PGPROC	   *proc = al_vxid_proc(*vxids);
+
+		procs = lappend_int(procs, proc ? proc - &ProcGlobal->allProcs[0] : -1);
+	}
+	return procs;
+}
+
+/* The process ids of a list of process numbers */
+static List *
+pids_of(List *procs)
+{
+	List	   *pids = NIL;
+	ListCell   *cell;
+
+	foreach(cell, procs)
+	{
+		int			pid = lfirst_int(cell) < 0 ? 0 : GetPGProcByNumber(lfirst_int(cell))->pid;
 
 		if (pid != 0)
 			pids = lappend_int(pids, pid);
@@ -169,13 +283,44 @@ al_claim_rivals(uint64 hash)
 }
 
 /*
- * One of them, for messages.  0: a prepared transaction has the key, or nobody
- * any more.
+ * Other transactions that hold a key to their end, or only those that hold it
+ * exclusively: a list of process numbers, -1 for a prepared transaction.
+ */
+List *
+al_claim_transactions(uint64 hash, bool is_exclusive)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, TRANSACTION, hash);
+	return conflicts(&tag, is_exclusive ? ShareLock : AccessExclusiveLock);
+}
+
+/* Processes (a list of integers) of others whose unfinished transactions have a key */
+List *
+al_claim_rivals(uint64 hash)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, KEY, hash);
+	return pids_of(conflicts(&tag, AL_CLAIM_TAKE));
+}
+
+/*
+ * One of those who have what al_claim_try() did not get, for messages.  0: a
+ * prepared transaction has it, or nobody any more.
  */
 int
-al_claim_rival(const AlKey *key)
+al_claim_rival(const AlClaim *claim)
 {
-	List	   *pids = al_claim_rivals(key->hash);
+	LOCKTAG		tag;
+	List	   *pids;
 
+	set_tag(&tag, KEY, claim->hash);
+	pids = pids_of(conflicts(&tag, claim->mode));
+	if (pids == NIL && claim->owner_hash != 0)
+	{
+		set_holding_tag(&tag, claim->hash, claim->owner_hash);
+		pids = pids_of(conflicts(&tag, holding_mode(claim->mode)));
+	}
 	return pids == NIL ? 0 : linitial_int(pids);
 }

@@ -3,10 +3,12 @@
  * lock_deadlock.c
  *		Deadlocks among waiters.
  *
- * Model: a waiter waits for the owner of the lease in its way, and so for
- * whatever any session of that owner waits for; and for the unfinished
- * transactions that have claimed the key, and so for whatever their sessions
- * wait for, be it in our queue or in the lock manager.  A waiter that has
+ * Model: a waiter waits for the owners of the leases in its way, and so for
+ * whatever any session of such an owner waits for; for the sessions with which
+ * they end; and for the unfinished transactions that have claimed the key, and
+ * so for whatever these sessions wait for, be it in our queue or in the lock
+ * manager.  Whoever would share a key that is shared waits for somebody who
+ * wants it for itself, and so for the same as that one.  A waiter that has
  * waited for deadlock_timeout looks whether that leads back to itself, and
  * again every second, because leases change hands while it waits.
  *
@@ -121,10 +123,8 @@ static bool
 search_from(Search *search, int pid)
 {
 	Link		link = {.pid = pid};
-	AlHolding	holding;
-	List	   *pids = NIL;
-	int			count;
-	AlWaiter   *waiters;
+	List	   *pids;
+	ListCell   *cell;
 
 	check_stack_depth();
 	CHECK_FOR_INTERRUPTS();
@@ -135,7 +135,7 @@ search_from(Search *search, int pid)
 	if (!al_wait_of_backend(pid, &link.waiter))
 		return search_processes(search, &link, blocking_processes(pid));
 
-	/* All who wait for a key wait for the same. */
+	/* All who wait for a key wait for the same, themselves aside. */
 	if (is_visited_key(search, link.waiter.hash))
 		return false;
 
@@ -144,21 +144,31 @@ search_from(Search *search, int pid)
 	 * another owner, is a circle of one, but only its own search need see that.
 	 */
 	pids = list_delete_int(al_claim_rivals(link.waiter.hash), pid);
-	if (al_claim_is_mine(link.waiter.hash))
+	if (al_claim_is_mine(link.waiter.hash) &&
+		!(pid == MyProcPid && link.waiter.is_upgrade))
 		pids = lappend_int(pids, MyProcPid);
 	if (search_processes(search, &link, pids))
 		return true;
-	pids = NIL;
 
-	if (!al_waiter_holding(search->rel, &link.waiter, &holding))
-		return false;
-	waiters = al_wait_of_owner(al_owner_hash(al_string(holding.owner)), &count);
-	for (int i = 0; i < count; i++)
-		pids = lappend_int(pids, waiters[i].pid);
-	pfree(waiters);
-	link.fencing_token = holding.fencing_token;
-	link.holder = al_display(al_string(holding.holder));
-	return search_processes(search, &link, pids);
+	foreach(cell, al_waiter_obstacles(search->rel, &link.waiter))
+	{
+		const AlHolding *holding = lfirst(cell);
+		int			count;
+		AlWaiter   *waiters = al_wait_of_owner(al_owner_hash(al_string(holding->owner)),
+											   &count);
+
+		pids = NIL;
+		for (int i = 0; i < count; i++)
+			pids = lappend_int(pids, waiters[i].pid);
+		pfree(waiters);
+		if (holding->lifetime == AL_SESSION && !list_member_int(pids, holding->pid))
+			pids = lappend_int(pids, holding->pid);
+		link.fencing_token = holding->fencing_token;
+		link.holder = al_display(al_string(holding->holder));
+		if (search_processes(search, &link, pids))
+			return true;
+	}
+	return false;
 }
 
 static bool

@@ -11,10 +11,12 @@
  * updates.
  *
  * A hint is believed in nothing: lock_table.c takes what it leads to only
- * where that is a visible version of a row with the key, of which there is
- * only one.  So hints need no locks, may be lost, and may be those of another
- * key or database.  A hint is a tag of 16 bits of the hash of key and database,
- * and the place of the row version in 48, in one atomic word.
+ * where that is a visible version of a row with the key and slot, of which there
+ * is only one.  So hints need no locks, may be lost, and may be those of another
+ * key or database.  A hint is one atomic word: a tag of 16 bits of the hash of
+ * key, slot and database; the block in 32; a bit that says that slot 0 seemed
+ * to be the only row of its key, which saves looking for others before the key
+ * is claimed, not after; and the offset in 15.
  *
  * Locking: none.
  *
@@ -29,10 +31,16 @@
 #include "lock_wait.h"
 #include "miscadmin.h"
 
+#define HINT_TAG(hash)	((hash) >> 48 << 48)
+#define HINT_ALONE		UINT64CONST(0x8000)
+#define HINT_OFFSET		UINT64CONST(0x7fff)
+
+StaticAssertDecl(MaxOffsetNumber <= HINT_OFFSET, "an offset must leave a bit free");
+
 static uint64
-hash_with_database(const AlKey *key)
+hash_of(const AlKey *key, int32 slot)
 {
-	return hash_combine64(key->hash, murmurhash32(MyDatabaseId));
+	return hash_combine64(key->hash, murmurhash32(MyDatabaseId ^ murmurhash32(slot)));
 }
 
 /* NULL: there are no hints yet */
@@ -44,31 +52,51 @@ place_of(uint64 hash)
 	return hints ? &hints[hash % AL_HINTS] : NULL;
 }
 
-/* Where the row of a key may be; false where nobody has said */
+/*
+ * Where the row in a slot of a key may be, and whether it seemed to be the only
+ * one of the key; false where nobody has said.
+ */
 bool
-al_hint_get(const AlKey *key, ItemPointer tid)
+al_hint_get(const AlKey *key, int32 slot, ItemPointer tid, bool *is_alone)
 {
-	uint64		hash = hash_with_database(key);
+	uint64		hash = hash_of(key, slot);
 	pg_atomic_uint64 *place = place_of(hash);
 	uint64		hint = place ? pg_atomic_read_u64(place) : 0;
 
-	if (hint == 0 || hint >> 48 != hash >> 48)
+	if (hint == 0 || HINT_TAG(hint) != HINT_TAG(hash))
 		return false;
-	ItemPointerSet(tid, (BlockNumber) (hint >> 16), (OffsetNumber) hint);
+	ItemPointerSet(tid, (BlockNumber) (hint >> 16), (OffsetNumber) (hint & HINT_OFFSET));
+	*is_alone = (hint & HINT_ALONE) != 0;
 	return true;
 }
 
-/* The current row of a key was seen here */
+/* The current row in a slot of a key was seen here */
 void
-al_hint_set(const AlKey *key, ItemPointer tid)
+al_hint_set(const AlKey *key, int32 slot, ItemPointer tid)
 {
-	uint64		hash = hash_with_database(key);
-	uint64		hint = (hash >> 48) << 48 |
+	uint64		hash = hash_of(key, slot);
+	pg_atomic_uint64 *place = place_of(hash);
+	uint64		old = place ? pg_atomic_read_u64(place) : 0;
+	uint64		hint = HINT_TAG(hash) |
 		(uint64) ItemPointerGetBlockNumber(tid) << 16 |
 		ItemPointerGetOffsetNumber(tid);
-	pg_atomic_uint64 *place = place_of(hash);
 
+	if (HINT_TAG(old) == HINT_TAG(hash))
+		hint |= old & HINT_ALONE;
 	/* Not to write where nothing changes keeps the cache line shared. */
-	if (place && pg_atomic_read_u64(place) != hint)
+	if (place && old != hint)
 		pg_atomic_write_u64(place, hint);
+}
+
+/* Are there rows of a key in other slots than 0? */
+void
+al_hint_set_alone(const AlKey *key, bool is_alone)
+{
+	uint64		hash = hash_of(key, 0);
+	pg_atomic_uint64 *place = place_of(hash);
+	uint64		old = place ? pg_atomic_read_u64(place) : 0;
+	uint64		hint = is_alone ? old | HINT_ALONE : old & ~HINT_ALONE;
+
+	if (old != hint && HINT_TAG(old) == HINT_TAG(hash))
+		pg_atomic_compare_exchange_u64(place, &old, hint);
 }

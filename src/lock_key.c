@@ -28,6 +28,7 @@
 #include "compat.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
@@ -95,13 +96,11 @@ al_display(AlString string)
 	return buf.data;
 }
 
-/*
- * Fetch a text argument of min to max bytes.  "what" names it in messages.
- */
+/* Raise 22023 unless a text has min to max bytes.  "what" names it in messages. */
 static AlString
-checked_text(FunctionCallInfo fcinfo, int argno, const char *what, int min, int max)
+checked_length(text *value, const char *what, int min, int max)
 {
-	AlString	string = al_string(PG_GETARG_TEXT_PP(argno));
+	AlString	string = al_string(value);
 
 	if (string.len < min || string.len > max)
 		ereport(ERROR,
@@ -109,6 +108,12 @@ checked_text(FunctionCallInfo fcinfo, int argno, const char *what, int min, int 
 				 errmsg("%s must be %d to %d bytes long", what, min, max),
 				 errdetail("It has %d bytes.", string.len)));
 	return string;
+}
+
+static AlString
+checked_text(FunctionCallInfo fcinfo, int argno, const char *what, int min, int max)
+{
+	return checked_length(PG_GETARG_TEXT_PP(argno), what, min, max);
 }
 
 static void
@@ -127,13 +132,83 @@ al_key_init(AlKey *key, AlString name)
 												 name.len, SEED_KEY));
 }
 
+/* Order of keys: that of their bytes */
+int
+al_key_compare(const AlKey *a, const AlKey *b)
+{
+	int			order = memcmp(a->name.data, b->name.data, Min(a->name.len, b->name.len));
+
+	return order != 0 ? order : a->name.len - b->name.len;
+}
+
+static AlString
+checked_key(text *key)
+{
+	return checked_length(key, "lock key", 1, AL_MAX_KEY_BYTES);
+}
+
 /* The key argument; raises 22004 for NULL, 22023 for a bad length */
 void
 al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key)
 {
 	if (PG_ARGISNULL(argno))
 		raise_null("lock key");
-	al_key_init(key, checked_text(fcinfo, argno, "lock key", 1, AL_MAX_KEY_BYTES));
+	al_key_init(key, checked_key(PG_GETARG_TEXT_PP(argno)));
+}
+
+static int
+compare_keys(const void *a, const void *b)
+{
+	return al_key_compare(a, b);
+}
+
+/*
+ * The argument that is a set of keys: in their order, each once.  Raises 22004
+ * for NULL, 22023 for anything else than 1 to 1000 keys, and what al_key_arg()
+ * raises for one of them.
+ */
+AlKey *
+al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
+{
+	ArrayType  *array;
+	ArrayIterator iterator;
+	Datum		element;
+	bool		is_null;
+	AlKey	   *keys;
+	int			elements;
+	int			distinct = 0;
+
+	if (PG_ARGISNULL(argno))
+		raise_null("keys");
+	array = PG_GETARG_ARRAYTYPE_P(argno);
+	elements = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	if (ARR_NDIM(array) != 1 || elements > AL_MAX_KEYS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+				 errmsg("keys must be a one-dimensional array of 1 to %d lock keys", AL_MAX_KEYS),
+				 elements == 0 ? errdetail("It is empty.") :
+				 ARR_NDIM(array) != 1 ? errdetail("It has %d dimensions.", ARR_NDIM(array)) :
+				 errdetail("It has %d.", elements)));
+
+	keys = palloc(elements * sizeof(AlKey));
+	elements = 0;
+	iterator = array_create_iterator(array, 0, NULL);
+	while (array_iterate(iterator, &element, &is_null))
+	{
+		if (is_null)
+			raise_null("lock key");
+		al_key_init(&keys[elements++], checked_key(DatumGetTextPP(element)));
+	}
+	array_free_iterator(iterator);
+
+	qsort(keys, elements, sizeof(AlKey), compare_keys);
+	for (int i = 0; i < elements; i++)
+	{
+		if (i == 0 || !al_string_equal(keys[i].name, keys[i - 1].name))
+			keys[distinct++] = keys[i];
+	}
+	*count = distinct;
+	return keys;
 }
 
 uint64
@@ -255,6 +330,24 @@ al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 				 errhint("Pass the owner that lock_acquire answered, or set atomic_lock.owner.")));
 }
 
+/* An owner argument that must be there; raises 22004 where it is not */
+void
+al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
+{
+	if (PG_ARGISNULL(argno))
+		raise_null("new owner");
+	(void) named_owner(fcinfo, argno, owner);
+}
+
+/* The owner whose name a row has */
+void
+al_owner_init(AlOwner *owner, AlString name)
+{
+	owner->name = name;
+	owner->generated = false;
+	owner->hash = al_owner_hash(name);
+}
+
 /*
  * The owner argument, or atomic_lock.owner, or one that is to be generated
  * when the lock is granted: random bytes are dear, and a refusal needs none.
@@ -325,12 +418,12 @@ al_wait_arg(FunctionCallInfo fcinfo, int argno)
 }
 
 /*
- * Fetch an argument that is one of two words; raises 22023 for any other.
- * Returns whether it is the first.
+ * Fetch an argument that is one of a list of words, and return its number;
+ * raises 22023 for any other.
  */
-static bool
-is_first_word(FunctionCallInfo fcinfo, int argno, const char *what,
-			  const char *const *words, const char *list)
+static int
+word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
+		 const char *const *words, const char *list)
 {
 	AlString	given;
 
@@ -340,44 +433,44 @@ is_first_word(FunctionCallInfo fcinfo, int argno, const char *what,
 	for (int i = 0; words[i]; i++)
 	{
 		if (al_string_equal(given, al_cstring(words[i])))
-			return i == 0;
+			return i;
 	}
 	given.len = pg_mbcliplen(given.data, given.len, 64);
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
 			 errmsg("invalid %s: \"%s\"", what, al_display(given)),
 			 errhint("It must be %s.", list)));
-	return false;				/* keep compiler quiet */
+	return 0;					/* keep compiler quiet */
 }
 
-static void
-raise_unsupported(const char *what)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), al_hide_owners(),
-			 errmsg("%s is not supported by this version of atomic_lock", what)));
-}
+static const char *const modes[] = {"exclusive", "shared", NULL};
+static const char *const lifetimes[] = {"lease", "session", "transaction", NULL};
 
-/* The mode argument, as app_lock.mode stores it */
-text *
+/* The mode argument: is it "shared"? */
+bool
 al_mode_arg(FunctionCallInfo fcinfo, int argno)
 {
-	static const char *const modes[] = {"exclusive", "shared", NULL};
+	return word_arg(fcinfo, argno, "mode", modes, "exclusive or shared") == 1;
+}
 
-	if (!is_first_word(fcinfo, argno, "mode", modes, "exclusive or shared"))
-		raise_unsupported("mode \"shared\"");
-	return PG_GETARG_TEXT_PP(argno);
+text *
+al_mode_text(bool is_shared)
+{
+	return cstring_to_text(modes[is_shared ? 1 : 0]);
 }
 
 /* The lifetime argument */
-void
+AlLifetime
 al_lifetime_arg(FunctionCallInfo fcinfo, int argno)
 {
-	static const char *const lifetimes[] = {"lease", "session", "transaction", NULL};
+	return (AlLifetime) word_arg(fcinfo, argno, "lifetime", lifetimes,
+								 "lease, session or transaction");
+}
 
-	if (!is_first_word(fcinfo, argno, "lifetime", lifetimes,
-					   "lease, session or transaction"))
-		raise_unsupported("a lifetime other than \"lease\"");
+const char *
+al_lifetime_name(AlLifetime lifetime)
+{
+	return lifetimes[lifetime];
 }
 
 /* The holder argument, NULL where none is given */

@@ -1,22 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * lock_lease.c
- *		The verbs on leases: acquire, release, extend, end, steal, sweep.
+ *		The verbs on what somebody holds: release, extend, transfer, end, sweep.
  *
- * Model: look, claim, look again.  A verb first looks at the row without any
- * lock; where that refuses the caller, it is finished and has written
- * nothing.  Otherwise it claims the key and judges the row a second time:
- * what it sees under the claim stays so until the transaction ends, and only
- * then it writes.
+ * Model: look, claim, look again.  A verb first looks at the rows of the key
+ * without any lock; where that refuses the caller, it is finished and has
+ * written nothing.  Otherwise it claims the key and judges the rows a second
+ * time: what it sees under the claim stays so until the transaction ends, and
+ * only then it writes.
  *
- * A lease is live while it is not released and the clock is before
- * expires_at.  The clock is the server's, read at each judging.
+ * A key has one exclusive holding, or any number of shared ones; some may be
+ * without a row (lock_held.c).  A holding is live while it is not released,
+ * the clock is before expires_at, and the session or transaction with which
+ * it ends still runs.  The clock is the server's, read at each judging.
  *
- * Locking rules: see lock_claim.c for what meets what.  Acquire and sweep
- * never wait for a claim, the others do.  Where acquire may wait, it does so
- * in the queue of lock_wait.c, holding nothing of this call.  A verb that
- * refuses after it has claimed drops the claim again.  The caller has app_lock
- * open with RowExclusiveLock, and has checked that the transaction may write.
+ * Of an owner's own rows that are over the newest tells what became of its
+ * holding, for as long as nobody has been given the row.
+ *
+ * Locking rules: see lock_claim.c for what meets what.  The sweep never waits
+ * for a claim, the others do.  A verb that refuses after it has claimed drops
+ * the claim again.  The caller has app_lock open with RowExclusiveLock, and has
+ * checked that the transaction may write.
  *
  * IDENTIFICATION
  *		src/lock_lease.c
@@ -26,21 +30,14 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/table.h"
 #include "common/int.h"
 #include "compat.h"
 #include "lock_lease.h"
-#include "lock_wait.h"
-#include "storage/ipc.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-/* Microseconds between two searches for a deadlock by one waiter */
-#define SEARCH_INTERVAL		INT64CONST(1000000)
-
 /* A moment and a duration later, at most the last timestamp there is */
-static TimestampTz
-add_duration(TimestampTz time, int64 duration)
+TimestampTz
+al_add_duration(TimestampTz time, int64 duration)
 {
 	int64		sum;
 
@@ -49,326 +46,245 @@ add_duration(TimestampTz time, int64 duration)
 	return sum;
 }
 
-bool
-al_is_live(const AlHolding *holding, TimestampTz now)
-{
-	return ItemPointerIsValid(&holding->tid) && holding->released_at == 0 &&
-		now < holding->expires_at;
-}
-
-/*
- * Find the live lease in the way of a waiter, whose key may be cut.  False
- * where there is none.
- */
-bool
-al_waiter_holding(Relation rel, const AlWaiter *waiter, AlHolding *holding)
-{
-	AlKey		key = {.name = {waiter->key, waiter->key_length}, .hash = waiter->hash};
-
-	if (!waiter->key_is_cut)
-		al_table_find(rel, &key, holding);
-	else
-		al_table_find_by_start(rel, &key, holding);
-	return al_is_live(holding, GetCurrentTimestamp());
-}
-
-static bool
-is_owned_by(const AlHolding *holding, const AlOwner *owner)
-{
-	return ItemPointerIsValid(&holding->tid) && holding->owner && !owner->generated &&
-		al_string_equal(al_string(holding->owner), owner->name);
-}
-
-/* The last moment to which a lease may be extended */
-static TimestampTz
-end_of_life(const AlHolding *holding)
+/* The last moment to which a holding may be extended */
+TimestampTz
+al_end_of_life(const AlHolding *holding)
 {
 	if (al_max_lifetime_ms <= 0)
 		return DT_NOEND;
-	return add_duration(holding->acquired_at, AL_MS_TO_US(al_max_lifetime_ms));
+	return al_add_duration(holding->acquired_at, AL_MS_TO_US(al_max_lifetime_ms));
 }
 
-/* Give a holding to the owner of a request, as of result->at */
-static void
-grant(Relation rel, AlAcquire *request, AlResult *result)
-{
-	AlHolding  *holding = &result->holding;
-
-	if (request->owner.generated)
-		al_owner_generate(&request->owner);
-	holding->fencing_token = al_fence_next();
-	holding->acquired_at = result->at;
-	holding->expires_at = add_duration(result->at, request->ttl);
-	holding->ttl = request->ttl;
-	holding->mode = request->mode;
-	holding->holder = request->holder ? request->holder : al_holder_default();
-	holding->owner = al_string_text(request->owner.name);
-	if (!request->owner.generated)
-	{
-		/* A hash that no longer fits is harmless, and leaving it keeps HOT. */
-		holding->has_owner_hash = true;
-		holding->owner_hash = (int32) request->owner.hash;
-	}
-	holding->released_at = 0;
-	holding->meta = request->meta;
-	al_table_put(rel, holding);
-	al_xact_granted(&request->key, &request->owner, holding->expires_at);
-	result->outcome = AL_ACQUIRED;
-}
-
-/* What acquire would do, or why not, going by a row and the clock */
-static AlOutcome
-judge_acquire(const AlAcquire *request, AlResult *result)
-{
-	const AlHolding *holding = &result->holding;
-
-	result->at = GetCurrentTimestamp();
-	if (al_is_live(holding, result->at))
-	{
-		if (!is_owned_by(holding, &request->owner))
-			return AL_HELD;
-		return al_on_reacquire == AL_REACQUIRE_ERROR ? AL_HELD_BY_OWNER : AL_REACQUIRED;
-	}
-	if (ItemPointerIsValid(&holding->tid) && holding->released_at == 0 &&
-		result->at < add_duration(holding->expires_at, AL_MS_TO_US(al_lock_delay_ms)))
-		return AL_CLOSED;
-	return AL_ACQUIRED;
-}
-
-/*
- * Does somebody who waits come first?  Not where our own transaction has the
- * key: what it released and has not committed was never on offer.
- */
+/* Has the session with which a holding ends gone? */
 static bool
-is_queued(const AlAcquire *request, char **first)
+is_orphaned(const AlHolding *holding)
 {
-	return al_wait_behind(&request->key, first) &&
-		!al_claim_is_mine(request->key.hash);
-}
-
-/*
- * Acquire a key, or extend the lease that the owner has on it already, without
- * waiting for anybody.
- *
- * Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
- * AL_CLOSED, AL_QUEUED.
- */
-static void
-acquire_now(Relation rel, AlAcquire *request, AlResult *result)
-{
-	AlHolding  *holding = &result->holding;
-	TimestampTz limit;
-	AlClaim		claim;
-
-	for (;;)
-	{
-		AlOutcome	expected;
-
-		CHECK_FOR_INTERRUPTS();
-		al_table_find(rel, &request->key, holding);
-		expected = result->outcome = judge_acquire(request, result);
-		if (expected == AL_ACQUIRED && is_queued(request, &result->first))
-			result->outcome = AL_QUEUED;
-		if (!al_is_granted(result))
-			return;
-
-		if (!al_claim_try(&claim, &request->key, expected == AL_ACQUIRED ?
-						  AL_CLAIM_TAKE : AL_CLAIM_EXTEND))
-		{
-			result->outcome = AL_CLAIMED;
-			result->rival = al_claim_rival(&request->key);
-			return;
-		}
-
-		al_table_find_again(rel, &request->key, holding);
-		result->outcome = judge_acquire(request, result);
-		if (result->outcome == expected &&
-			(expected != AL_ACQUIRED || !claim.first || !al_wait_behind(&request->key, NULL)))
-			break;
-
-		/* It changed under our eyes: it needs another claim, or has a line. */
-		al_claim_drop(&claim);
-	}
-
-	if (result->outcome == AL_ACQUIRED)
-	{
-		grant(rel, request, result);
-		return;
-	}
-
-	limit = end_of_life(holding);
-	holding->expires_at = Max(holding->expires_at,
-							  Min(add_duration(result->at, request->ttl), limit));
-	holding->ttl = request->ttl;
-	if (request->holder)
-		holding->holder = request->holder;
-	if (request->meta)
-		holding->meta = request->meta;
-	al_table_put(rel, holding);
-	al_xact_granted(&request->key, &request->owner, holding->expires_at);
+	return holding->lifetime == AL_SESSION &&
+		!al_session_is_alive(holding->pid, holding->backend_start);
 }
 
 bool
-al_is_granted(const AlResult *result)
+al_is_live(const AlHolding *holding, TimestampTz now)
 {
-	return result->outcome == AL_ACQUIRED || result->outcome == AL_REACQUIRED;
+	if (holding->lifetime == AL_TRANSACTION)
+		return true;
+	return ItemPointerIsValid(&holding->tid) && holding->released_at == 0 &&
+		now < holding->expires_at && !is_orphaned(holding);
 }
 
-/* What kept a request from being granted */
+bool
+al_is_owned_by(const AlHolding *holding, const AlOwner *owner)
+{
+	if (owner->generated)
+		return false;
+	if (holding->owner == NULL)
+		return holding->held_by != 0 && holding->held_by == owner->hash;
+	return al_string_equal(al_string(holding->owner), owner->name);
+}
+
+bool
+al_is_shared(const AlHolding *holding)
+{
+	return holding->slot != AL_SLOT_EXCLUSIVE;
+}
+
+/* What of the state of a key is live: a list of AlHolding * */
+List *
+al_live_holdings(const AlState *state, TimestampTz now)
+{
+	List	   *holdings = NIL;
+	ListCell   *cell;
+
+	if (al_is_live(&state->exclusive, now))
+		holdings = lappend(holdings, unconstify(AlHolding *, &state->exclusive));
+	foreach(cell, state->shared)
+	{
+		if (al_is_live(lfirst(cell), now))
+			holdings = lappend(holdings, lfirst(cell));
+	}
+	return list_concat(holdings, state->mine);
+}
+
+/* Look at all that there is of a key, but for other transactions */
+static void
+look(Relation rel, const AlKey *key, AlState *state)
+{
+	al_table_find(rel, key, &state->exclusive);
+	state->shared = al_table_find_shared(rel, key);
+	state->mine = al_held_mine(key);
+}
+
+/*
+ * All live holdings of a key, those of other transactions included, for people
+ * and for those who wait: a list of AlHolding *, as of "now".  An exclusive
+ * lease that is live is the only holding, or an unfinished transaction of the
+ * same owner keeps it from being taken.
+ */
+List *
+al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now)
+{
+	AlState    *state = palloc0(sizeof(AlState));
+	List	   *holdings;
+
+	al_table_find(rel, key, &state->exclusive);
+	state->mine = al_held_mine(key);
+	*now = GetCurrentTimestamp();
+	if (!al_is_live(&state->exclusive, *now))
+	{
+		state->shared = al_table_find_shared(rel, key);
+		*now = GetCurrentTimestamp();
+	}
+	holdings = al_live_holdings(state, *now);
+	if (!al_is_live(&state->exclusive, *now))
+		holdings = list_concat(holdings, al_held_by_others(key));
+	return holdings;
+}
+
+/* The key that somebody waits for: the whole one, where it has a row */
+AlKey *
+al_waiter_key(Relation rel, const AlWaiter *waiter)
+{
+	AlKey	   *key = palloc(sizeof(AlKey));
+	AlKey	   *whole;
+
+	key->name.data = waiter->key;
+	key->name.len = waiter->key_length;
+	key->hash = waiter->hash;
+	whole = waiter->key_is_cut ? al_table_find_key(rel, key) : NULL;
+	return whole ? whole : key;
+}
+
+/*
+ * Leases in the way of a waiter: a list of AlHolding *.  Its own is not, and
+ * others that share the key are not for who shares it, unless somebody waits
+ * to have it alone.
+ */
+List *
+al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
+{
+	AlKey	   *key = al_waiter_key(rel, waiter);
+	bool		among_shared = waiter->is_shared && !al_wait_is_wanted_alone(key);
+	TimestampTz now;
+	List	   *obstacles = NIL;
+	ListCell   *cell;
+
+	foreach(cell, al_holdings_of_key(rel, key, &now))
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (holding->lifetime == AL_TRANSACTION ||
+			(waiter->owner_hash != 0 &&
+			 waiter->owner_hash == al_owner_hash(al_string(holding->owner))) ||
+			(among_shared && al_is_shared(holding)))
+			continue;
+		obstacles = lappend(obstacles, lfirst(cell));
+	}
+	return obstacles;
+}
+
+/*
+ * May this owner do something with its holding?  AL_RELEASED: it may, and "own"
+ * is it.  Otherwise result->holding says why not.
+ */
 AlOutcome
-al_obstacle(const AlResult *result)
+al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
+			   AlHolding **own)
 {
-	if (result->outcome == AL_TIMEOUT || result->outcome == AL_DEADLOCK)
-		return result->obstacle;
-	return result->outcome;
-}
+	const AlHolding *over = NULL;
+	List	   *live;
+	ListCell   *cell;
 
-/* Might waiting help? */
-static bool
-may_pass(AlOutcome outcome)
-{
-	return outcome == AL_HELD || outcome == AL_CLAIMED ||
-		outcome == AL_CLOSED || outcome == AL_QUEUED;
-}
-
-/* How long a waiter may sleep as far as the obstacle is concerned */
-static int64
-time_to_look(const AlAcquire *request, const AlResult *result)
-{
-	TimestampTz at = result->holding.expires_at;
-
-	/* Those behind need not look when the lease ends, the first will. */
-	if ((result->outcome != AL_HELD && result->outcome != AL_CLOSED) ||
-		al_wait_behind(&request->key, NULL))
-		return PG_INT64_MAX;
-	if (result->outcome == AL_CLOSED)
-		at = add_duration(at, AL_MS_TO_US(al_lock_delay_ms));
-	return Max(at - GetCurrentTimestamp(), 0);
-}
-
-static void
-leave_queue(int code, Datum arg)
-{
-	al_wait_end(false);
-}
-
-/*
- * Try until the key is granted, or the wait is over; the caller has begun it.
- * What is left in "result" is of the last try.  app_lock is closed while we
- * sleep, or whoever has to lock it otherwise would wait for the wait.
- */
-static void
-acquire_in_turn(Relation *rel, AlAcquire *request, AlResult *result)
-{
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lock_acquire wait",
-												  ALLOCSET_SMALL_SIZES);
-	int64		start = al_monotonic_now();
-	int64		next_search = start + INT64CONST(1000) * DeadlockTimeout;
-
-	for (;;)
-	{
-		MemoryContext old_context;
-		int64		sleep;
-
-		MemoryContextReset(context);
-		old_context = MemoryContextSwitchTo(context);
-		al_wait_look();
-		acquire_now(*rel, request, result);
-		result->waited = al_monotonic_now() - start;
-		result->obstacle = result->outcome;
-		if (may_pass(result->outcome))
-		{
-			if (result->waited >= request->wait)
-				result->outcome = AL_TIMEOUT;
-			else if (start + result->waited >= next_search)
-			{
-				result->circle = al_deadlock_find(*rel);
-				if (result->circle)
-					result->outcome = AL_DEADLOCK;
-				next_search = al_monotonic_now() + SEARCH_INTERVAL;
-			}
-		}
-		MemoryContextSwitchTo(old_context);
-		if (!may_pass(result->outcome))
-			return;
-
-		sleep = Min(time_to_look(request, result),
-					Min(start + request->wait, next_search) - al_monotonic_now());
-		table_close(*rel, RowExclusiveLock);
-		al_wait_sleep(Max(sleep, 0));
-		*rel = al_open_app_lock(RowExclusiveLock);
-	}
-}
-
-/*
- * Acquire a key, or extend the lease that the owner has on it already, waiting
- * for it as long as the request allows.
- *
- * Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
- * AL_CLOSED, AL_QUEUED where the request does not wait; AL_TIMEOUT, AL_DEADLOCK
- * where it does.  A wait also ends by whatever interrupts raise, and then has
- * left nothing.
- */
-void
-al_lease_acquire(Relation *rel, AlAcquire *request, AlResult *result)
-{
-	result->waited = 0;
-	acquire_now(*rel, request, result);
-	if (request->wait == 0 || !may_pass(result->outcome))
-		return;
-
-	PG_ENSURE_ERROR_CLEANUP(leave_queue, (Datum) 0);
-	{
-		al_wait_begin(&request->key, &request->owner, request->mode,
-					  request->holder ? request->holder : al_holder_default());
-		acquire_in_turn(rel, request, result);
-	}
-	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, (Datum) 0);
-	al_wait_end(al_is_granted(result));
-}
-
-/* May this owner release or extend the holding?  AL_RELEASED: it may. */
-static AlOutcome
-judge_owner(const AlOwner *owner, AlResult *result)
-{
-	const AlHolding *holding = &result->holding;
-
+	*own = NULL;
 	result->at = GetCurrentTimestamp();
-	if (is_owned_by(holding, owner))
+	live = al_live_holdings(state, result->at);
+	foreach(cell, live)
 	{
-		if (holding->released_at != 0)
-			return AL_ALREADY_RELEASED;
-		return al_is_live(holding, result->at) ? AL_RELEASED : AL_EXPIRED;
+		if (*own == NULL && al_is_owned_by(lfirst(cell), owner))
+			*own = lfirst(cell);
 	}
-	return al_is_live(holding, result->at) ? AL_NOT_OWNER : AL_NOT_FOUND;
+	if (*own)
+	{
+		result->holding = **own;
+		return AL_RELEASED;
+	}
+
+	if (ItemPointerIsValid(&state->exclusive.tid) && al_is_owned_by(&state->exclusive, owner))
+		over = &state->exclusive;
+	foreach(cell, state->shared)
+	{
+		const AlHolding *row = lfirst(cell);
+
+		if (al_is_owned_by(row, owner) &&
+			(over == NULL || row->fencing_token > over->fencing_token))
+			over = row;
+	}
+	if (over)
+	{
+		result->holding = *over;
+		return over->released_at != 0 ? AL_ALREADY_RELEASED : AL_EXPIRED;
+	}
+	if (live == NIL)
+		return AL_NOT_FOUND;
+	result->holding = *(AlHolding *) linitial(live);
+	return AL_NOT_OWNER;
 }
 
 /*
  * Look at a key, and claim it if the owner may change its holding: true, and
- * what is in the result stays so.  Waits for unfinished transactions.
+ * "own", which is in the state, stays so.  Waits for unfinished transactions.
+ * A holding of the own transaction needs no claim; then claim->hash is 0.
  */
 static bool
-claim_own(Relation rel, const AlKey *key, const AlOwner *owner,
-		  AlClaimMode mode, AlClaim *claim, AlResult *result)
+claim_own(Relation rel, const AlKey *key, const AlOwner *owner, bool is_extend,
+		  AlState *state, AlHolding **own, AlClaim *claim, AlResult *result)
 {
-	al_table_find(rel, key, &result->holding);
-	result->outcome = judge_owner(owner, result);
-	if (result->outcome != AL_RELEASED)
-		return false;
-
-	al_claim(claim, key, mode);
-	al_table_find_again(rel, key, &result->holding);
-	result->outcome = judge_owner(owner, result);
-	if (result->outcome != AL_RELEASED)
+	for (;;)
 	{
+		bool		is_shared;
+
+		CHECK_FOR_INTERRUPTS();
+		claim->hash = 0;
+		state->shared = NIL;
+		state->mine = al_held_mine(key);
+		if (!al_table_find(rel, key, &state->exclusive) ||
+			!al_is_live(&state->exclusive, GetCurrentTimestamp()))
+			state->shared = al_table_find_shared(rel, key);
+		result->outcome = al_judge_owner(state, owner, result, own);
+		if (result->outcome != AL_RELEASED)
+			return false;
+		if ((*own)->lifetime == AL_TRANSACTION)
+			return true;
+
+		is_shared = al_is_shared(*own);
+		al_claim(claim, key, is_shared ? owner : NULL,
+				 is_shared ? AL_CLAIM_SHARE :
+				 is_extend ? AL_CLAIM_EXTEND : AL_CLAIM_TAKE);
+		if (is_shared)
+			look(rel, key, state);
+		else
+			al_table_find_again(rel, key, &state->exclusive);
+		result->outcome = al_judge_owner(state, owner, result, own);
+		if (result->outcome == AL_RELEASED && al_is_shared(*own) == is_shared)
+			return true;
+
+		/* It is over, or was converted before we had the claim. */
 		al_claim_drop(claim);
-		return false;
 	}
-	return true;
+}
+
+/* Write that a holding is over; "forget": as if its owner never had it */
+void
+al_end_row(Relation rel, AlHolding *holding, TimestampTz now, bool forget)
+{
+	holding->released_at = now;
+	holding->meta = NULL;
+	if (forget)
+		holding->owner = NULL;
+	al_table_put(rel, holding);
 }
 
 /*
- * Release a lease.
+ * Release what an owner holds.
  *
  * Outcomes: AL_RELEASED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
  * AL_EXPIRED.
@@ -376,21 +292,41 @@ claim_own(Relation rel, const AlKey *key, const AlOwner *owner,
 void
 al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner, AlResult *result)
 {
+	AlState		state;
+	AlHolding  *own;
 	AlClaim		claim;
+	ListCell   *cell;
 
-	if (!claim_own(rel, key, owner, AL_CLAIM_TAKE, &claim, result))
+	if (!claim_own(rel, key, owner, false, &state, &own, &claim, result))
 		return;
 
+	foreach(cell, state.mine)
+	{
+		if (al_is_owned_by(lfirst(cell), owner))
+			al_held_end(lfirst(cell));
+	}
+	if (own->lifetime == AL_TRANSACTION)
+		return;
 	al_xact_before_release();
-	result->holding.released_at = result->at;
-	result->holding.meta = NULL;
-	al_table_put(rel, &result->holding);
+	own->released_at = result->at;
+	own->meta = NULL;
+	if (al_is_shared(own) && !al_table_try_put(rel, own))
+	{
+		/* It ran out since, and somebody is being given the row. */
+		al_claim_drop(&claim);
+		result->outcome = AL_EXPIRED;
+		return;
+	}
+	if (!al_is_shared(own))
+		al_table_put(rel, own);
+	result->holding = *own;
 	al_xact_released();
 }
 
 /*
  * Extend a lease to ttl from now; ttl 0 repeats the length last asked for,
- * and never shortens.
+ * and never shortens.  What has no end but that of its session or transaction
+ * keeps it so.
  *
  * Outcomes: AL_EXTENDED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
  * AL_EXPIRED, AL_LIFETIME_EXCEEDED.
@@ -399,91 +335,234 @@ void
 al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 				int64 ttl, AlResult *result)
 {
-	AlHolding  *holding = &result->holding;
+	AlState		state;
+	AlHolding  *own;
 	TimestampTz limit;
 	TimestampTz wanted;
 	AlClaim		claim;
 
-	if (!claim_own(rel, key, owner, AL_CLAIM_EXTEND, &claim, result))
+	if (!claim_own(rel, key, owner, true, &state, &own, &claim, result))
+		return;
+	result->outcome = AL_EXTENDED;
+	if (own->lifetime == AL_TRANSACTION)
 		return;
 
-	limit = end_of_life(holding);
+	limit = al_end_of_life(own);
 	if (ttl > 0)
 	{
-		holding->ttl = ttl;
-		wanted = add_duration(result->at, ttl);
+		own->ttl = ttl;
+		wanted = al_add_duration(result->at, ttl);
 	}
 	else
 	{
-		ttl = Min(holding->ttl, AL_MS_TO_US(al_max_ttl_ms));
-		wanted = Max(add_duration(result->at, ttl), holding->expires_at);
+		ttl = Min(own->ttl, AL_MS_TO_US(al_max_ttl_ms));
+		wanted = Max(al_add_duration(result->at, ttl), own->expires_at);
 	}
-	if (wanted > limit && limit <= holding->expires_at)
+	if (wanted > limit && limit <= own->expires_at)
 	{
 		al_claim_drop(&claim);
 		result->outcome = AL_LIFETIME_EXCEEDED;
 		return;
 	}
-	holding->expires_at = Min(wanted, limit);
-	al_table_put(rel, holding);
-	al_xact_granted(key, owner, holding->expires_at);
-	result->outcome = AL_EXTENDED;
-}
-
-/*
- * End the holding of a key, whoever has it.  Returns false where there is no
- * live one; otherwise "ended" is what it was.  The former owner is forgotten,
- * so that to it the lock is gone, not released.
- */
-bool
-al_lease_end(Relation rel, const AlKey *key, AlHolding *ended)
-{
-	AlHolding	holding;
-	AlClaim		claim;
-	TimestampTz now;
-
-	al_claim(&claim, key, AL_CLAIM_TAKE);
-	al_table_find(rel, key, &holding);
-	now = GetCurrentTimestamp();
-	if (!al_is_live(&holding, now))
+	own->expires_at = Min(wanted, limit);
+	if (!al_is_shared(own))
+		al_table_put(rel, own);
+	else if (!al_table_try_put(rel, own))
 	{
 		al_claim_drop(&claim);
-		return false;
+		result->outcome = AL_EXPIRED;
+		return;
 	}
-	*ended = holding;
-	holding.released_at = now;
-	holding.owner = NULL;
-	holding.meta = NULL;
-	al_table_put(rel, &holding);
-	return true;
+	result->holding = *own;
+	al_xact_granted(key, owner, own->expires_at);
 }
 
 /*
- * Give a key to another owner, whoever has it.  Outcome: AL_ACQUIRED.  "ended"
- * is the holding that it ended; without a valid tid where there was none.
+ * Hand what an owner holds over to another owner; ttl 0 leaves its end as it
+ * is.  Where the new owner shares the key already, the two become one.
+ *
+ * Outcomes: AL_ACQUIRED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
+ * AL_EXPIRED.
  */
 void
-al_lease_steal(Relation rel, AlAcquire *request, AlHolding *ended, AlResult *result)
+al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
+				  const AlOwner *new_owner, text *holder, int64 ttl, AlResult *result)
 {
+	AlState		state;
+	AlHolding  *own;
+	AlHolding  *other = NULL;
 	AlClaim		claim;
+	AlClaim		new_claim;
 
-	al_claim(&claim, &request->key, AL_CLAIM_TAKE);
-	al_table_find(rel, &request->key, &result->holding);
-	result->at = GetCurrentTimestamp();
-	result->waited = 0;
-	*ended = result->holding;
-	if (!al_is_live(ended, result->at))
-		ItemPointerSetInvalid(&ended->tid);
-	grant(rel, request, result);
+	for (;;)
+	{
+		ListCell   *cell;
+
+		if (!claim_own(rel, key, owner, false, &state, &own, &claim, result))
+			return;
+		if (own->lifetime == AL_TRANSACTION || !al_is_shared(own) ||
+			al_string_equal(owner->name, new_owner->name))
+			break;
+
+		al_claim(&new_claim, key, new_owner, AL_CLAIM_SHARE);
+		look(rel, key, &state);
+		if (al_judge_owner(&state, owner, result, &own) == AL_RELEASED &&
+			al_is_shared(own))
+		{
+			foreach(cell, state.shared)
+			{
+				if (al_is_owned_by(lfirst(cell), new_owner) &&
+					al_is_live(lfirst(cell), result->at))
+					other = lfirst(cell);
+			}
+			break;
+		}
+		/* It ran out while we waited for that claim. */
+		al_claim_drop(&new_claim);
+		al_claim_drop(&claim);
+	}
+
+	own->fencing_token = al_fence_next();
+	own->acquired_at = result->at;
+	if (ttl > 0)
+	{
+		own->ttl = ttl;
+		own->expires_at = al_add_duration(result->at, ttl);
+	}
+	own->expires_at = Min(own->expires_at, al_end_of_life(own));
+	own->holder = holder ? holder : al_holder_default();
+	own->owner = al_string_text(new_owner->name);
+	own->has_owner_hash = true;
+	own->owner_hash = (int32) new_owner->hash;
+	result->outcome = AL_ACQUIRED;
+	if (own->lifetime == AL_TRANSACTION)
+	{
+		al_held_change(own, new_owner);
+		result->holding = *own;
+		return;
+	}
+	if (other)
+	{
+		own->expires_at = Max(own->expires_at, other->expires_at);
+		other->released_at = result->at;
+		other->owner = NULL;
+		other->meta = NULL;
+		(void) al_table_try_put(rel, other);
+	}
+	if (!al_is_shared(own))
+		al_table_put(rel, own);
+	else if (!al_table_try_put(rel, own))
+		elog(ERROR, "a lease that is handed over ran out");
+	result->holding = *own;
+	al_xact_granted(key, new_owner, own->expires_at);
+}
+
+/*
+ * End all holdings of a key, whoever has them, and return what they were: a
+ * list of AlHolding *.  The former owners are forgotten, so that to them the
+ * lock is gone, not released.  Where there are none, the claim is dropped.
+ * Raises 55P03 where another transaction holds it: that would have to end.
+ */
+List *
+al_lease_end(Relation rel, const AlKey *key, AlClaim *claim)
+{
+	List	   *others = al_held_by_others(key);
+	List	   *ended = NIL;
+	AlState		state;
+	TimestampTz now;
+	ListCell   *cell;
+
+	if (others != NIL)
+		al_raise_in_transaction(key, ((AlHolding *) linitial(others))->pid);
+
+	al_claim(claim, key, NULL, AL_CLAIM_TAKE);
+	look(rel, key, &state);
+	now = GetCurrentTimestamp();
+	foreach(cell, al_live_holdings(&state, now))
+	{
+		AlHolding  *holding = lfirst(cell);
+		AlHolding  *copy = palloc(sizeof(AlHolding));
+
+		*copy = *holding;
+		ended = lappend(ended, copy);
+		if (holding->lifetime == AL_TRANSACTION)
+			al_held_end(holding);
+		else
+			al_end_row(rel, holding, now, true);
+	}
+	return ended;
+}
+
+/* Does this session hold a key by its lifetime? */
+bool
+al_lease_of_session(Relation rel, const AlKey *key)
+{
+	AlState		state;
+	ListCell   *cell;
+
+	look(rel, key, &state);
+	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
+	{
+		if (al_session_is_mine(lfirst(cell)))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * This session is over: let what it holds of a key run out.  Without "wait",
+ * what others have claimed is left as it is.
+ */
+void
+al_lease_end_session(Relation rel, const AlKey *key, bool wait)
+{
+	AlState		state;
+	ListCell   *cell;
+
+	look(rel, key, &state);
+	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
+	{
+		AlHolding	holding = *(AlHolding *) lfirst(cell);
+		bool		is_shared = al_is_shared(&holding);
+		TimestampTz now;
+		AlOwner		owner;
+		AlClaim		claim;
+		AlClaimMode mode = is_shared ? AL_CLAIM_SHARE : AL_CLAIM_TAKE;
+
+		if (!al_session_is_mine(&holding))
+			continue;
+		al_owner_init(&owner, al_string(holding.owner));
+		if (wait)
+			al_claim(&claim, key, is_shared ? &owner : NULL, mode);
+		else if (!al_claim_try(&claim, key, is_shared ? &owner : NULL, mode))
+			continue;
+
+		al_table_find_slot(rel, key, holding.slot, &holding);
+		now = GetCurrentTimestamp();
+		if (!al_is_live(&holding, now) || !al_session_is_mine(&holding))
+		{
+			al_claim_drop(&claim);
+			continue;
+		}
+		al_xact_before_release();
+		holding.expires_at = now;
+		if (is_shared)
+			(void) al_table_try_put(rel, &holding);
+		else
+			al_table_put(rel, &holding);
+		al_xact_released();
+	}
 }
 
 /* Is there nothing left that a row is needed for? */
 static bool
-is_over(TimestampTz expires_at, TimestampTz released_at, TimestampTz now)
+is_over(const AlHolding *holding, TimestampTz now)
 {
-	if (released_at != 0)
-		return now >= add_duration(released_at, AL_MS_TO_US(al_released_retention_ms));
-	return now >= add_duration(expires_at, AL_MS_TO_US(al_lock_delay_ms));
+	if (holding->released_at != 0)
+		return now >= al_add_duration(holding->released_at,
+									  AL_MS_TO_US(al_released_retention_ms));
+	return now >= al_add_duration(holding->expires_at, AL_MS_TO_US(al_lock_delay_ms)) ||
+		is_orphaned(holding);
 }
 
 /*
@@ -502,23 +581,20 @@ al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now)
 	while (removed < max_rows && al_xact_claims_left() > 0 &&
 		   HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
-		TimestampTz expires_at;
-		TimestampTz released_at;
 		AlHolding	holding;
 		AlKey		key;
 		AlClaim		claim;
 
-		al_table_peek(rel, tuple, &expires_at, &released_at);
-		if (!is_over(expires_at, released_at, now))
+		al_table_peek(rel, tuple, &holding);
+		if (!is_over(&holding, now))
 			continue;
 
 		al_table_read(rel, tuple, &holding);
 		al_key_init(&key, holding.key);
-		if (!al_claim_try(&claim, &key, AL_CLAIM_TAKE))
+		if (!al_claim_try(&claim, &key, NULL, AL_CLAIM_TAKE))
 			continue;
 		al_table_find_again(rel, &key, &holding);
-		if (ItemPointerIsValid(&holding.tid) &&
-			is_over(holding.expires_at, holding.released_at, now))
+		if (ItemPointerIsValid(&holding.tid) && is_over(&holding, now))
 		{
 			al_table_delete(rel, &holding);
 			removed++;

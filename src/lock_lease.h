@@ -25,7 +25,7 @@ typedef enum AlOutcome
 	AL_EXTENDED,
 
 	/* refused, nothing written; the holding, if any, says why */
-	AL_HELD,					/* by a live lease */
+	AL_HELD,					/* by somebody else */
 	AL_HELD_BY_OWNER,			/* by the caller's own, and that is an error */
 	AL_CLAIMED,					/* an unfinished transaction has the key */
 	AL_CLOSED,					/* ran out less than lock_delay ago */
@@ -43,6 +43,7 @@ typedef struct AlResult
 {
 	AlOutcome	outcome;
 	AlHolding	holding;
+	int			others;			/* AL_HELD: how many more hold the key */
 	TimestampTz at;				/* the moment of judging */
 	AlOutcome	obstacle;		/* AL_TIMEOUT, AL_DEADLOCK: what was in the way */
 	int			rival;			/* AL_CLAIMED: process id, or 0 */
@@ -51,37 +52,84 @@ typedef struct AlResult
 	int64		waited;			/* microseconds */
 } AlResult;
 
+/* What is asked of a key, or of each of a set */
 typedef struct AlAcquire
 {
-	AlKey		key;
 	AlOwner		owner;
-	int64		ttl;
-	text	   *mode;
+	int64		ttl;			/* 0: without end, but for the lifetime */
+	bool		is_shared;
+	bool		is_convert;		/* change the mode of what the owner has */
 	int64		wait;			/* longest; 0: not at all */
+	AlLifetime	lifetime;
 	text	   *holder;			/* NULL: not given */
 	struct varlena *meta;		/* NULL: not given */
 } AlAcquire;
 
+/* What there is of a key, as far as it was looked for */
+typedef struct AlState
+{
+	AlHolding	exclusive;		/* the row in slot 0, dead or alive, or none */
+	List	   *shared;			/* other rows, AlHolding * */
+	List	   *mine;			/* of the own transaction, AlHolding * */
+} AlState;
+
 /* lock_lease.c */
+extern TimestampTz al_add_duration(TimestampTz time, int64 duration);
+extern TimestampTz al_end_of_life(const AlHolding *holding);
 extern bool al_is_live(const AlHolding *holding, TimestampTz now);
-extern bool al_waiter_holding(Relation rel, const AlWaiter *waiter, AlHolding *holding);
-extern AlOutcome al_obstacle(const AlResult *result);
-extern bool al_is_granted(const AlResult *result);
-extern void al_lease_acquire(Relation *rel, AlAcquire *request, AlResult *result);
+extern bool al_is_owned_by(const AlHolding *holding, const AlOwner *owner);
+extern bool al_is_shared(const AlHolding *holding);
+extern List *al_live_holdings(const AlState *state, TimestampTz now);
+extern List *al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now);
+extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
+extern AlKey *al_waiter_key(Relation rel, const AlWaiter *waiter);
+extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
+								AlResult *result, AlHolding **own);
+extern void al_end_row(Relation rel, AlHolding *holding, TimestampTz now, bool forget);
 extern void al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 							 AlResult *result);
 extern void al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 							int64 ttl, AlResult *result);
-extern bool al_lease_end(Relation rel, const AlKey *key, AlHolding *ended);
-extern void al_lease_steal(Relation rel, AlAcquire *request,
-						   AlHolding *ended, AlResult *result);
+extern void al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
+							  const AlOwner *new_owner, text *holder, int64 ttl,
+							  AlResult *result);
+extern List *al_lease_end(Relation rel, const AlKey *key, AlClaim *claim);
+extern void al_lease_end_session(Relation rel, const AlKey *key, bool wait);
+extern bool al_lease_of_session(Relation rel, const AlKey *key);
 extern int64 al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now);
+
+/* lock_acquire.c */
+extern AlOutcome al_obstacle(const AlResult *result);
+extern bool al_is_granted(const AlResult *result);
+extern void al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request,
+							 AlResult *result);
+extern int	al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
+								 AlAcquire *request, AlResult *results);
+extern List *al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request,
+							AlResult *result);
+
+/* lock_held.c */
+extern void al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding);
+extern void al_held_change(const AlHolding *holding, const AlOwner *owner);
+extern void al_held_end(const AlHolding *holding);
+extern List *al_held_mine(const AlKey *key);
+extern List *al_held_by_others(const AlKey *key);
+extern List *al_held_shown(void);
+extern void al_held_abort(int level);
+extern void al_held_commit(int level);
+
+/* lock_session.c */
+extern void al_session_init(void);
+extern bool al_session_is_alive(int pid, TimestampTz backend_start);
+extern bool al_session_is_mine(const AlHolding *holding);
+extern void al_session_note(Relation rel, const AlKey *key);
 
 /* lock_deadlock.c */
 extern char *al_deadlock_find(Relation rel);
 
 /* lock_api.c */
 extern int64 al_new_ttl_arg(FunctionCallInfo fcinfo, int argno);
+extern Datum al_interval_datum(int64 microseconds);
 extern Datum al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key,
 							const AlOwner *owner, const AlResult *result);
 
@@ -89,5 +137,6 @@ extern Datum al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key,
 extern void al_report_init(void);
 AL_NORETURN extern void al_raise(const AlKey *key, const AlResult *result);
 AL_NORETURN extern void al_raise_not_found(const AlKey *key);
+AL_NORETURN extern void al_raise_in_transaction(const AlKey *key, int pid);
 
 #endif							/* ATOMIC_LOCK_LEASE_H */

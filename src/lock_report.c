@@ -61,6 +61,29 @@ show_text(text *value)
 	return al_display(al_string(value));
 }
 
+/* Until when a holding lasts, to go on with "held" */
+static char *
+show_end(const AlHolding *holding)
+{
+	if (holding->lifetime == AL_TRANSACTION)
+		return psprintf("until the transaction of process %d ends", holding->pid);
+	if (holding->lifetime == AL_LEASE)
+		return psprintf("until %s", show_time(holding->expires_at));
+	if (holding->expires_at == DT_NOEND)
+		return psprintf("until the session of process %d ends", holding->pid);
+	return psprintf("until %s, or the session of process %d ends",
+					show_time(holding->expires_at), holding->pid);
+}
+
+/* Mode, start and end of a holding */
+static char *
+show_span(const AlHolding *holding)
+{
+	return psprintf("Held in %s mode since %s, %s.",
+					al_is_shared(holding) ? "shared" : "exclusive",
+					show_time(holding->acquired_at), show_end(holding));
+}
+
 /* What is in the way of an acquire, to go on with "lock ... is" */
 static char *
 obstacle_message(const AlResult *result)
@@ -76,6 +99,9 @@ obstacle_message(const AlResult *result)
 			return psprintf("closed after the lease of %s ran out",
 							show_text(result->holding.holder));
 		default:
+			if (result->others > 0)
+				return psprintf("held by %s and %d %s", show_text(result->holding.holder),
+								result->others, result->others == 1 ? "other" : "others");
 			return psprintf("held by %s", show_text(result->holding.holder));
 	}
 }
@@ -83,8 +109,6 @@ obstacle_message(const AlResult *result)
 static char *
 obstacle_detail(const AlResult *result)
 {
-	const AlHolding *holding = &result->holding;
-
 	switch (al_obstacle(result))
 	{
 		case AL_CLAIMED:
@@ -93,18 +117,19 @@ obstacle_detail(const AlResult *result)
 			return psprintf("Process %d has acquired, released or extended it and has not committed yet.",
 							result->rival);
 		case AL_QUEUED:
-			return "It is free, and goes to those who wait for it first.";
+			return "It goes to those who wait for it first.";
 		default:
-			return psprintf("Held in %s mode since %s, until %s.",
-							show_text(holding->mode),
-							show_time(holding->acquired_at),
-							show_time(holding->expires_at));
+			return show_span(&result->holding);
 	}
 }
 
 static const char *
-obstacle_hint(AlOutcome obstacle)
+obstacle_hint(const AlResult *result)
 {
+	AlOutcome	obstacle = result->outcome;
+
+	if (obstacle == AL_HELD && result->holding.lifetime == AL_TRANSACTION)
+		obstacle = AL_CLAIMED;
 	switch (obstacle)
 	{
 		case AL_CLAIMED:
@@ -135,7 +160,7 @@ al_raise(const AlKey *key, const AlResult *result)
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
 					 errmsg("lock \"%s\" is %s", name, obstacle_message(result)),
 					 errdetail_internal("%s", obstacle_detail(result)),
-					 errhint("%s", obstacle_hint(result->outcome))));
+					 errhint("%s", obstacle_hint(result))));
 			break;
 
 		case AL_TIMEOUT:
@@ -160,11 +185,10 @@ al_raise(const AlKey *key, const AlResult *result)
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_DOUBLE_ACQUIRE), al_hide_owners(),
 					 errmsg("lock \"%s\" is already held by this owner", name),
-					 errdetail("Held in %s mode by %s since %s, until %s.",
-							   show_text(holding->mode),
+					 errdetail("Held in %s mode by %s since %s, %s.",
+							   al_is_shared(holding) ? "shared" : "exclusive",
 							   show_text(holding->holder),
-							   show_time(holding->acquired_at),
-							   show_time(holding->expires_at)),
+							   show_time(holding->acquired_at), show_end(holding)),
 					 errhint("Use lock_extend to keep it longer, or set atomic_lock.on_reacquire to \"extend\".")));
 			break;
 
@@ -180,10 +204,7 @@ al_raise(const AlKey *key, const AlResult *result)
 					(errcode(ERRCODE_LOCK_OWNERSHIP_MISMATCH), al_hide_owners(),
 					 errmsg("lock \"%s\" is held by %s, not by this owner", name,
 							show_text(holding->holder)),
-					 errdetail("Held in %s mode since %s, until %s.",
-							   show_text(holding->mode),
-							   show_time(holding->acquired_at),
-							   show_time(holding->expires_at)),
+					 errdetail_internal("%s", show_span(holding)),
 					 errhint("Present the owner that lock_acquire answered, or ask an administrator to use force_release.")));
 			break;
 
@@ -219,6 +240,20 @@ al_raise(const AlKey *key, const AlResult *result)
 			break;
 	}
 	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
+}
+
+/* Raise that a transaction, which nobody can undo from outside, holds a key */
+void
+al_raise_in_transaction(const AlKey *key, int pid)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
+			 errmsg("lock \"%s\" is held by an unfinished transaction", al_display(key->name)),
+			 pid != 0 ? errdetail("Process %d holds it until its transaction ends.", pid) :
+			 errdetail("A prepared transaction holds it."),
+			 pid != 0 ? errhint("Wait for the transaction, or end it with pg_terminate_backend(%d).", pid) :
+			 errhint("Use COMMIT PREPARED or ROLLBACK PREPARED, see pg_prepared_xacts.")));
+	pg_unreachable();
 }
 
 void

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lock_shmem.c
- *		Where our shared memory is: the queue of waiters, and the hints.
+ *		Where our shared memory is: the queue of waiters, what transactions
+ *		hold, and the hints.
  *
  * Model: it is in main shared memory where the module is preloaded.  Otherwise, from
  * PostgreSQL 17 on, in a dynamic segment that the first session to need it
@@ -37,15 +38,22 @@
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 static AlQueue *queue = NULL;
+static AlShownSet *shown = NULL;
 static pg_atomic_uint64 *hints = NULL;
 
 #define QUEUE_OFFSET	MAXALIGN(AL_HINTS * sizeof(pg_atomic_uint64))
 
 static Size
+shown_offset(void)
+{
+	return MAXALIGN(add_size(QUEUE_OFFSET + offsetof(AlQueue, slots),
+							 mul_size(MaxBackends, sizeof(AlSlot))));
+}
+
+static Size
 memory_size(void)
 {
-	return add_size(QUEUE_OFFSET + offsetof(AlQueue, slots),
-					mul_size(MaxBackends, sizeof(AlSlot)));
+	return add_size(shown_offset(), mul_size(MaxBackends, sizeof(AlShownSet)));
 }
 
 static void
@@ -78,6 +86,7 @@ static void
 attach_memory(void *memory)
 {
 	hints = memory;
+	shown = (AlShownSet *) ((char *) memory + shown_offset());
 	queue = (AlQueue *) ((char *) memory + QUEUE_OFFSET);
 	LWLockRegisterTranche(queue->tranche, "atomic_lock");
 }
@@ -140,6 +149,13 @@ al_queue(void)
 	attach_memory(al_named_dsm_segment(MEMORY_NAME, memory_size(), init_memory));
 	error_context_stack = explain.previous;
 	return queue;
+}
+
+/* What transactions hold, by process number, where there is a queue */
+AlShownSet *
+al_shown(void)
+{
+	return shown;
 }
 
 /*

@@ -24,6 +24,7 @@
 #include "lock_lease.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/hsearch.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
@@ -40,20 +41,44 @@ enum
 };
 
 /*
- * Find the live holding of a key; the clock is read after the row.  A meta
+ * Find the live holdings of a key; the clock is read after the rows.  A meta
  * that is wanted is fetched from TOAST while the table is open.
  */
-static bool
-find_live(const AlKey *key, bool with_meta, AlHolding *holding, TimestampTz *now)
+static List *
+find_live(const AlKey *key, bool with_meta, TimestampTz *now)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
+	List	   *holdings = al_holdings_of_key(rel, key, now);
+	ListCell   *cell;
 
-	al_table_find(rel, key, holding);
-	if (with_meta && holding->meta)
-		holding->meta = PG_DETOAST_DATUM(PointerGetDatum(holding->meta));
+	foreach(cell, with_meta ? holdings : NIL)
+	{
+		AlHolding  *holding = lfirst(cell);
+
+		if (holding->meta)
+			holding->meta = PG_DETOAST_DATUM(PointerGetDatum(holding->meta));
+	}
 	table_close(rel, AccessShareLock);
-	*now = GetCurrentTimestamp();
-	return al_is_live(holding, *now);
+	return holdings;
+}
+
+/* Of several holdings of a key, the one to show: the caller's, or the longest */
+static const AlHolding *
+choose(List *holdings)
+{
+	const AlHolding *chosen = NULL;
+	ListCell   *cell;
+
+	foreach(cell, holdings)
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (holding->owner && al_owner_is_setting(al_string(holding->owner)))
+			return holding;
+		if (chosen == NULL || holding->expires_at > chosen->expires_at)
+			chosen = holding;
+	}
+	return chosen;
 }
 
 /* lock_is_held(key, owner) */
@@ -62,13 +87,15 @@ atomic_lock_is_held(PG_FUNCTION_ARGS)
 {
 	AlKey		key;
 	AlOwner		owner;
-	AlHolding	holding;
 	TimestampTz now;
+	bool		is_held = false;
+	ListCell   *cell;
 
 	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg(fcinfo, 1, &owner);
-	PG_RETURN_BOOL(find_live(&key, false, &holding, &now) &&
-				   al_string_equal(al_string(holding.owner), owner.name));
+	foreach(cell, find_live(&key, false, &now))
+		is_held = is_held || al_is_owned_by(lfirst(cell), &owner);
+	PG_RETURN_BOOL(is_held);
 }
 
 /* lock_holder(key): label of the holder, or NULL */
@@ -76,13 +103,14 @@ Datum
 atomic_lock_holder(PG_FUNCTION_ARGS)
 {
 	AlKey		key;
-	AlHolding	holding;
+	const AlHolding *holding;
 	TimestampTz now;
 
 	al_key_arg(fcinfo, 0, &key);
-	if (!find_live(&key, false, &holding, &now))
+	holding = choose(find_live(&key, false, &now));
+	if (holding == NULL || holding->holder == NULL)
 		PG_RETURN_NULL();
-	PG_RETURN_TEXT_P(holding.holder);
+	PG_RETURN_TEXT_P(holding->holder);
 }
 
 /* How many wait for a key; null where this server cannot know */
@@ -95,31 +123,33 @@ set_waiters(const AlKey *key, Datum *values, bool *nulls)
 	nulls[WAITERS] = waiters < 0;
 }
 
-/* Fill in the columns of lock_status for a live holding */
+/* Fill in the columns of lock_status for one of the live holdings of a key */
 static void
-fill_columns(const AlKey *key, const AlHolding *holding, TimestampTz now, bool admin,
-			 Datum *values, bool *nulls)
+fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampTz now,
+			 bool admin, Datum *values, bool *nulls)
 {
-	Interval   *remaining = palloc0(sizeof(Interval));
-	AlString	owner = al_string(holding->owner);
+	bool		has_end = holding->expires_at != DT_NOEND;
+	bool		is_known = holding->holder != NULL; /* see al_held_by_others() */
 
 	memset(nulls, 0, COLUMNS * sizeof(bool));
-	remaining->time = holding->expires_at - now;
-
 	values[KEY] = PointerGetDatum(al_string_text(holding->key));
 	values[LOCKED] = BoolGetDatum(true);
-	values[MODE] = PointerGetDatum(holding->mode);
+	values[MODE] = PointerGetDatum(al_mode_text(al_is_shared(holding)));
 	values[OWNER] = PointerGetDatum(holding->owner);
-	nulls[OWNER] = !admin && !al_owner_is_setting(owner);
+	nulls[OWNER] = holding->owner == NULL ||
+		(!admin && !al_owner_is_setting(al_string(holding->owner)));
 	values[HOLDER] = PointerGetDatum(holding->holder);
 	values[FENCING_TOKEN] = Int64GetDatum(holding->fencing_token);
 	values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
+	nulls[HOLDER] = nulls[FENCING_TOKEN] = nulls[ACQUIRED_AT] = !is_known;
 	values[EXPIRES_AT] = TimestampTzGetDatum(holding->expires_at);
-	values[TTL_REMAINING] = IntervalPGetDatum(remaining);
-	values[LIFETIME] = CStringGetTextDatum("lease");
-	values[HOLDERS] = Int32GetDatum(1);
+	values[TTL_REMAINING] = al_interval_datum(has_end ? holding->expires_at - now : 0);
+	nulls[EXPIRES_AT] = nulls[TTL_REMAINING] = !has_end;
+	values[LIFETIME] = CStringGetTextDatum(al_lifetime_name(holding->lifetime));
+	values[HOLDERS] = Int32GetDatum(holders);
 	set_waiters(key, values, nulls);
-	nulls[PID] = true;			/* a lease is no backend's */
+	values[PID] = Int32GetDatum(holding->pid);
+	nulls[PID] = holding->pid == 0; /* a lease is no backend's */
 	if (holding->meta)
 		values[META] = PointerGetDatum(PG_DETOAST_DATUM(PointerGetDatum(holding->meta)));
 	else
@@ -131,7 +161,7 @@ Datum
 atomic_lock_status(PG_FUNCTION_ARGS)
 {
 	AlKey		key;
-	AlHolding	holding;
+	List	   *holdings;
 	TimestampTz now;
 	TupleDesc	desc;
 	Datum		values[COLUMNS];
@@ -142,8 +172,10 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row");
 
 	al_key_arg(fcinfo, 0, &key);
-	if (find_live(&key, true, &holding, &now))
-		fill_columns(&key, &holding, now, al_is_admin(), values, nulls);
+	holdings = find_live(&key, true, &now);
+	if (holdings != NIL)
+		fill_columns(&key, choose(holdings), list_length(holdings), now, al_is_admin(),
+					 values, nulls);
 	else
 	{
 		memset(nulls, true, sizeof(nulls));
@@ -157,40 +189,76 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }
 
-/* lock_status(): a row for every live holding, judged at one moment */
-Datum
-atomic_lock_status_all(PG_FUNCTION_ARGS)
+/* How many share a key */
+typedef struct Sharers
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	MemoryContext row_context;
-	Relation	rel;
+	uint64		hash;
+	int			count;
+} Sharers;
+
+static HTAB *
+make_sharers(void)
+{
+	HASHCTL		info = {.keysize = sizeof(uint64), .entrysize = sizeof(Sharers),
+	.hcxt = CurrentMemoryContext};
+
+	return hash_create("lock_status sharers", 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+static void
+count_sharer(HTAB *sharers, uint64 hash)
+{
+	bool		found;
+	Sharers    *entry = hash_search(sharers, &hash, HASH_ENTER, &found);
+
+	entry->count = found ? entry->count + 1 : 1;
+}
+
+/*
+ * Go over all live holdings that have a row, at one moment: count those that
+ * share a key, or put them all into a tuplestore.
+ */
+static void
+scan_live(TimestampTz now, HTAB *sharers, ReturnSetInfo *rsinfo)
+{
+	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext, "lock_status row",
+													  ALLOCSET_SMALL_SIZES);
+	Relation	rel = al_open_app_lock(AccessShareLock);
+	bool		admin = al_is_admin();
 	AlScan		scan;
 	HeapTuple	tuple;
-	TimestampTz now;
-	bool		admin = al_is_admin();
 
-	InitMaterializedSRF(fcinfo, 0);
-	row_context = AllocSetContextCreate(CurrentMemoryContext, "lock_status row",
-										ALLOCSET_SMALL_SIZES);
-
-	rel = al_open_app_lock(AccessShareLock);
 	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
-	now = GetCurrentTimestamp();
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
-		MemoryContext old_context = MemoryContextSwitchTo(row_context);
+		MemoryContext old_context;
 		AlHolding	holding;
 
+		al_table_peek(rel, tuple, &holding);
+		if (!al_is_live(&holding, now) || (rsinfo == NULL && !al_is_shared(&holding)))
+			continue;
+		old_context = MemoryContextSwitchTo(row_context);
 		al_table_read(rel, tuple, &holding);
-		if (al_is_live(&holding, now))
+		if (rsinfo)
 		{
-			AlKey		key;
 			Datum		values[COLUMNS];
 			bool		nulls[COLUMNS];
+			AlKey		key;
+			Sharers    *entry;
 
 			al_key_init(&key, holding.key);
-			fill_columns(&key, &holding, now, admin, values, nulls);
+			entry = al_is_shared(&holding) ?
+				hash_search(sharers, &key.hash, HASH_FIND, NULL) : NULL;
+			fill_columns(&key, &holding, entry ? entry->count : 1, now, admin,
+						 values, nulls);
 			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		}
+		else
+		{
+			AlKey		key;
+
+			al_key_init(&key, holding.key);
+			count_sharer(sharers, key.hash);
 		}
 		MemoryContextSwitchTo(old_context);
 		MemoryContextReset(row_context);
@@ -198,6 +266,44 @@ atomic_lock_status_all(PG_FUNCTION_ARGS)
 	al_scan_end(&scan);
 	table_close(rel, AccessShareLock);
 	MemoryContextDelete(row_context);
+}
+
+/* lock_status(): a row for every live holding, judged at one moment */
+Datum
+atomic_lock_status_all(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	HTAB	   *sharers = make_sharers();
+	TimestampTz now = GetCurrentTimestamp();
+	List	   *held = list_concat(al_held_mine(NULL), al_held_shown());
+	ListCell   *cell;
+	bool		admin = al_is_admin();
+
+	InitMaterializedSRF(fcinfo, 0);
+	scan_live(now, sharers, NULL);
+	foreach(cell, held)
+	{
+		AlKey		key;
+
+		al_key_init(&key, ((AlHolding *) lfirst(cell))->key);
+		if (al_is_shared(lfirst(cell)))
+			count_sharer(sharers, key.hash);
+	}
+	scan_live(now, sharers, rsinfo);
+	foreach(cell, held)
+	{
+		const AlHolding *holding = lfirst(cell);
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS];
+		AlKey		key;
+		Sharers    *entry;
+
+		al_key_init(&key, holding->key);
+		entry = al_is_shared(holding) ?
+			hash_search(sharers, &key.hash, HASH_FIND, NULL) : NULL;
+		fill_columns(&key, holding, entry ? entry->count : 1, now, admin, values, nulls);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
 	return (Datum) 0;
 }
 
@@ -209,6 +315,8 @@ compare_waiters(const void *a, const void *b)
 
 	if (x->hash != y->hash)
 		return x->hash < y->hash ? -1 : 1;
+	if (x->is_upgrade != y->is_upgrade)
+		return x->is_upgrade ? -1 : 1;
 	return x->id < y->id ? -1 : 1;
 }
 
@@ -243,27 +351,29 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	for (int i = 0; i < count; i++)
 	{
 		AlWaiter   *waiter = &waiters[i];
-		AlKey		key = {.name = {waiter->key, waiter->key_length}, .hash = waiter->hash};
-		AlHolding	holding;
-		bool		is_held = al_waiter_holding(rel, waiter, &holding);
+		AlKey	   *key = al_waiter_key(rel, waiter);
+		List	   *obstacles = al_waiter_obstacles(rel, waiter);
+		List	   *rivals = al_claim_rivals(waiter->hash);
+		const AlHolding *holding;
 		Datum		values[W_COLUMNS];
 		bool		nulls[W_COLUMNS] = {0};
 
 		CHECK_FOR_INTERRUPTS();
-		if (waiter->key_is_cut && ItemPointerIsValid(&holding.tid))
-			key.name = holding.key;
+		if (obstacles == NIL)
+			obstacles = al_held_by_others(key);
+		holding = choose(obstacles);
 		place = i > 0 && waiters[i - 1].hash == waiter->hash ? place + 1 : 1;
 
-		values[W_KEY] = PointerGetDatum(al_string_text(key.name));
+		values[W_KEY] = PointerGetDatum(al_string_text(key->name));
 		values[W_PID] = Int32GetDatum(waiter->pid);
 		values[W_HOLDER] = CStringGetTextDatum(waiter->holder);
-		values[W_MODE] = CStringGetTextDatum(waiter->mode);
+		values[W_MODE] = PointerGetDatum(al_mode_text(waiter->is_shared));
 		values[W_SINCE] = TimestampTzGetDatum(waiter->since);
 		values[W_PLACE] = Int32GetDatum(place);
-		values[W_BLOCKED_BY] = PointerGetDatum(holding.holder);
-		nulls[W_BLOCKED_BY] = !is_held;
-		values[W_BLOCKING_PID] = Int32GetDatum(al_claim_rival(&key));
-		nulls[W_BLOCKING_PID] = DatumGetInt32(values[W_BLOCKING_PID]) == 0;
+		nulls[W_BLOCKED_BY] = holding == NULL || holding->holder == NULL;
+		values[W_BLOCKED_BY] = holding ? PointerGetDatum(holding->holder) : 0;
+		nulls[W_BLOCKING_PID] = rivals == NIL;
+		values[W_BLOCKING_PID] = Int32GetDatum(rivals ? linitial_int(rivals) : 0);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	table_close(rel, AccessShareLock);

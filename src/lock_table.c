@@ -15,6 +15,9 @@
  * Predicate locks are taken for MVCC snapshots only, so such a transaction
  * scans with SnapshotAny and applies the MVCC snapshot itself.
  *
+ * A key has a row in slot 0, if it was ever held exclusively, and a row in some
+ * higher slot for each shared holding that there was at one time.
+ *
  * Writes keep rows in place: a released row stays, and the next grant of its
  * key updates it.  Key and slot never change and owner_hash rarely, so the
  * updates are HOT and the indexes do not grow.
@@ -22,8 +25,10 @@
  * Locking rules: app_lock is open with AccessShareLock for reads and
  * RowExclusiveLock for writes, kept until commit once something is written.
  * Whoever writes a row has claimed its key (lock_claim.c); the primary key is
- * the last line of defence.  After each write the command counter is
- * advanced, so that the same statement may come back to the row.
+ * the last line of defence.  Claims for shared holdings do not exclude each
+ * other, so two may want the same dead row: al_table_try_put() tells the second.
+ * After each write the command counter is advanced, so that the same statement
+ * may come back to the row.
  *
  * IDENTIFICATION
  *		src/lock_table.c
@@ -158,36 +163,23 @@ al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->expires_at = DatumGetTimestampTz(VALUE(expires_at));
 	holding->ttl = DatumGetInt64(VALUE(ttl_us));
 	holding->slot = DatumGetInt32(VALUE(slot));
+	holding->is_alone = false;
 	holding->key = al_string(DatumGetTextPP(VALUE(key)));
-	holding->mode = DatumGetTextPP(VALUE(mode));
 	holding->holder = DatumGetTextPP(VALUE(holder));
 	holding->owner = IS_NULL(owner) ? NULL : DatumGetTextPP(VALUE(owner));
 	holding->has_owner_hash = !IS_NULL(owner_hash);
 	holding->owner_hash = IS_NULL(owner_hash) ? 0 : DatumGetInt32(VALUE(owner_hash));
 	holding->released_at = IS_NULL(released_at) ? 0 : DatumGetTimestampTz(VALUE(released_at));
 	holding->meta = IS_NULL(meta) ? NULL : (struct varlena *) DatumGetPointer(VALUE(meta));
+	holding->lifetime = IS_NULL(pid) ? AL_LEASE : AL_SESSION;
+	holding->pid = IS_NULL(pid) ? 0 : DatumGetInt32(VALUE(pid));
+	holding->backend_start = IS_NULL(backend_start) ? 0 :
+		DatumGetTimestampTz(VALUE(backend_start));
+	holding->held_by = 0;
 
 	/* Somebody's UPDATE by hand; what is empty, nobody can present. */
 	if (holding->owner == NULL && holding->released_at == 0)
 		holding->owner = cstring_to_text("");
-}
-
-/*
- * Find the row of a key as al_scan does it, which costs more but takes no
- * predicate locks.
- */
-static bool
-find_serializable(Relation rel, ScanKey scan_key, AlHolding *holding)
-{
-	AlScan		scan;
-	HeapTuple	tuple;
-
-	al_scan_begin(&scan, rel, key_index(rel), 1, scan_key);
-	tuple = al_scan_next(&scan);
-	if (HeapTupleIsValid(tuple))
-		al_table_read(rel, tuple, holding);
-	al_scan_end(&scan);
-	return HeapTupleIsValid(tuple);
 }
 
 /*
@@ -202,43 +194,70 @@ prune_if_full(Relation rel, Buffer buffer, Size room, uint32 length)
 		heap_page_prune_opt(rel, buffer);
 }
 
-/* Find the row of a key by the index */
+/*
+ * Keys of a scan of the primary key: rows of a key in a slot, or from one on.
+ * They are in terms of the table's columns, as al_scan_begin() wants them, or
+ * of the index.
+ */
+static void
+init_scan_keys(ScanKey keys, bool of_index, const AlKey *key, bool and_above, int32 slot)
+{
+	ScanKeyInit(&keys[0], of_index ? 1 : Anum_app_lock_key, BTEqualStrategyNumber,
+				F_TEXTEQ, PointerGetDatum(al_string_text(key->name)));
+	ScanKeyInit(&keys[1], of_index ? 2 : Anum_app_lock_slot,
+				and_above ? BTGreaterEqualStrategyNumber : BTEqualStrategyNumber,
+				and_above ? F_INT4GE : F_INT4EQ, Int32GetDatum(slot));
+}
+
+/* Read the visible row version that an index entry leads to, if there is one */
 static bool
-find_directly(Relation rel, ScanKey scan_key, AlHolding *holding)
+fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding)
+{
+	Relation	rel = scan->heapRelation;
+	ItemPointerData member = *tid;
+	Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
+	HeapTupleData tuple;
+	bool		all_dead = false;
+	bool		found;
+	Size		room;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	found = heap_hot_search_buffer(&member, rel, buffer, snapshot, &tuple,
+								   &all_dead, true);
+	room = PageGetHeapFreeSpace(BufferGetPage(buffer));
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+
+	if (found)
+	{
+		al_table_read(rel, &tuple, holding);
+		prune_if_full(rel, buffer, room, tuple.t_len);
+	}
+	else
+	{
+		if (!scan->xactStartedInRecovery)
+			scan->kill_prior_tuple = all_dead;
+		heap_page_prune_opt(rel, buffer);
+	}
+	ReleaseBuffer(buffer);
+	CHECK_FOR_INTERRUPTS();
+	return found;
+}
+
+/* Find the row in a slot of a key by the index */
+static bool
+find_by_index(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 {
 	Relation	index = index_open(key_index(rel), AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 1);
+	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 2);
+	ScanKeyData keys[2];
 	ItemPointer tid;
 	bool		found = false;
 
-	scan_key->sk_attno = 1;		/* of the index */
-	index_rescan(scan, scan_key, 1, NULL, 0);
+	init_scan_keys(keys, true, key, false, slot);
+	index_rescan(scan, keys, 2, NULL, 0);
 	while (!found && (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
-	{
-		ItemPointerData member = *tid;
-		Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
-		HeapTupleData tuple;
-		bool		all_dead = false;
-		Size		room;
-
-		LockBuffer(buffer, BUFFER_LOCK_SHARE);
-		found = heap_hot_search_buffer(&member, rel, buffer, snapshot, &tuple,
-									   &all_dead, true);
-		room = PageGetHeapFreeSpace(BufferGetPage(buffer));
-		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
-
-		if (found)
-			al_table_read(rel, &tuple, holding);
-		else if (!scan->xactStartedInRecovery)
-			scan->kill_prior_tuple = all_dead;
-		if (found)
-			prune_if_full(rel, buffer, room, tuple.t_len);
-		else
-			heap_page_prune_opt(rel, buffer);
-		ReleaseBuffer(buffer);
-		CHECK_FOR_INTERRUPTS();
-	}
+		found = fetch(scan, tid, snapshot, holding);
 	index_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
@@ -246,11 +265,36 @@ find_directly(Relation rel, ScanKey scan_key, AlHolding *holding)
 }
 
 /*
- * Find the row of a key from where it was last seen, going on to newer
- * versions.  False says nothing.
+ * Find rows of a key, from a slot on, as al_scan does it, which costs more but
+ * takes no predicate locks.  Returns a list of holdings.
+ */
+static List *
+find_serializable(Relation rel, const AlKey *key, bool and_above, int32 slot)
+{
+	AlScan		scan;
+	ScanKeyData keys[2];
+	HeapTuple	tuple;
+	List	   *holdings = NIL;
+
+	init_scan_keys(keys, false, key, and_above, slot);
+	al_scan_begin(&scan, rel, key_index(rel), 2, keys);
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		AlHolding  *holding = palloc(sizeof(AlHolding));
+
+		al_table_read(rel, tuple, holding);
+		holdings = lappend(holdings, holding);
+	}
+	al_scan_end(&scan);
+	return holdings;
+}
+
+/*
+ * Find the row in a slot of a key from where it was last seen, going on to
+ * newer versions.  False says nothing.
  */
 static bool
-find_by_hint(Relation rel, const AlKey *key, AlHolding *holding)
+find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 {
 	ItemPointerData tid;
 	TransactionId previous_xmax = InvalidTransactionId;
@@ -258,8 +302,9 @@ find_by_hint(Relation rel, const AlKey *key, AlHolding *holding)
 	BlockNumber blocks;
 	bool		found = false;
 	bool		more = true;
+	bool		is_alone;
 
-	if (!al_hint_get(key, &tid))
+	if (!al_hint_get(key, slot, &tid, &is_alone))
 		return false;
 
 	/*
@@ -310,15 +355,15 @@ find_by_hint(Relation rel, const AlKey *key, AlHolding *holding)
 		if (found)
 		{
 			al_table_read(rel, &tuple, holding);
-			if (holding->slot != AL_SLOT_EXCLUSIVE ||
-				!al_string_equal(holding->key, key->name))
+			if (holding->slot != slot || !al_string_equal(holding->key, key->name))
 			{
 				more = found = false;
 				ReleaseBuffer(buffer);
 				continue;
 			}
+			holding->is_alone = is_alone;
 			prune_if_full(rel, buffer, room, tuple.t_len);
-			al_hint_set(key, &tuple.t_self);
+			al_hint_set(key, slot, &tuple.t_self);
 		}
 		ReleaseBuffer(buffer);
 		CHECK_FOR_INTERRUPTS();
@@ -327,58 +372,129 @@ find_by_hint(Relation rel, const AlKey *key, AlHolding *holding)
 	return found;
 }
 
-static void
-set_not_found(const AlKey *key, AlHolding *holding)
+/*
+ * Find the row in a slot of a key.  Returns false, with an empty holding of
+ * that key, where there is none.
+ */
+bool
+al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 {
-	memset(holding, 0, sizeof(AlHolding));
-	ItemPointerSetInvalid(&holding->tid);
-	holding->slot = AL_SLOT_EXCLUSIVE;
-	holding->key = key->name;
+	bool		found;
+
+	PreventCommandIfParallelMode("functions of atomic_lock");
+	if (find_by_hint(rel, key, slot, holding))
+		return true;
+
+	if (IsolationIsSerializable())
+	{
+		List	   *holdings = find_serializable(rel, key, false, slot);
+
+		found = holdings != NIL;
+		if (found)
+			*holding = *(AlHolding *) linitial(holdings);
+	}
+	else
+		found = find_by_index(rel, key, slot, holding);
+
+	if (found)
+		al_hint_set(key, slot, &holding->tid);
+	else
+	{
+		memset(holding, 0, sizeof(AlHolding));
+		ItemPointerSetInvalid(&holding->tid);
+		holding->slot = slot;
+		holding->key = key->name;
+	}
+	return found;
 }
 
-/*
- * Find the row of a key.  Returns false, with an empty holding of that key,
- * where there is none.
- */
+/* Find the row of the exclusive holding of a key */
 bool
 al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 {
-	ScanKeyData scan_key;
-
-	PreventCommandIfParallelMode("functions of atomic_lock");
-	if (find_by_hint(rel, key, holding))
-		return true;
-
-	ScanKeyInit(&scan_key, Anum_app_lock_key, BTEqualStrategyNumber, F_TEXTEQ,
-				PointerGetDatum(al_string_text(key->name)));
-	if (IsolationIsSerializable() ? find_serializable(rel, &scan_key, holding) :
-		find_directly(rel, &scan_key, holding))
-	{
-		al_hint_set(key, &holding->tid);
-		return true;
-	}
-
-	set_not_found(key, holding);
-	return false;
+	return al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, holding);
 }
 
 /*
- * Find the row of a key of which only the start is known, and the hash of the
- * whole.
+ * Find the rows of shared holdings of a key: a list of AlHolding *, in the
+ * order of their slots, those included that are over.  A row that is updated
+ * while an old snapshot is around has many index entries, of which hints say
+ * which row version is the current one; then the others are passed over.
  */
-bool
-al_table_find_by_start(Relation rel, const AlKey *start, AlHolding *holding)
+List *
+al_table_find_shared(Relation rel, const AlKey *key)
+{
+	Relation	index;
+	Snapshot	snapshot = NULL;
+	IndexScanDesc scan;
+	ScanKeyData keys[2];
+	ItemPointer tid;
+	List	   *holdings = NIL;
+	int32		last_found = AL_SLOT_EXCLUSIVE;
+
+	PreventCommandIfParallelMode("functions of atomic_lock");
+	if (IsolationIsSerializable())
+		return find_serializable(rel, key, true, AL_SLOT_EXCLUSIVE + 1);
+
+	index = index_open(key_index(rel), AccessShareLock);
+	scan = al_index_beginscan(rel, index, SnapshotAny, 2);
+	scan->xs_want_itup = true;
+	init_scan_keys(keys, true, key, true, AL_SLOT_EXCLUSIVE + 1);
+	index_rescan(scan, keys, 2, NULL, 0);
+	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	{
+		bool		is_null;
+		int32		slot = DatumGetInt32(index_getattr(scan->xs_itup, 2, scan->xs_itupdesc,
+													   &is_null));
+		AlHolding  *holding;
+
+		if (slot == last_found)
+		{
+			if (slot == PG_INT32_MAX)
+				break;
+			keys[1].sk_argument = Int32GetDatum(slot + 1);
+			index_rescan(scan, keys, 2, NULL, 0);
+			continue;
+		}
+
+		/* Most keys have no such rows, and then need no snapshot. */
+		if (snapshot == NULL)
+			snapshot = RegisterSnapshot(GetLatestSnapshot());
+		holding = palloc(sizeof(AlHolding));
+		if (find_by_hint(rel, key, slot, holding) ||
+			fetch(scan, tid, snapshot, holding))
+		{
+			al_hint_set(key, slot, &holding->tid);
+			holdings = lappend(holdings, holding);
+			last_found = slot;
+		}
+		else
+			pfree(holding);
+	}
+	index_endscan(scan);
+	if (snapshot)
+		UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	return holdings;
+}
+
+/*
+ * Find a key of which only the start is known, and the hash of the whole.  NULL
+ * where it has no row.
+ */
+AlKey *
+al_table_find_key(Relation rel, const AlKey *start)
 {
 	text	   *first = al_string_text(start->name);
 	AlScan		scan;
 	ScanKeyData scan_key;
 	HeapTuple	tuple;
-	bool		found = false;
+	AlKey	   *found = NULL;
 
 	ScanKeyEntryInitialize(&scan_key, 0, Anum_app_lock_key, BTGreaterEqualStrategyNumber,
 						   InvalidOid, C_COLLATION_OID, F_TEXT_GE, PointerGetDatum(first));
 	al_scan_begin(&scan, rel, key_index(rel), 1, &scan_key);
-	while (!found && HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	while (found == NULL && HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
 		AlKey	   *key = al_table_key(rel, tuple);
 
@@ -386,14 +502,12 @@ al_table_find_by_start(Relation rel, const AlKey *start, AlHolding *holding)
 		if (key->name.len < start->name.len ||
 			memcmp(key->name.data, start->name.data, start->name.len) != 0)
 			break;
-		found = key->hash == start->hash;
-		if (found)
-			al_table_read(rel, tuple, holding);
-		pfree(key);
+		if (key->hash == start->hash)
+			found = key;
+		else
+			pfree(key);
 	}
 	al_scan_end(&scan);
-	if (!found)
-		set_not_found(start, holding);
 	return found;
 }
 
@@ -418,21 +532,32 @@ al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
 		ReleaseBuffer(buffer);
 	}
 	if (!same)
-		al_table_find(rel, key, holding);
+		al_table_find_slot(rel, key, holding->slot, holding);
 }
 
-/* Just what says whether a row is over; much cheaper than al_table_read() */
+/* Just slot, and what says whether a row is over; much cheaper than al_table_read() */
 void
-al_table_peek(Relation rel, HeapTuple tuple, TimestampTz *expires_at, TimestampTz *released_at)
+al_table_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 	bool		is_null;
 	Datum		value;
 
-	*expires_at = DatumGetTimestampTz(heap_getattr(tuple, Anum_app_lock_expires_at,
-												   desc, &is_null));
+	memset(holding, 0, sizeof(AlHolding));
+	holding->tid = tuple->t_self;
+	holding->slot = DatumGetInt32(heap_getattr(tuple, Anum_app_lock_slot, desc, &is_null));
+	holding->expires_at = DatumGetTimestampTz(heap_getattr(tuple, Anum_app_lock_expires_at,
+														   desc, &is_null));
 	value = heap_getattr(tuple, Anum_app_lock_released_at, desc, &is_null);
-	*released_at = is_null ? 0 : DatumGetTimestampTz(value);
+	if (!is_null)
+		holding->released_at = DatumGetTimestampTz(value);
+	value = heap_getattr(tuple, Anum_app_lock_pid, desc, &is_null);
+	if (is_null)
+		return;
+	holding->lifetime = AL_SESSION;
+	holding->pid = DatumGetInt32(value);
+	value = heap_getattr(tuple, Anum_app_lock_backend_start, desc, &is_null);
+	holding->backend_start = is_null ? 0 : DatumGetTimestampTz(value);
 }
 
 /* A copy of the key of a row */
@@ -525,17 +650,21 @@ insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
 }
 
 /*
- * Write a holding: over its row, or as a new one.  The caller has claimed the
- * key for it.  Raises 23505 or XX000 where somebody writes to the table by
- * hand.
+ * Write a holding: over its row, or as a new one.  Returns false where its row
+ * was changed by somebody else and "wait" is false; otherwise the caller has
+ * seen to it that nobody can have done that.  Raises 23505 or XX000 where
+ * somebody writes to the table by hand.
  */
-void
-al_table_put(Relation rel, AlHolding *holding)
+static bool
+put(Relation rel, AlHolding *holding, bool wait)
 {
 	Datum		values[Natts_app_lock];
 	bool		nulls[Natts_app_lock] = {0};
 	HeapTuple	tuple;
 	bool		is_update = ItemPointerIsValid(&holding->tid);
+	bool		is_shared = holding->slot != AL_SLOT_EXCLUSIVE;
+	bool		needs_entries = true;
+	AlKey		key;
 
 	VALUE(fencing_token) = Int64GetDatum(holding->fencing_token);
 	VALUE(acquired_at) = TimestampTzGetDatum(holding->acquired_at);
@@ -543,7 +672,7 @@ al_table_put(Relation rel, AlHolding *holding)
 	VALUE(ttl_us) = Int64GetDatum(holding->ttl);
 	VALUE(slot) = Int32GetDatum(holding->slot);
 	VALUE(key) = PointerGetDatum(al_string_text(holding->key));
-	VALUE(mode) = PointerGetDatum(holding->mode);
+	VALUE(mode) = PointerGetDatum(al_mode_text(is_shared));
 	VALUE(holder) = PointerGetDatum(holding->holder);
 	VALUE(owner) = PointerGetDatum(holding->owner);
 	IS_NULL(owner) = holding->owner == NULL;
@@ -553,17 +682,44 @@ al_table_put(Relation rel, AlHolding *holding)
 	IS_NULL(released_at) = holding->released_at == 0;
 	VALUE(meta) = PointerGetDatum(holding->meta);
 	IS_NULL(meta) = holding->meta == NULL;
+	VALUE(pid) = Int32GetDatum(holding->pid);
+	VALUE(backend_start) = TimestampTzGetDatum(holding->backend_start);
+	IS_NULL(pid) = IS_NULL(backend_start) = holding->lifetime != AL_SESSION;
+
+	/* Whoever wants the key for itself must look for shared holdings again. */
+	if (is_shared)
+	{
+		al_key_init(&key, holding->key);
+		al_hint_set_alone(&key, false);
+	}
 
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	if (!is_update)
-	{
 		simple_heap_insert(rel, tuple);
-		insert_index_entries(rel, tuple, false);
-	}
-	else if (al_heap_update(rel, &holding->tid, tuple))
-		insert_index_entries(rel, tuple, true);
+	else if (!al_heap_update(rel, &holding->tid, tuple, wait, &needs_entries))
+		return false;
+	if (needs_entries)
+		insert_index_entries(rel, tuple, is_update);
 	holding->tid = tuple->t_self;
 	CommandCounterIncrement();
+	return true;
+}
+
+/* Write a holding whose row nobody else can be changing */
+void
+al_table_put(Relation rel, AlHolding *holding)
+{
+	(void) put(rel, holding, true);
+}
+
+/*
+ * Write a holding over a row that others may be changing; false where they
+ * are, or have done so since it was read.
+ */
+bool
+al_table_try_put(Relation rel, AlHolding *holding)
+{
+	return put(rel, holding, false);
 }
 
 /* Remove the row of a holding, whose key the caller has claimed */

@@ -31,8 +31,11 @@
 #define Anum_app_lock_owner_hash		10
 #define Anum_app_lock_released_at		11
 #define Anum_app_lock_meta				12
-#define Natts_app_lock					12
+#define Anum_app_lock_pid				13
+#define Anum_app_lock_backend_start		14
+#define Natts_app_lock					14
 
+/* The slot of the exclusive holding; those of shared ones are above. */
 #define AL_SLOT_EXCLUSIVE	0
 
 #define Anum_lock_audit_at						1
@@ -47,24 +50,32 @@
 #define Anum_lock_audit_reason					10
 #define Natts_lock_audit						10
 
-/* A row of app_lock.  Pointers lead into "tuple", or to what is to be written. */
+/*
+ * A holding: a row of app_lock, or what a transaction has without one
+ * (lock_held.c).  Pointers lead into "tuple", or to what is to be written.
+ */
 typedef struct AlHolding
 {
-	ItemPointerData tid;		/* invalid: there is no row yet */
+	ItemPointerData tid;		/* invalid: there is no row, or not yet */
 	HeapTuple	tuple;
+	bool		is_alone;		/* slot 0: there seem to be no other rows */
+	AlLifetime	lifetime;
 	int64		fencing_token;
 	TimestampTz acquired_at;
 	TimestampTz expires_at;
 	int64		ttl;
 	int32		slot;
 	AlString	key;
-	text	   *mode;
 	text	   *holder;
-	text	   *owner;			/* NULL after force_release */
+	text	   *owner;			/* NULL after force_release, or unknown */
 	bool		has_owner_hash;
 	int32		owner_hash;
 	TimestampTz released_at;	/* 0: not released */
 	struct varlena *meta;		/* jsonb, may be toasted; NULL: none */
+	int			pid;			/* of the session, or of the transaction; or 0 */
+	TimestampTz backend_start;	/* of the session */
+	int			held;			/* AL_TRANSACTION: see lock_held.c */
+	uint64		held_by;		/* the same, of others: hash of the owner */
 } AlHolding;
 
 /* A scan that sees the newest committed state; see lock_table.c */
@@ -82,14 +93,17 @@ extern HeapTuple al_scan_next(AlScan *scan);
 extern void al_scan_end(AlScan *scan);
 
 extern bool al_table_find(Relation rel, const AlKey *key, AlHolding *holding);
-extern bool al_table_find_by_start(Relation rel, const AlKey *start, AlHolding *holding);
+extern bool al_table_find_slot(Relation rel, const AlKey *key, int32 slot,
+							   AlHolding *holding);
 extern void al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding);
+extern List *al_table_find_shared(Relation rel, const AlKey *key);
+extern AlKey *al_table_find_key(Relation rel, const AlKey *start);
 extern List *al_table_find_by_owner(Relation rel, const AlOwner *owner);
-extern void al_table_peek(Relation rel, HeapTuple tuple,
-						  TimestampTz *expires_at, TimestampTz *released_at);
+extern void al_table_peek(Relation rel, HeapTuple tuple, AlHolding *holding);
 extern AlKey *al_table_key(Relation rel, HeapTuple tuple);
 extern void al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding);
 extern void al_table_put(Relation rel, AlHolding *holding);
+extern bool al_table_try_put(Relation rel, AlHolding *holding);
 extern void al_table_delete(Relation rel, AlHolding *holding);
 
 #endif							/* ATOMIC_LOCK_TABLE_H */

@@ -11,7 +11,11 @@
  * wake-up can be lost.
  *
  * Only the first in line is woken, and only the first may take the key, but for
- * an owner who has just been given it and waits for it on another connection.
+ * an owner who has just been given it and waits for it on another connection,
+ * and but for those who want to share: whoever of them has nobody before it that
+ * wants the key for itself is as good as the first.  Who has a shared holding
+ * and waits to make it exclusive goes before all others, because none of them
+ * can have the key for itself before.
  *
  * Every wait knows when it looks again by itself ("due"): at the end of the
  * lease in the way, at its own deadline, and after a second at the latest,
@@ -117,13 +121,16 @@ link_slot(AlQueue *queue, AlSlot *slot)
 	AlBucket   *bucket = bucket_of(queue, slot->waiter.hash);
 	int			number = slot - queue->slots;
 
-	slot->next = -1;
-	slot->previous = bucket->last;
-	if (bucket->last >= 0)
-		queue->slots[bucket->last].next = number;
+	slot->previous = slot->waiter.is_upgrade ? -1 : bucket->last;
+	slot->next = slot->waiter.is_upgrade ? bucket->first : -1;
+	if (slot->previous >= 0)
+		queue->slots[slot->previous].next = number;
 	else
 		bucket->first = number;
-	bucket->last = number;
+	if (slot->next >= 0)
+		queue->slots[slot->next].previous = number;
+	else
+		bucket->last = number;
 	pg_atomic_fetch_add_u32(&bucket->waiters, 1);
 }
 
@@ -164,37 +171,36 @@ wake_owner(AlQueue *queue, uint64 hash, uint64 owner_hash)
 }
 
 /*
- * Wake the first in line for a key, unless it looks before held_until anyhow.
- * Returns whom to wake once the lock is given back, if anybody.  The lock is
- * held exclusively.
+ * Wake the first in line for a key, and if it wants to share the key, all that
+ * want to and have nobody else before them; but nobody who looks before
+ * held_until anyhow.  The lock is held exclusively.
  */
-static PGPROC *
-choose_next(AlQueue *queue, uint64 hash, int64 held_until)
+static void
+wake_first(AlQueue *queue, uint64 hash, int64 held_until)
 {
 	int64		now = al_monotonic_now();
+	bool		among_shared = false;
 
 	FOR_EACH_IN_LINE(i, queue, hash)
 	{
 		AlSlot	   *slot = &queue->slots[i];
 		bool		passed_over = is_passed_over(slot, now);
 
-		if (slot == my_slot ||
-			(!passed_over && slot->asleep && slot->waiter.due <= held_until))
-			return NULL;
-		slot->waiter.due = Min(slot->waiter.due, now);
-		pg_atomic_write_u32(&slot->woken, 1);
-		if (!passed_over)
-			return GetPGProcByNumber(i);
-		SetLatch(&GetPGProcByNumber(i)->procLatch);
+		if (among_shared && !slot->waiter.is_shared)
+			break;
+		if (slot != my_slot &&
+			(passed_over || !slot->asleep || slot->waiter.due > held_until))
+		{
+			slot->waiter.due = Min(slot->waiter.due, now);
+			pg_atomic_write_u32(&slot->woken, 1);
+			SetLatch(&GetPGProcByNumber(i)->procLatch);
+		}
+		if (passed_over)
+			continue;
+		if (!slot->waiter.is_shared)
+			break;
+		among_shared = true;
 	}
-	return NULL;
-}
-
-static void
-wake(PGPROC *process)
-{
-	if (process)
-		SetLatch(&process->procLatch);
 }
 
 /*
@@ -207,7 +213,6 @@ void
 al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 {
 	AlQueue    *queue = al_queue();
-	PGPROC	   *process;
 	int64		until = PG_INT64_MIN;
 
 	if (queue == NULL)
@@ -222,26 +227,28 @@ al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
 	if (owner_hash != 0)
 		wake_owner(queue, hash, owner_hash);
-	process = choose_next(queue, hash, until);
+	wake_first(queue, hash, until);
 	LWLockRelease(&queue->lock);
-	wake(process);
 }
 
-static void
-copy_clipped(char *to, int size, AlString from)
+/* Copy as many whole characters as fit, and zeros to the end; returns their length */
+int
+al_clip(char *to, int size, AlString from)
 {
-	int			length = pg_mbcliplen(from.data, from.len, size - 1);
+	int			length = pg_mbcliplen(from.data, from.len, size);
 
 	memcpy(to, from.data, length);
 	memset(to + length, 0, size - length);
+	return length;
 }
 
 /*
- * Join the queue for a key, as the last, where there is a queue.  May raise for
- * lack of memory, and then has not joined.
+ * Join the queue for a key, where there is a queue: as the last, or to upgrade,
+ * as the first.  May raise for lack of memory, and then has not joined.
  */
 void
-al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder)
+al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
+			  bool is_upgrade, text *holder)
 {
 	AlQueue    *queue = al_queue();
 	AlSlot	   *slot;
@@ -262,11 +269,11 @@ al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder)
 	waiter->due = al_monotonic_now();
 	waiter->database = MyDatabaseId;
 	waiter->pid = MyProcPid;
-	waiter->key_length = pg_mbcliplen(key->name.data, key->name.len, AL_WAITER_KEY_BYTES);
+	waiter->is_shared = is_shared;
+	waiter->is_upgrade = is_upgrade;
+	waiter->key_length = al_clip(waiter->key, AL_WAITER_KEY_BYTES, key->name);
 	waiter->key_is_cut = waiter->key_length < key->name.len;
-	memcpy(waiter->key, key->name.data, waiter->key_length);
-	copy_clipped(waiter->mode, AL_WAITER_MODE_BYTES, al_string(mode));
-	copy_clipped(waiter->holder, AL_WAITER_HOLDER_BYTES, al_string(holder));
+	(void) al_clip(waiter->holder, AL_WAITER_HOLDER_BYTES - 1, al_string(holder));
 	pg_atomic_write_u32(&slot->woken, 0);
 	slot->asleep = false;
 	waiter->id = ++queue->last_id;
@@ -276,10 +283,10 @@ al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder)
 }
 
 /*
- * Take our slot out of the queue.  Returns whom to wake: where we were the
- * first and do not have the key, the next.  The lock is held exclusively.
+ * Take our slot out of the queue.  Where we were the first and do not have the
+ * key, wakes the next.  The lock is held exclusively.
  */
-static PGPROC *
+static void
 leave(AlQueue *queue, bool granted)
 {
 	AlSlot	   *slot = my_slot;
@@ -294,9 +301,8 @@ leave(AlQueue *queue, bool granted)
 	}
 	unlink_slot(queue, slot);
 	my_slot = NULL;
-	if (!was_first || granted)
-		return NULL;
-	return choose_next(queue, slot->waiter.hash, PG_INT64_MIN);
+	if (was_first && !granted)
+		wake_first(queue, slot->waiter.hash, PG_INT64_MIN);
 }
 
 /*
@@ -307,14 +313,12 @@ void
 al_wait_end(bool granted)
 {
 	AlQueue    *queue = al_queue();
-	PGPROC	   *process;
 
 	if (my_slot == NULL)
 		return;
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
-	process = leave(queue, granted);
+	leave(queue, granted);
 	LWLockRelease(&queue->lock);
-	wake(process);
 }
 
 /*
@@ -327,7 +331,6 @@ al_wait_resign(const AlWaiter *others, int count)
 {
 	AlQueue    *queue = al_queue();
 	bool		complete = true;
-	PGPROC	   *process = NULL;
 
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < count && complete; i++)
@@ -337,9 +340,8 @@ al_wait_resign(const AlWaiter *others, int count)
 			complete = complete || queue->slots[j].waiter.id == others[i].id;
 	}
 	if (complete)
-		process = leave(queue, false);
+		leave(queue, false);
 	LWLockRelease(&queue->lock);
-	wake(process);
 	return complete;
 }
 
@@ -444,11 +446,12 @@ al_wait_sleep(int64 microseconds)
 }
 
 /*
- * Would taking the key mean to overtake somebody?  "first", if not NULL, is
- * set to the label of the first in line then.
+ * Would taking the key mean to overtake somebody?  Whoever shares it overtakes
+ * only who wants it for itself.  "first", if not NULL, is set to the label of
+ * the first in line then.
  */
 bool
-al_wait_behind(const AlKey *key, char **first)
+al_wait_behind(const AlKey *key, bool is_shared, char **first)
 {
 	AlQueue    *queue = al_queue();
 	char		holder[AL_WAITER_HOLDER_BYTES];
@@ -466,7 +469,7 @@ al_wait_behind(const AlKey *key, char **first)
 
 		if (slot == my_slot)
 			break;
-		if (!is_passed_over(slot, now))
+		if (!is_passed_over(slot, now) && !(is_shared && slot->waiter.is_shared))
 		{
 			behind = true;
 			memcpy(holder, slot->waiter.holder, sizeof(holder));
@@ -477,6 +480,22 @@ al_wait_behind(const AlKey *key, char **first)
 	if (behind && first)
 		*first = pstrdup(holder);
 	return behind;
+}
+
+/* Does anybody wait to have a key for itself? */
+bool
+al_wait_is_wanted_alone(const AlKey *key)
+{
+	AlQueue    *queue = al_queue();
+	bool		wanted = false;
+
+	if (queue == NULL)
+		return false;
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	FOR_EACH_IN_LINE(i, queue, key->hash)
+		wanted = wanted || !queue->slots[i].waiter.is_shared;
+	LWLockRelease(&queue->lock);
+	return wanted;
 }
 
 /* How many wait for a key; -1 where nobody can know */

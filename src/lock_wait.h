@@ -21,7 +21,6 @@
 
 #define AL_WAITER_KEY_BYTES		128
 #define AL_WAITER_HOLDER_BYTES	64
-#define AL_WAITER_MODE_BYTES	10
 
 /*
  * Who waits for what.  Keys and labels that are longer are cut between
@@ -36,10 +35,11 @@ typedef struct AlWaiter
 	int64		due;			/* looks again by then; of al_monotonic_now() */
 	Oid			database;
 	int			pid;
+	bool		is_shared;		/* the mode it wants */
+	bool		is_upgrade;		/* of the shared holding that its owner has */
 	bool		key_is_cut;
 	int16		key_length;		/* of what is here */
 	char		key[AL_WAITER_KEY_BYTES];
-	char		mode[AL_WAITER_MODE_BYTES];
 	char		holder[AL_WAITER_HOLDER_BYTES];
 } AlWaiter;
 
@@ -72,22 +72,49 @@ typedef struct AlQueue
 
 StaticAssertDecl(sizeof(AlSlot) <= 300, "a slot must stay small");
 
+/* What a transaction holds itself, as far as others are shown it; see lock_held.c */
+typedef struct AlShown
+{
+	uint64		hash;			/* of the key */
+	uint64		owner_hash;
+	int64		fencing_token;
+	TimestampTz acquired_at;
+	bool		is_shared;
+	int16		key_length;
+	char		key[AL_WAITER_KEY_BYTES];
+	char		holder[AL_WAITER_HOLDER_BYTES];
+} AlShown;
+
+#define AL_SHOWN	8
+
+typedef struct AlShownSet
+{
+	int			count;
+	int			pid;
+	Oid			database;
+	AlShown		holdings[AL_SHOWN];
+} AlShownSet;
+
 #define AL_HINTS	8192		/* see lock_hint.c */
 
 /* lock_shmem.c */
 extern void al_shmem_init(void);
 extern AlQueue *al_queue(void);
+extern AlShownSet *al_shown(void);
 extern pg_atomic_uint64 *al_hints(void);
 
 /* lock_wait.c */
 extern int64 al_monotonic_now(void);
-extern void al_wait_begin(const AlKey *key, const AlOwner *owner, text *mode, text *holder);
+extern int	al_clip(char *to, int size, AlString from);
+extern void al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
+						  bool is_upgrade, text *holder);
 extern void al_wait_end(bool granted);
 extern void al_wait_look(void);
 extern void al_wait_sleep(int64 microseconds);
 extern bool al_wait_resign(const AlWaiter *others, int count);
-extern bool al_wait_behind(const AlKey *key, char **first);
+extern bool al_wait_behind(const AlKey *key, bool is_shared, char **first);
 extern void al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash);
+extern bool al_wait_is_wanted_alone(const AlKey *key);
 extern int	al_wait_count(const AlKey *key);
 extern AlWaiter *al_wait_list(int *count);
 extern bool al_wait_of_backend(int pid, AlWaiter *waiter);

@@ -34,6 +34,7 @@
 #include "access/xlog.h"
 #include "compat.h"
 #include "executor/instrument.h"
+#include "lock_lease.h"
 #include "lock_wait.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -187,6 +188,7 @@ xact_callback(XactEvent event, void *arg)
 				after_commit();
 			if (event == XACT_EVENT_PREPARE)
 				forget_claims();	/* they stay, and are nobody's */
+			al_held_abort(0);
 			relaxed = false;
 			memset(&xact, 0, sizeof(xact));
 			break;
@@ -204,9 +206,13 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	int			level = GetCurrentTransactionNestLevel();
 
 	if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
+		al_held_abort(level);
 		wake_pending = claims > 0 && claimed[claims - 1].level >= level;
+	}
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
 	{
+		al_held_commit(level);
 		for (int i = claims - 1; i >= 0 && claimed[i].level >= level; i--)
 			claimed[i].level = level - 1;
 	}
@@ -300,15 +306,15 @@ al_xact_claims_left(void)
 
 /*
  * A lease was granted or extended: its commit must be flushed, and need not
- * wake those who look at the key before the lease ends.
+ * wake those who look at the key before "held_until" (0: all must be woken).
  */
 void
-al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz expires_at)
+al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until)
 {
 	ClaimedKey *note = find_claimed(key->hash);
 
 	if (note && note->level == GetCurrentTransactionNestLevel())
-		note->held_until = expires_at;
+		note->held_until = held_until;
 	if (note && !owner->generated)
 		note->owner_hash = owner->hash;
 	if (al_acquire_durability == AL_ACQUIRE_FORCED)

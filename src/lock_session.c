@@ -1,0 +1,249 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_session.c
+ *		Holdings with the lifetime of a session.
+ *
+ * Model: such a holding is a row like a lease, which names the session: its
+ * process id and the start of its backend, as pg_stat_activity shows them.
+ * Anybody can see whether that backend still runs; where it does not, the
+ * holding has ended, whatever became of the session.  That survives what
+ * a session-level advisory lock would not: pg_advisory_unlock_all(), and a
+ * process id that is used again.
+ *
+ * A session that ends in an orderly way also ends its holdings in the table, in
+ * a transaction of its own, whose commit wakes who waits for them.  So does
+ * DISCARD ALL, with which a pooler gives a connection to somebody else.  For
+ * that the session keeps a list of keys; it may have more than it holds.
+ *
+ * A standby cannot see the sessions of its primary: there they all live.
+ *
+ * Locking rules: at its end a session waits for nobody.  What others have
+ * claimed, or the whole table while somebody alters it, is left to those who
+ * find that the session is gone.
+ *
+ * IDENTIFICATION
+ *		src/lock_session.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "compat.h"
+#include "lock_lease.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "tcop/utility.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+
+/* Claims taken in one transaction at the end of a session */
+#define BATCH	500
+
+typedef struct NotedKey
+{
+	uint64		hash;
+	AlString	name;
+} NotedKey;
+
+static HTAB *noted = NULL;
+static long prune_at = 64;
+
+static ProcessUtility_hook_type previous_process_utility = NULL;
+
+/* Does the session with this process id and start of its backend still run? */
+bool
+al_session_is_alive(int pid, TimestampTz backend_start)
+{
+	PgBackendStatus *entries;
+
+	if (pid == MyProcPid)
+		return backend_start == MyStartTimestamp;
+	if (RecoveryInProgress() || MyBEEntry == NULL)
+		return true;
+
+	entries = al_backend_entries();
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		volatile PgBackendStatus *entry = &entries[i];
+		int			entry_pid = entry->st_procpid;
+		TimestampTz entry_start = 0;
+
+		if (entry_pid != pid)
+			continue;
+		for (;;)
+		{
+			int			before;
+			int			after;
+
+			pgstat_begin_read_activity(entry, before);
+			entry_pid = entry->st_procpid;
+			entry_start = entry->st_proc_start_timestamp;
+			pgstat_end_read_activity(entry, after);
+			if (pgstat_read_activity_complete(before, after))
+				break;
+			CHECK_FOR_INTERRUPTS();
+		}
+		if (entry_pid == pid && entry_start == backend_start)
+			return true;
+	}
+	return false;
+}
+
+/* Is the holding one that ends with this session? */
+bool
+al_session_is_mine(const AlHolding *holding)
+{
+	return holding->lifetime == AL_SESSION && holding->pid == MyProcPid &&
+		holding->backend_start == MyStartTimestamp;
+}
+
+/* The next noted key; false at the end */
+static bool
+next_noted(HASH_SEQ_STATUS *status, AlKey *key)
+{
+	NotedKey   *entry = hash_seq_search(status);
+
+	if (entry == NULL)
+		return false;
+	key->name = entry->name;
+	key->hash = entry->hash;
+	return true;
+}
+
+static void
+forget(const AlKey *key)
+{
+	char	   *name = (char *) key->name.data;
+
+	(void) hash_search(noted, &key->hash, HASH_REMOVE, NULL);
+	pfree(name);
+}
+
+/* End what this session holds of so many noted keys, which are forgotten */
+static void
+end_noted(Relation rel, long max_keys, bool wait)
+{
+	HASH_SEQ_STATUS status;
+	AlKey		key;
+
+	hash_seq_init(&status, noted);
+	while (next_noted(&status, &key))
+	{
+		if (max_keys-- == 0)
+		{
+			hash_seq_term(&status);
+			break;
+		}
+		al_lease_end_session(rel, &key, wait);
+		forget(&key);
+	}
+}
+
+static void
+at_exit(int code, Datum arg)
+{
+	AbortOutOfAnyTransaction();
+	/* Nobody is there to wait for a flush, or for a standby. */
+	synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
+	while (hash_get_num_entries(noted) > 0)
+	{
+		Relation	rel;
+
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		rel = al_open_now();
+		if (rel)
+		{
+			end_noted(rel, Min(BATCH, al_max_claims), false);
+			table_close(rel, NoLock);
+		}
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		if (rel == NULL)
+			break;
+	}
+}
+
+/* Forget those keys of which this session holds nothing any more */
+static void
+prune(Relation rel)
+{
+	HASH_SEQ_STATUS status;
+	AlKey		key;
+
+	hash_seq_init(&status, noted);
+	while (next_noted(&status, &key))
+	{
+		if (!al_lease_of_session(rel, &key))
+			forget(&key);
+	}
+	prune_at = Max(hash_get_num_entries(noted) * 2, 64);
+}
+
+/*
+ * This session is about to hold a key.  Two keys with one hash are taken for
+ * one; then the second is left to those who find that the session is gone.
+ */
+void
+al_session_note(Relation rel, const AlKey *key)
+{
+	NotedKey   *entry;
+	char	   *name;
+	bool		found;
+
+	if (noted == NULL)
+	{
+		HASHCTL		info = {.keysize = sizeof(uint64), .entrysize = sizeof(NotedKey)};
+
+		before_shmem_exit(at_exit, (Datum) 0);
+		noted = hash_create("atomic_lock keys of the session", 64, &info,
+							HASH_ELEM | HASH_BLOBS);
+	}
+	if (hash_search(noted, &key->hash, HASH_FIND, NULL))
+		return;
+	if (hash_get_num_entries(noted) >= prune_at)
+		prune(rel);
+
+	name = MemoryContextAlloc(TopMemoryContext, key->name.len);
+	memcpy(name, key->name.data, key->name.len);
+	entry = hash_search(noted, &key->hash, HASH_ENTER, &found);
+	entry->name.data = name;
+	entry->name.len = key->name.len;
+}
+
+/* DISCARD ALL ends what a session has, and so what it holds */
+static void
+process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+				ProcessUtilityContext context, ParamListInfo params,
+				QueryEnvironment *queryEnv, DestReceiver *dest, QueryCompletion *qc)
+{
+	bool		discard_all = IsA(pstmt->utilityStmt, DiscardStmt) &&
+		((DiscardStmt *) pstmt->utilityStmt)->target == DISCARD_ALL;
+
+	if (previous_process_utility)
+		previous_process_utility(pstmt, queryString, readOnlyTree, context, params,
+								 queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context, params,
+								queryEnv, dest, qc);
+
+	if (discard_all && noted && hash_get_num_entries(noted) > 0 &&
+		al_is_installed())
+	{
+		Relation	rel = al_open_app_lock(RowExclusiveLock);
+
+		end_noted(rel, -1, true);
+		table_close(rel, NoLock);
+	}
+}
+
+void
+al_session_init(void)
+{
+	previous_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+}
