@@ -170,12 +170,14 @@ typedef struct AlClaim
 	uint64		owner_hash;		/* whose shared holding, or 0 */
 	AlClaimMode mode;
 	bool		first;			/* of this key in the transaction */
+	bool		over;			/* see al_claim_try_over() */
 } AlClaim;
 
 extern void al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 					 AlClaimMode mode);
 extern bool al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 						 AlClaimMode mode);
+extern bool al_claim_try_over(AlClaim *claim);
 extern bool al_claim_is_mine(uint64 hash);
 extern void al_claim_drop(const AlClaim *claim);
 extern void al_claim_transaction(const AlKey *key, bool is_shared);
@@ -186,9 +188,10 @@ extern int	al_claim_rival(const AlClaim *claim);
 extern List *al_claim_rivals(uint64 hash);
 
 /* lock_hint.c */
-extern bool al_hint_get(const AlKey *key, int32 slot, ItemPointer tid, bool *is_alone);
+extern bool al_hint_get(const AlKey *key, int32 slot, ItemPointer tid);
 extern void al_hint_set(const AlKey *key, int32 slot, ItemPointer tid);
-extern void al_hint_set_alone(const AlKey *key, bool is_alone);
+extern bool al_known_alone(const AlKey *key);
+extern void al_set_alone(const AlKey *key, bool is_alone);
 
 /* lock_fence.c */
 extern int64 al_fence_next(void);
@@ -198,7 +201,7 @@ extern void al_xact_init(void);
 extern void al_xact_before_claim(bool first);
 extern void al_xact_claimed(uint64 hash, bool first);
 extern void al_xact_unclaimed(uint64 hash);
-extern int	al_xact_claims_left(void);
+extern int	al_xact_claims(void);
 extern void al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until);
 extern void al_xact_before_release(void);
 extern void al_xact_released(void);

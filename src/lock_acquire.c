@@ -69,12 +69,17 @@ al_obstacle(const AlResult *result)
 	return result->outcome;
 }
 
+static bool
+is_unreleased(const AlHolding *row)
+{
+	return ItemPointerIsValid(&row->tid) && row->released_at == 0;
+}
+
 /* Is a row closed because it was not released, but ran out a moment ago? */
 static bool
 is_closed(const AlHolding *row, TimestampTz now)
 {
-	return ItemPointerIsValid(&row->tid) && row->released_at == 0 &&
-		now >= row->expires_at &&
+	return is_unreleased(row) && now >= row->expires_at &&
 		now < al_add_duration(row->expires_at, AL_MS_TO_US(al_lock_delay_ms));
 }
 
@@ -92,7 +97,8 @@ find_closed(const Attempt *attempt)
 	{
 		const AlHolding *row = lfirst(cell);
 
-		if (is_closed(row, now) && (last == NULL || row->expires_at > last->expires_at))
+		if (is_closed(row, now) && !al_is_owned_by(row, &attempt->request->owner) &&
+			(last == NULL || row->expires_at > last->expires_at))
 			last = row;
 	}
 	return last;
@@ -106,41 +112,49 @@ is_enough(const AlHolding *holding, const AlAcquire *request)
 }
 
 /*
+ * Take a holding, if it is live, into account: as what the owner has, or as what
+ * is in the way, of which result->holding becomes what lasts longest.
+ */
+static void
+consider(Attempt *attempt, AlHolding *holding)
+{
+	const AlAcquire *request = attempt->request;
+	AlResult   *result = attempt->result;
+
+	if (!al_is_live(holding, result->at))
+		return;
+	if (al_is_owned_by(holding, &request->owner))
+	{
+		if (attempt->own == NULL || !is_enough(attempt->own, request))
+			attempt->own = holding;
+	}
+	else if (!request->is_shared || !al_is_shared(holding))
+	{
+		if (result->others < 0 || holding->expires_at > result->holding.expires_at)
+			result->holding = *holding;
+		result->others++;
+	}
+}
+
+/*
  * What would come of the request, or why not, going by the rows and the clock.
- * Finds what the owner has; of what others have, result->holding is what lasts
- * longest.
  */
 static AlOutcome
 judge(Attempt *attempt)
 {
 	const AlAcquire *request = attempt->request;
 	AlResult   *result = attempt->result;
-	const AlHolding *other = NULL;
 	const AlHolding *closed;
 	ListCell   *cell;
-	List	   *live;
 
 	attempt->own = NULL;
 	result->others = -1;
-	result->holding = attempt->state.exclusive;
 	result->at = GetCurrentTimestamp();
-	live = al_live_holdings(&attempt->state, result->at);
-	foreach(cell, live)
-	{
-		AlHolding  *holding = lfirst(cell);
-
-		if (al_is_owned_by(holding, &request->owner))
-		{
-			if (attempt->own == NULL || !is_enough(attempt->own, request))
-				attempt->own = holding;
-		}
-		else if (!request->is_shared || !al_is_shared(holding))
-		{
-			if (other == NULL || holding->expires_at > other->expires_at)
-				other = holding;
-			result->others++;
-		}
-	}
+	consider(attempt, &attempt->state.exclusive);
+	foreach(cell, attempt->state.shared)
+		consider(attempt, lfirst(cell));
+	foreach(cell, attempt->state.mine)
+		consider(attempt, lfirst(cell));
 
 	if (request->is_convert)
 	{
@@ -158,13 +172,17 @@ judge(Attempt *attempt)
 		}
 		if (is_enough(attempt->own, request))
 			return AL_REACQUIRED;
+
+		/* A lease that is shared cannot be had alone just for a while. */
+		if (request->lifetime == AL_TRANSACTION && attempt->own->lifetime != AL_TRANSACTION)
+		{
+			result->holding = *attempt->own;
+			return AL_HELD_BY_OWNER;
+		}
 	}
-	if (other)
-	{
-		result->holding = *other;
+	if (result->others >= 0)
 		return AL_HELD;
-	}
-	closed = attempt->own ? NULL : find_closed(attempt);
+	closed = attempt->own && !al_is_shared(attempt->own) ? NULL : find_closed(attempt);
 	if (closed)
 	{
 		result->holding = *closed;
@@ -188,9 +206,8 @@ is_queued(const Attempt *attempt, char **first)
 
 /*
  * Look at the rows of the key without a claim.  An exclusive lease is all there
- * is, and a key that seems to have no other rows will be looked at again
- * anyhow.  Whoever wants to share the key has to know before the claim only
- * whether the owner has it, for whom those who wait need not be asked.
+ * is.  Whoever wants to share the key has to know before the claim only whether
+ * the owner has it, for whom those who wait need not be asked.
  */
 static void
 look(Relation rel, Attempt *attempt, bool all)
@@ -205,11 +222,11 @@ look(Relation rel, Attempt *attempt, bool all)
 	{
 		if (al_is_live(&state->exclusive, GetCurrentTimestamp()))
 			return;
-		if (request->is_shared && !request->is_convert ?
-			!al_wait_behind(attempt->key, true, NULL) : state->exclusive.is_alone)
+		if (request->is_shared && !request->is_convert &&
+			!al_wait_behind(attempt->key, true, NULL))
 			return;
 	}
-	state->shared = al_table_find_shared(rel, attempt->key);
+	state->shared = al_table_find_shared(rel, attempt->key, false);
 }
 
 /* The same, with a claim */
@@ -222,9 +239,8 @@ look_again(Relation rel, Attempt *attempt)
 	state->shared = NIL;
 	if (attempt->claim.mode == AL_CLAIM_EXTEND)
 		return;
-	state->shared = al_table_find_shared(rel, attempt->key);
-	if (attempt->claim.mode == AL_CLAIM_TAKE)
-		al_hint_set_alone(attempt->key, state->shared == NIL);
+	state->shared = al_table_find_shared(rel, attempt->key,
+										 attempt->claim.mode == AL_CLAIM_TAKE);
 }
 
 /* Which claim does it take to do what was judged?  False: none. */
@@ -332,7 +348,14 @@ attempt_now(Relation rel, Attempt *attempt)
 			mode_again == mode && owner_again == owner &&
 			(result->outcome != AL_ACQUIRED || attempt->own || !attempt->claim.first ||
 			 !al_wait_behind(attempt->key, attempt->request->is_shared, NULL)))
+		{
+			if (mode != AL_CLAIM_SHARE || !is_unreleased(&attempt->state.exclusive) ||
+				al_claim_try_over(&attempt->claim))
+				return;
+			drop(attempt);
+			explain_claim(attempt);
 			return;
+		}
 
 		/* It changed under our eyes: it needs another claim, or has a line. */
 		drop(attempt);
@@ -517,14 +540,14 @@ finish(Relation rel, Attempt *attempt)
 		if (own->lifetime == AL_TRANSACTION)
 		{
 			put_row(rel, attempt, is_shared, holding);
-			al_xact_granted(attempt->key, &request->owner, holding->expires_at);
+			al_xact_granted(attempt->key, &request->owner, al_held_until(holding));
 			return;
 		}
 		if (!is_shared)
 			al_table_put(rel, holding);
 		if (!is_shared || al_table_try_put(rel, holding))
 		{
-			al_xact_granted(attempt->key, &request->owner, holding->expires_at);
+			al_xact_granted(attempt->key, &request->owner, al_held_until(holding));
 			return;
 		}
 		/* It ran out since, and somebody is being given the row: take another. */
@@ -547,12 +570,14 @@ finish(Relation rel, Attempt *attempt)
 	}
 	else
 		init_holding(attempt, holding);
+	if (own)
+		holding->acquired_at = own->acquired_at;
 	holding->fencing_token = al_fence_next();
 	holding->released_at = 0;
 	put_row(rel, attempt, is_shared, holding);
 	/* Others may share it now: they are to be woken. */
 	al_xact_granted(attempt->key, &request->owner,
-					own && is_shared ? 0 : holding->expires_at);
+					own && is_shared ? 0 : al_held_until(holding));
 }
 
 /* Might waiting help? */

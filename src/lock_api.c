@@ -167,25 +167,20 @@ al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key, const AlOwner *owner,
 
 /* The arguments from ttl to meta, which all that acquire have in common */
 static void
-request_args(FunctionCallInfo fcinfo, AlAcquire *request)
+request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 {
 	request->is_convert = false;
-	request->ttl = al_new_ttl_arg(fcinfo, 1);
+	request->lifetime = lifetime;
+	request->ttl = lifetime != AL_LEASE && PG_ARGISNULL(1) ? 0 : al_new_ttl_arg(fcinfo, 1);
 	al_owner_arg_or_new(fcinfo, 2, &request->owner);
 	request->is_shared = al_mode_arg(fcinfo, 3);
 	request->wait = al_wait_arg(fcinfo, 4);
 	request->holder = al_holder_arg(fcinfo, 5);
 	request->meta = al_meta_arg(fcinfo, 6);
-	request->lifetime = AL_LEASE;
-}
-
-static void
-raise_no_lease(const char *what)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
-			 errmsg("a lock with the lifetime of a transaction has no %s", what),
-			 errdetail("It has no row, and ends with the transaction.")));
+	if (lifetime == AL_TRANSACTION && request->ttl != 0)
+		al_raise_no_lease("ttl");
+	if (lifetime == AL_TRANSACTION && request->meta)
+		al_raise_no_lease("meta");
 }
 
 /*
@@ -202,14 +197,7 @@ acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 	bool		acquired;
 
 	al_key_arg(fcinfo, 0, &key);
-	request_args(fcinfo, &request);
-	request.lifetime = al_lifetime_arg(fcinfo, 7);
-	if (request.lifetime == AL_TRANSACTION && !PG_ARGISNULL(1))
-		raise_no_lease("ttl");
-	if (request.lifetime == AL_TRANSACTION && request.meta)
-		raise_no_lease("meta");
-	if (request.lifetime != AL_LEASE && PG_ARGISNULL(1))
-		request.ttl = 0;
+	request_args(fcinfo, al_lifetime_arg(fcinfo, 7), &request);
 
 	al_lease_acquire(&rel, &key, &request, &result);
 	acquired = al_is_granted(&result);
@@ -250,7 +238,7 @@ acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
 
 	InitMaterializedSRF(fcinfo, 0);
 	keys = al_keys_arg(fcinfo, 0, &count);
-	request_args(fcinfo, &request);
+	request_args(fcinfo, AL_LEASE, &request);
 	results = palloc(count * sizeof(AlResult));
 
 	refused = al_lease_acquire_all(&rel, keys, count, &request, results);

@@ -16,7 +16,8 @@
  *
  *		class			on					mode
  *		key				key					of what is done, see below
- *		holding			key and owner		AccessExclusive, or AccessShare to pin it
+ *		holding			key and owner		AccessExclusive, or Share to pin it
+ *		exclusive		key					RowExclusive, or Share to pin it
  *		transaction		key					Share or Exclusive
  *		upgrade			key					AccessExclusive
  *
@@ -26,6 +27,11 @@
  *		exclusive: extend						ShareRowExclusive	pins
  *		shared: acquire, release, extend ...	RowExclusive		itself, pins
  *		pin										AccessShare			all but the first
+ *
+ * A pin keeps a lease from being taken, even one whose time is up.  It lets
+ * extensions pass, and so must let those pass that share the key.  Therefore a
+ * pin is also on the holding, and who is to share a key whose exclusive lease
+ * ran out claims that one in the exclusive class, beside others.
  *
  * Shared holdings of different owners do not exclude each other.  What is done
  * with the shared holding of one owner excludes the rest by a claim on that
@@ -62,6 +68,7 @@
 #define HOLDING		1707
 #define TRANSACTION	1708
 #define UPGRADE		1709
+#define EXCLUSIVE	1710
 
 static void
 set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
@@ -70,10 +77,14 @@ set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
 						 (uint32) hash, class);
 }
 
+/* The tag of an owner's shared holding, or where that is 0, of the exclusive one */
 static void
 set_holding_tag(LOCKTAG *tag, uint64 hash, uint64 owner_hash)
 {
-	set_tag(tag, HOLDING, hash_combine64(hash, owner_hash));
+	if (owner_hash != 0)
+		set_tag(tag, HOLDING, hash_combine64(hash, owner_hash));
+	else
+		set_tag(tag, EXCLUSIVE, hash);
 }
 
 /*
@@ -121,11 +132,12 @@ al_claim_is_mine(uint64 hash)
 	return is_held(&tag);
 }
 
-/* How a shared holding is claimed with its key */
-static LOCKMODE
-holding_mode(AlClaimMode mode)
+/* Is the holding to be claimed with its key, and how? */
+static bool
+claims_holding(const AlClaim *claim, LOCKMODE *mode)
 {
-	return mode == AL_CLAIM_PIN ? AccessShareLock : AccessExclusiveLock;
+	*mode = claim->mode == AL_CLAIM_PIN ? ShareLock : AccessExclusiveLock;
+	return claim->owner_hash != 0 || claim->mode == AL_CLAIM_PIN;
 }
 
 /* Give the claim on the key itself back */
@@ -148,24 +160,25 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 			   AlClaimMode mode, bool wait)
 {
 	LOCKTAG		tag;
-	LOCKTAG		holding_tag;
+	LOCKMODE	holding_mode;
 
 	set_tag(&tag, KEY, key->hash);
 	claim->hash = key->hash;
 	claim->owner_hash = owner && !owner->generated ? owner->hash : 0;
 	claim->mode = mode;
-	claim->first = !is_held(&tag);
+	claim->first = al_xact_claims() == 0 || !is_held(&tag);
+	claim->over = false;
 
 	(void) al_queue();			/* for the wake-up when it is given back */
 	al_xact_before_claim(claim->first);
 	if (!acquire_in_transaction(&tag, mode, wait))
 		return false;
 	al_xact_claimed(key->hash, claim->first);
-	if (claim->owner_hash == 0)
+	if (!claims_holding(claim, &holding_mode))
 		return true;
 
-	set_holding_tag(&holding_tag, key->hash, claim->owner_hash);
-	if (acquire_in_transaction(&holding_tag, holding_mode(mode), wait))
+	set_holding_tag(&tag, key->hash, claim->owner_hash);
+	if (acquire_in_transaction(&tag, holding_mode, wait))
 		return true;
 	give_back(claim);
 	return false;
@@ -195,6 +208,20 @@ al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode
 }
 
 /*
+ * Where the exclusive lease of a key ran out, and was not released: add to a
+ * claim what it takes to share the key.  False where the lease is pinned.
+ */
+bool
+al_claim_try_over(AlClaim *claim)
+{
+	LOCKTAG		tag;
+
+	set_holding_tag(&tag, claim->hash, 0);
+	claim->over = acquire_in_transaction(&tag, RowExclusiveLock, false);
+	return claim->over;
+}
+
+/*
  * Give a claim back under which nothing was written.  What the transaction
  * had claimed before stays.  Somebody may have met the claim and wait since.
  */
@@ -202,11 +229,17 @@ void
 al_claim_drop(const AlClaim *claim)
 {
 	LOCKTAG		tag;
+	LOCKMODE	holding_mode;
 
-	if (claim->owner_hash != 0)
+	if (claims_holding(claim, &holding_mode))
 	{
 		set_holding_tag(&tag, claim->hash, claim->owner_hash);
-		release_in_transaction(&tag, holding_mode(claim->mode));
+		release_in_transaction(&tag, holding_mode);
+	}
+	if (claim->over)
+	{
+		set_holding_tag(&tag, claim->hash, 0);
+		release_in_transaction(&tag, RowExclusiveLock);
 	}
 	give_back(claim);
 }
@@ -313,14 +346,20 @@ int
 al_claim_rival(const AlClaim *claim)
 {
 	LOCKTAG		tag;
+	LOCKMODE	holding_mode;
 	List	   *pids;
 
 	set_tag(&tag, KEY, claim->hash);
 	pids = pids_of(conflicts(&tag, claim->mode));
-	if (pids == NIL && claim->owner_hash != 0)
+	if (pids == NIL && claims_holding(claim, &holding_mode))
 	{
 		set_holding_tag(&tag, claim->hash, claim->owner_hash);
-		pids = pids_of(conflicts(&tag, holding_mode(claim->mode)));
+		pids = pids_of(conflicts(&tag, holding_mode));
+	}
+	if (pids == NIL && claim->mode == AL_CLAIM_SHARE)
+	{
+		set_holding_tag(&tag, claim->hash, 0);
+		pids = pids_of(conflicts(&tag, RowExclusiveLock));
 	}
 	return pids == NIL ? 0 : linitial_int(pids);
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock_hint.c
- *		Where the row of a key was last seen.
+ *		Where the row of a key was last seen, and which keys have only one.
  *
  * Model: as long as any snapshot of the database is old, a waiter's for one,
  * no version of a row that has died since can be removed.  Then the index
@@ -13,12 +13,18 @@
  * A hint is believed in nothing: lock_table.c takes what it leads to only
  * where that is a visible version of a row with the key and slot, of which there
  * is only one.  So hints need no locks, may be lost, and may be those of another
- * key or database.  A hint is one atomic word: a tag of 16 bits of the hash of
- * key, slot and database; the block in 32; a bit that says that slot 0 seemed
- * to be the only row of its key, which saves looking for others before the key
- * is claimed, not after; and the offset in 15.
+ * key or database.  A hint is a tag of 16 bits of the hash of key, slot and
+ * database, and the place of the row version in 48, in one atomic word.
  *
- * Locking: none.
+ * Another table says of which keys there are no rows but that in slot 0, so that
+ * who wants a key for itself need not look for those who share it.  This is
+ * believed.  It is said by whoever has claimed the key for itself, and has found
+ * nothing in the index: no row, not even a dead one that a rollback could
+ * bring back.  It is taken back by whoever has claimed the key to share it,
+ * before the first such row is made; these two claims exclude each other.
+ * Entries are the full hash, as that of claims, and may be lost at any time.
+ *
+ * Locking: none of its own.
  *
  * IDENTIFICATION
  *		src/lock_hint.c
@@ -28,14 +34,9 @@
 #include "postgres.h"
 
 #include "common/hashfn.h"
+#include "lock_table.h"
 #include "lock_wait.h"
 #include "miscadmin.h"
-
-#define HINT_TAG(hash)	((hash) >> 48 << 48)
-#define HINT_ALONE		UINT64CONST(0x8000)
-#define HINT_OFFSET		UINT64CONST(0x7fff)
-
-StaticAssertDecl(MaxOffsetNumber <= HINT_OFFSET, "an offset must leave a bit free");
 
 static uint64
 hash_of(const AlKey *key, int32 slot)
@@ -52,21 +53,17 @@ place_of(uint64 hash)
 	return hints ? &hints[hash % AL_HINTS] : NULL;
 }
 
-/*
- * Where the row in a slot of a key may be, and whether it seemed to be the only
- * one of the key; false where nobody has said.
- */
+/* Where the row in a slot of a key may be; false where nobody has said */
 bool
-al_hint_get(const AlKey *key, int32 slot, ItemPointer tid, bool *is_alone)
+al_hint_get(const AlKey *key, int32 slot, ItemPointer tid)
 {
 	uint64		hash = hash_of(key, slot);
 	pg_atomic_uint64 *place = place_of(hash);
 	uint64		hint = place ? pg_atomic_read_u64(place) : 0;
 
-	if (hint == 0 || HINT_TAG(hint) != HINT_TAG(hash))
+	if (hint == 0 || hint >> 48 != hash >> 48)
 		return false;
-	ItemPointerSet(tid, (BlockNumber) (hint >> 16), (OffsetNumber) (hint & HINT_OFFSET));
-	*is_alone = (hint & HINT_ALONE) != 0;
+	ItemPointerSet(tid, (BlockNumber) (hint >> 16), (OffsetNumber) hint);
 	return true;
 }
 
@@ -75,28 +72,44 @@ void
 al_hint_set(const AlKey *key, int32 slot, ItemPointer tid)
 {
 	uint64		hash = hash_of(key, slot);
-	pg_atomic_uint64 *place = place_of(hash);
-	uint64		old = place ? pg_atomic_read_u64(place) : 0;
-	uint64		hint = HINT_TAG(hash) |
+	uint64		hint = (hash >> 48) << 48 |
 		(uint64) ItemPointerGetBlockNumber(tid) << 16 |
 		ItemPointerGetOffsetNumber(tid);
+	pg_atomic_uint64 *place = place_of(hash);
 
-	if (HINT_TAG(old) == HINT_TAG(hash))
-		hint |= old & HINT_ALONE;
 	/* Not to write where nothing changes keeps the cache line shared. */
-	if (place && old != hint)
+	if (place && pg_atomic_read_u64(place) != hint)
 		pg_atomic_write_u64(place, hint);
 }
 
-/* Are there rows of a key in other slots than 0? */
-void
-al_hint_set_alone(const AlKey *key, bool is_alone)
+/* Is it known that a key has no row but that in slot 0? */
+bool
+al_known_alone(const AlKey *key)
 {
-	uint64		hash = hash_of(key, 0);
-	pg_atomic_uint64 *place = place_of(hash);
-	uint64		old = place ? pg_atomic_read_u64(place) : 0;
-	uint64		hint = is_alone ? old | HINT_ALONE : old & ~HINT_ALONE;
+	pg_atomic_uint64 *alone = al_alone();
+	uint64		hash = hash_of(key, AL_SLOT_EXCLUSIVE);
 
-	if (old != hint && HINT_TAG(old) == HINT_TAG(hash))
-		pg_atomic_compare_exchange_u64(place, &old, hint);
+	return alone && hash != 0 && pg_atomic_read_u64(&alone[hash % AL_HINTS]) == hash;
+}
+
+/*
+ * Say so, or take it back.  The key is claimed: AL_CLAIM_TAKE to say it,
+ * AL_CLAIM_SHARE at least to take it back.
+ */
+void
+al_set_alone(const AlKey *key, bool is_alone)
+{
+	pg_atomic_uint64 *alone = al_alone();
+	uint64		hash = hash_of(key, AL_SLOT_EXCLUSIVE);
+
+	if (alone == NULL)
+		return;
+	if (is_alone)
+		pg_atomic_write_u64(&alone[hash % AL_HINTS], hash);
+	else
+	{
+		uint64		expected = hash;
+
+		(void) pg_atomic_compare_exchange_u64(&alone[hash % AL_HINTS], &expected, 0);
+	}
 }

@@ -32,6 +32,7 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #define UUID_BYTES	16
@@ -453,10 +454,20 @@ al_mode_arg(FunctionCallInfo fcinfo, int argno)
 	return word_arg(fcinfo, argno, "mode", modes, "exclusive or shared") == 1;
 }
 
+/* The name of a mode; not to be changed or freed */
 text *
 al_mode_text(bool is_shared)
 {
-	return cstring_to_text(modes[is_shared ? 1 : 0]);
+	static text *texts[2];
+
+	if (texts[is_shared] == NULL)
+	{
+		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
+
+		texts[is_shared] = cstring_to_text(modes[is_shared]);
+		MemoryContextSwitchTo(old_context);
+	}
+	return texts[is_shared];
 }
 
 /* The lifetime argument */

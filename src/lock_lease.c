@@ -77,9 +77,19 @@ al_is_owned_by(const AlHolding *holding, const AlOwner *owner)
 {
 	if (owner->generated)
 		return false;
-	if (holding->owner == NULL)
+	if (holding->owner == NULL)	/* nobody's, or not known */
 		return holding->held_by != 0 && holding->held_by == owner->hash;
 	return al_string_equal(al_string(holding->owner), owner->name);
+}
+
+/*
+ * Until when nobody need look whether a holding that is there is still there;
+ * 0: not known, since its session may end, or have ended, at any time.
+ */
+TimestampTz
+al_held_until(const AlHolding *holding)
+{
+	return holding->lifetime == AL_SESSION ? 0 : holding->expires_at;
 }
 
 bool
@@ -105,12 +115,29 @@ al_live_holdings(const AlState *state, TimestampTz now)
 	return list_concat(holdings, state->mine);
 }
 
+/* Which of several holdings lasts longest */
+const AlHolding *
+al_longest(List *holdings)
+{
+	const AlHolding *longest = NULL;
+	ListCell   *cell;
+
+	foreach(cell, holdings)
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (longest == NULL || holding->expires_at > longest->expires_at)
+			longest = holding;
+	}
+	return longest;
+}
+
 /* Look at all that there is of a key, but for other transactions */
 static void
 look(Relation rel, const AlKey *key, AlState *state)
 {
 	al_table_find(rel, key, &state->exclusive);
-	state->shared = al_table_find_shared(rel, key);
+	state->shared = al_table_find_shared(rel, key, false);
 	state->mine = al_held_mine(key);
 }
 
@@ -131,7 +158,7 @@ al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now)
 	*now = GetCurrentTimestamp();
 	if (!al_is_live(&state->exclusive, *now))
 	{
-		state->shared = al_table_find_shared(rel, key);
+		state->shared = al_table_find_shared(rel, key, false);
 		*now = GetCurrentTimestamp();
 	}
 	holdings = al_live_holdings(state, *now);
@@ -196,6 +223,14 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 
 	*own = NULL;
 	result->at = GetCurrentTimestamp();
+
+	/* Usually it is this, and all there is. */
+	if (al_is_owned_by(&state->exclusive, owner) && al_is_live(&state->exclusive, result->at))
+	{
+		*own = unconstify(AlHolding *, &state->exclusive);
+		result->holding = **own;
+		return AL_RELEASED;
+	}
 	live = al_live_holdings(state, result->at);
 	foreach(cell, live)
 	{
@@ -225,7 +260,8 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 	}
 	if (live == NIL)
 		return AL_NOT_FOUND;
-	result->holding = *(AlHolding *) linitial(live);
+	result->holding = *al_longest(live);
+	result->others = list_length(live) - 1;
 	return AL_NOT_OWNER;
 }
 
@@ -248,7 +284,7 @@ claim_own(Relation rel, const AlKey *key, const AlOwner *owner, bool is_extend,
 		state->mine = al_held_mine(key);
 		if (!al_table_find(rel, key, &state->exclusive) ||
 			!al_is_live(&state->exclusive, GetCurrentTimestamp()))
-			state->shared = al_table_find_shared(rel, key);
+			state->shared = al_table_find_shared(rel, key, false);
 		result->outcome = al_judge_owner(state, owner, result, own);
 		if (result->outcome != AL_RELEASED)
 			return false;
@@ -374,7 +410,7 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	}
 	result->holding = *own;
-	al_xact_granted(key, owner, own->expires_at);
+	al_xact_granted(key, owner, al_held_until(own));
 }
 
 /*
@@ -393,13 +429,14 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	AlHolding  *other = NULL;
 	AlClaim		claim;
 	AlClaim		new_claim;
+	ListCell   *cell;
 
 	for (;;)
 	{
-		ListCell   *cell;
-
 		if (!claim_own(rel, key, owner, false, &state, &own, &claim, result))
 			return;
+		if (own->lifetime == AL_TRANSACTION && ttl > 0)
+			al_raise_no_lease("ttl");
 		if (own->lifetime == AL_TRANSACTION || !al_is_shared(own) ||
 			al_string_equal(owner->name, new_owner->name))
 			break;
@@ -437,6 +474,11 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	result->outcome = AL_ACQUIRED;
 	if (own->lifetime == AL_TRANSACTION)
 	{
+		foreach(cell, state.mine)
+		{
+			if (lfirst(cell) != own && al_is_owned_by(lfirst(cell), new_owner))
+				al_held_end(lfirst(cell));
+		}
 		al_held_change(own, new_owner);
 		result->holding = *own;
 		return;
@@ -454,7 +496,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	else if (!al_table_try_put(rel, own))
 		elog(ERROR, "a lease that is handed over ran out");
 	result->holding = *own;
-	al_xact_granted(key, new_owner, own->expires_at);
+	al_xact_granted(key, new_owner, al_held_until(own));
 }
 
 /*
@@ -561,8 +603,9 @@ is_over(const AlHolding *holding, TimestampTz now)
 	if (holding->released_at != 0)
 		return now >= al_add_duration(holding->released_at,
 									  AL_MS_TO_US(al_released_retention_ms));
-	return now >= al_add_duration(holding->expires_at, AL_MS_TO_US(al_lock_delay_ms)) ||
-		is_orphaned(holding);
+	if (now < holding->expires_at)
+		return is_orphaned(holding);
+	return now >= al_add_duration(holding->expires_at, AL_MS_TO_US(al_lock_delay_ms));
 }
 
 /*
@@ -578,7 +621,7 @@ al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now)
 	int64		removed = 0;
 
 	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
-	while (removed < max_rows && al_xact_claims_left() > 0 &&
+	while (removed < max_rows && al_xact_claims() < al_max_claims &&
 		   HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
 		AlHolding	holding;

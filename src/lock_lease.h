@@ -78,7 +78,9 @@ extern TimestampTz al_add_duration(TimestampTz time, int64 duration);
 extern TimestampTz al_end_of_life(const AlHolding *holding);
 extern bool al_is_live(const AlHolding *holding, TimestampTz now);
 extern bool al_is_owned_by(const AlHolding *holding, const AlOwner *owner);
+extern TimestampTz al_held_until(const AlHolding *holding);
 extern bool al_is_shared(const AlHolding *holding);
+extern const AlHolding *al_longest(List *holdings);
 extern List *al_live_holdings(const AlState *state, TimestampTz now);
 extern List *al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now);
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
@@ -137,6 +139,7 @@ extern Datum al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key,
 extern void al_report_init(void);
 AL_NORETURN extern void al_raise(const AlKey *key, const AlResult *result);
 AL_NORETURN extern void al_raise_not_found(const AlKey *key);
+AL_NORETURN extern void al_raise_no_lease(const char *what);
 AL_NORETURN extern void al_raise_in_transaction(const AlKey *key, int pid);
 
 #endif							/* ATOMIC_LOCK_LEASE_H */

@@ -84,6 +84,18 @@ show_span(const AlHolding *holding)
 					show_time(holding->acquired_at), show_end(holding));
 }
 
+/* Who holds a key, to go on with "lock ... is" */
+static char *
+show_holders(const AlResult *result)
+{
+	char	   *holder = show_text(result->holding.holder);
+
+	if (result->others <= 0)
+		return psprintf("held by %s", holder);
+	return psprintf("held by %s and %d %s", holder, result->others,
+					result->others == 1 ? "other" : "others");
+}
+
 /* What is in the way of an acquire, to go on with "lock ... is" */
 static char *
 obstacle_message(const AlResult *result)
@@ -99,10 +111,7 @@ obstacle_message(const AlResult *result)
 			return psprintf("closed after the lease of %s ran out",
 							show_text(result->holding.holder));
 		default:
-			if (result->others > 0)
-				return psprintf("held by %s and %d %s", show_text(result->holding.holder),
-								result->others, result->others == 1 ? "other" : "others");
-			return psprintf("held by %s", show_text(result->holding.holder));
+			return show_holders(result);
 	}
 }
 
@@ -189,7 +198,9 @@ al_raise(const AlKey *key, const AlResult *result)
 							   al_is_shared(holding) ? "shared" : "exclusive",
 							   show_text(holding->holder),
 							   show_time(holding->acquired_at), show_end(holding)),
-					 errhint("Use lock_extend to keep it longer, or set atomic_lock.on_reacquire to \"extend\".")));
+					 al_on_reacquire == AL_REACQUIRE_ERROR ?
+					 errhint("Use lock_extend to keep it longer, lock_convert to change its mode, or set atomic_lock.on_reacquire to \"extend\".") :
+					 errhint("Use lock_convert to have it in exclusive mode.")));
 			break;
 
 		case AL_NOT_FOUND:
@@ -202,8 +213,8 @@ al_raise(const AlKey *key, const AlResult *result)
 		case AL_NOT_OWNER:
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_OWNERSHIP_MISMATCH), al_hide_owners(),
-					 errmsg("lock \"%s\" is held by %s, not by this owner", name,
-							show_text(holding->holder)),
+					 errmsg("lock \"%s\" is %s, not by this owner", name,
+							show_holders(result)),
 					 errdetail_internal("%s", show_span(holding)),
 					 errhint("Present the owner that lock_acquire answered, or ask an administrator to use force_release.")));
 			break;
@@ -240,6 +251,17 @@ al_raise(const AlKey *key, const AlResult *result)
 			break;
 	}
 	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
+}
+
+/* Raise 22023: a transaction is not given what only leases have */
+void
+al_raise_no_lease(const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+			 errmsg("a lock with the lifetime of a transaction has no %s", what),
+			 errdetail("It has no row, and ends with the transaction.")));
+	pg_unreachable();
 }
 
 /* Raise that a transaction, which nobody can undo from outside, holds a key */

@@ -125,7 +125,7 @@ forget(const AlKey *key)
 
 /* End what this session holds of so many noted keys, which are forgotten */
 static void
-end_noted(Relation rel, long max_keys, bool wait)
+end_some(Relation rel, int max_keys)
 {
 	HASH_SEQ_STATUS status;
 	AlKey		key;
@@ -138,7 +138,7 @@ end_noted(Relation rel, long max_keys, bool wait)
 			hash_seq_term(&status);
 			break;
 		}
-		al_lease_end_session(rel, &key, wait);
+		al_lease_end_session(rel, &key, false);
 		forget(&key);
 	}
 }
@@ -158,7 +158,7 @@ at_exit(int code, Datum arg)
 		rel = al_open_now();
 		if (rel)
 		{
-			end_noted(rel, Min(BATCH, al_max_claims), false);
+			end_some(rel, Min(BATCH, al_max_claims));
 			table_close(rel, NoLock);
 		}
 		PopActiveSnapshot();
@@ -215,6 +215,33 @@ al_session_note(Relation rel, const AlKey *key)
 	entry->name.len = key->name.len;
 }
 
+/*
+ * End all that this session holds, in the current transaction, which may fail;
+ * so nothing is forgotten.  No limit on claims: what is left would be somebody
+ * else's.
+ */
+static void
+end_all(Relation rel)
+{
+	HASH_SEQ_STATUS status;
+	AlKey		key;
+	int			max_claims = al_max_claims;
+
+	prune(rel);
+	al_max_claims = INT_MAX;
+	PG_TRY();
+	{
+		hash_seq_init(&status, noted);
+		while (next_noted(&status, &key))
+			al_lease_end_session(rel, &key, true);
+	}
+	PG_FINALLY();
+	{
+		al_max_claims = max_claims;
+	}
+	PG_END_TRY();
+}
+
 /* DISCARD ALL ends what a session has, and so what it holds */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
@@ -236,7 +263,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	{
 		Relation	rel = al_open_app_lock(RowExclusiveLock);
 
-		end_noted(rel, -1, true);
+		end_all(rel);
 		table_close(rel, NoLock);
 	}
 }

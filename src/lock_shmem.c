@@ -40,8 +40,10 @@ static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 static AlQueue *queue = NULL;
 static AlShownSet *shown = NULL;
 static pg_atomic_uint64 *hints = NULL;
+static pg_atomic_uint64 *alone = NULL;
 
-#define QUEUE_OFFSET	MAXALIGN(AL_HINTS * sizeof(pg_atomic_uint64))
+#define ALONE_OFFSET	MAXALIGN(AL_HINTS * sizeof(pg_atomic_uint64))
+#define QUEUE_OFFSET	(2 * ALONE_OFFSET)
 
 static Size
 shown_offset(void)
@@ -70,6 +72,7 @@ init_memory(void *memory)
 
 	memset(memory, 0, memory_size());
 	init_hints(memory);
+	init_hints((pg_atomic_uint64 *) ((char *) memory + ALONE_OFFSET));
 	new_queue->tranche = LWLockNewTrancheId();
 	LWLockInitialize(&new_queue->lock, new_queue->tranche);
 	for (int i = 0; i < AL_BUCKETS; i++)
@@ -86,6 +89,7 @@ static void
 attach_memory(void *memory)
 {
 	hints = memory;
+	alone = (pg_atomic_uint64 *) ((char *) memory + ALONE_OFFSET);
 	shown = (AlShownSet *) ((char *) memory + shown_offset());
 	queue = (AlQueue *) ((char *) memory + QUEUE_OFFSET);
 	LWLockRegisterTranche(queue->tranche, "atomic_lock");
@@ -171,4 +175,14 @@ al_hints(void)
 		init_hints(hints);
 	}
 	return hints;
+}
+
+/*
+ * Which keys are known to have one row, or NULL where that cannot be known, or
+ * not yet: it must be the same for all sessions.
+ */
+pg_atomic_uint64 *
+al_alone(void)
+{
+	return alone;
 }

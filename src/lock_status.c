@@ -66,7 +66,6 @@ find_live(const AlKey *key, bool with_meta, TimestampTz *now)
 static const AlHolding *
 choose(List *holdings)
 {
-	const AlHolding *chosen = NULL;
 	ListCell   *cell;
 
 	foreach(cell, holdings)
@@ -75,10 +74,8 @@ choose(List *holdings)
 
 		if (holding->owner && al_owner_is_setting(al_string(holding->owner)))
 			return holding;
-		if (chosen == NULL || holding->expires_at > chosen->expires_at)
-			chosen = holding;
 	}
-	return chosen;
+	return al_longest(holdings);
 }
 
 /* lock_is_held(key, owner) */

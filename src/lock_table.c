@@ -163,7 +163,6 @@ al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->expires_at = DatumGetTimestampTz(VALUE(expires_at));
 	holding->ttl = DatumGetInt64(VALUE(ttl_us));
 	holding->slot = DatumGetInt32(VALUE(slot));
-	holding->is_alone = false;
 	holding->key = al_string(DatumGetTextPP(VALUE(key)));
 	holding->holder = DatumGetTextPP(VALUE(holder));
 	holding->owner = IS_NULL(owner) ? NULL : DatumGetTextPP(VALUE(owner));
@@ -302,9 +301,8 @@ find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 	BlockNumber blocks;
 	bool		found = false;
 	bool		more = true;
-	bool		is_alone;
 
-	if (!al_hint_get(key, slot, &tid, &is_alone))
+	if (!al_hint_get(key, slot, &tid))
 		return false;
 
 	/*
@@ -361,7 +359,6 @@ find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 				ReleaseBuffer(buffer);
 				continue;
 			}
-			holding->is_alone = is_alone;
 			prune_if_full(rel, buffer, room, tuple.t_len);
 			al_hint_set(key, slot, &tuple.t_self);
 		}
@@ -420,9 +417,11 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
  * order of their slots, those included that are over.  A row that is updated
  * while an old snapshot is around has many index entries, of which hints say
  * which row version is the current one; then the others are passed over.
+ *
+ * "is_taken": the caller has claimed the key for itself.
  */
 List *
-al_table_find_shared(Relation rel, const AlKey *key)
+al_table_find_shared(Relation rel, const AlKey *key, bool is_taken)
 {
 	Relation	index;
 	Snapshot	snapshot = NULL;
@@ -431,10 +430,11 @@ al_table_find_shared(Relation rel, const AlKey *key)
 	ItemPointer tid;
 	List	   *holdings = NIL;
 	int32		last_found = AL_SLOT_EXCLUSIVE;
+	bool		has_entries = false;
 
 	PreventCommandIfParallelMode("functions of atomic_lock");
-	if (IsolationIsSerializable())
-		return find_serializable(rel, key, true, AL_SLOT_EXCLUSIVE + 1);
+	if (al_known_alone(key))
+		return NIL;
 
 	index = index_open(key_index(rel), AccessShareLock);
 	scan = al_index_beginscan(rel, index, SnapshotAny, 2);
@@ -448,6 +448,9 @@ al_table_find_shared(Relation rel, const AlKey *key)
 													   &is_null));
 		AlHolding  *holding;
 
+		has_entries = true;
+		if (IsolationIsSerializable())
+			break;
 		if (slot == last_found)
 		{
 			if (slot == PG_INT32_MAX)
@@ -475,6 +478,10 @@ al_table_find_shared(Relation rel, const AlKey *key)
 	if (snapshot)
 		UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
+	if (is_taken && !has_entries)
+		al_set_alone(key, true);
+	if (has_entries && IsolationIsSerializable())
+		return find_serializable(rel, key, true, AL_SLOT_EXCLUSIVE + 1);
 	return holdings;
 }
 
@@ -686,11 +693,11 @@ put(Relation rel, AlHolding *holding, bool wait)
 	VALUE(backend_start) = TimestampTzGetDatum(holding->backend_start);
 	IS_NULL(pid) = IS_NULL(backend_start) = holding->lifetime != AL_SESSION;
 
-	/* Whoever wants the key for itself must look for shared holdings again. */
+	/* Whoever wants the key for itself must look for shared holdings from now on. */
 	if (is_shared)
 	{
 		al_key_init(&key, holding->key);
-		al_hint_set_alone(&key, false);
+		al_set_alone(&key, false);
 	}
 
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);

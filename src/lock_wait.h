@@ -95,13 +95,14 @@ typedef struct AlShownSet
 	AlShown		holdings[AL_SHOWN];
 } AlShownSet;
 
-#define AL_HINTS	8192		/* see lock_hint.c */
+#define AL_HINTS	8192		/* see lock_hint.c, also for what is said to be alone */
 
 /* lock_shmem.c */
 extern void al_shmem_init(void);
 extern AlQueue *al_queue(void);
 extern AlShownSet *al_shown(void);
 extern pg_atomic_uint64 *al_hints(void);
+extern pg_atomic_uint64 *al_alone(void);
 
 /* lock_wait.c */
 extern int64 al_monotonic_now(void);

@@ -297,11 +297,11 @@ al_xact_unclaimed(uint64 hash)
 	}
 }
 
-/* How many more claims this transaction may take */
+/* How many keys this transaction has claimed */
 int
-al_xact_claims_left(void)
+al_xact_claims(void)
 {
-	return Max(al_max_claims - claims, 0);
+	return claims;
 }
 
 /*
