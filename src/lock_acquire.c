@@ -207,7 +207,8 @@ is_queued(const Attempt *attempt, char **first)
 /*
  * Look at the rows of the key without a claim.  An exclusive lease is all there
  * is.  Whoever wants to share the key has to know before the claim only whether
- * the owner has it, for whom those who wait need not be asked.
+ * the owner has it already, for whom those who wait need not be asked, and for
+ * whose transaction another claim is needed.
  */
 static void
 look(Relation rel, Attempt *attempt, bool all)
@@ -223,6 +224,7 @@ look(Relation rel, Attempt *attempt, bool all)
 		if (al_is_live(&state->exclusive, GetCurrentTimestamp()))
 			return;
 		if (request->is_shared && !request->is_convert &&
+			request->lifetime != AL_TRANSACTION &&
 			!al_wait_behind(attempt->key, true, NULL))
 			return;
 	}

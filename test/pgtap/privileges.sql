@@ -38,7 +38,7 @@ CREATE FUNCTION pg_temp.allowed() RETURNS text LANGUAGE sql AS $$
 	SELECT CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' ELSE '00000' END
 $$;
 
-SELECT plan(30);
+SELECT plan(33);
 
 SELECT isnt_empty('SELECT FROM member_function', 'there are functions to look at');
 SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p WHERE p.proacl IS NULL', 'no function has default privileges, which include PUBLIC');
@@ -53,13 +53,17 @@ SELECT is_empty($$SELECT c.oid::regclass, p FROM member_relation c, unnest(ARRAY
 	WHERE c.relkind = 'S' AND has_sequence_privilege('regress_al_fresh', c.oid, p)$$, 'a new role has no right on any sequence');
 
 SELECT lock_grant_access('regress_al_fresh', 'user') \g /dev/null
-SELECT is(pg_temp.may('regress_al_fresh'), '{"lock_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_extend(text,text,interval)","lock_extend_all(text,interval)","lock_holder(text)","lock_is_held(text,text)","lock_key(text[])","lock_release(text,text)","lock_release_all(text)","lock_status(text)","lock_try_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_try_extend(text,text,interval)","lock_try_release(text,text)"}',
+SELECT is(pg_temp.may('regress_al_fresh'), '{"lock_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_acquire_all(text[],interval,text,text,interval,text,jsonb)","lock_convert(text,text,text,interval)","lock_extend(text,text,interval)","lock_extend_all(text,interval)","lock_holder(text)","lock_is_held(text,text)","lock_key(text[])","lock_release(text,text)","lock_release_all(text)","lock_status(text)","lock_transfer(text,text,text,text,interval)","lock_try_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_try_acquire_all(text[],interval,text,text,interval,text,jsonb)","lock_try_extend(text,text,interval)","lock_try_release(text,text)"}',
 	'level user: the functions for applications');
 SELECT is(pg_temp.may_with('regress_al_fresh'), '{}', 'and no table or view');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), '42501', 'such as lock_waiters');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_waiters()'), '42501', 'nor the function behind it');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_try_acquire_all(ARRAY[''k'']), lock_acquire_all(ARRAY[''j''])'), '00000', 'it may lock sets');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT (lock_acquire(''k'', owner => ''o'', mode => ''shared'', lifetime => ''session'')).status, (lock_convert(''k'', ''o'')).status, (lock_transfer(''k'', ''o'', ''p'')).status'), '00000', 'in every mode and lifetime, convert and hand over');
 SELECT lock_revoke_access('regress_al_fresh', 'user') \g /dev/null
 SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'and taken back');
+SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || call)), '{42501}', 'with sets, conversion and hand-over')
+FROM unnest(ARRAY['lock_acquire_all(ARRAY[''k''])', 'lock_try_acquire_all(ARRAY[''k''])', 'lock_convert(''k'', ''o'')', 'lock_transfer(''k'', ''o'', ''p'')']) call;
 SELECT lock_grant_access('regress_al_fresh', 'monitor') \g /dev/null
 SELECT is(pg_temp.may('regress_al_fresh'), '{lock_status(),lock_waiters()}', 'level monitor: the state of all keys, and who waits');
 SELECT is(pg_temp.may_with('regress_al_fresh'), '{lock_waiters SELECT}', 'and reading lock_waiters, nothing else');

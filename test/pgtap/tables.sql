@@ -14,7 +14,7 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(41);
+SELECT plan(45);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
 	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_waiters', 'v')$$,
@@ -58,6 +58,10 @@ SELECT col_type_is('app_lock', 'acquired_at', 'timestamp with time zone', 'app_l
 SELECT col_type_is('app_lock', 'expires_at', 'timestamp with time zone', 'app_lock.expires_at');
 SELECT col_type_is('app_lock', 'holder', 'text', 'app_lock.holder');
 SELECT col_type_is('app_lock', 'meta', 'jsonb', 'app_lock.meta');
+SELECT col_type_is('app_lock', 'pid', 'integer', 'app_lock.pid');
+SELECT col_type_is('app_lock', 'backend_start', 'timestamp with time zone', 'app_lock.backend_start');
+SELECT is((SELECT array_agg(name ORDER BY attnum) FROM columns WHERE rel = 'app_lock' AND attnum > 12), ARRAY['pid', 'backend_start'], 'which are the last ones');
+SELECT is((SELECT bool_or(required) FROM columns WHERE rel = 'app_lock' AND name IN ('pid', 'backend_start')), false, 'and NULL in a lease');
 SELECT is((SELECT array_agg(name ORDER BY name) FROM columns WHERE rel = 'app_lock' AND required AND name IN ('key', 'mode', 'fencing_token', 'acquired_at', 'expires_at', 'holder')),
 	ARRAY['acquired_at', 'expires_at', 'fencing_token', 'holder', 'key', 'mode'], 'what every lease has is NOT NULL');
 
@@ -66,10 +70,10 @@ SELECT ok(EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'app_lock'::regclas
 		AND conkey[1] = (SELECT attnum FROM columns WHERE rel = 'app_lock' AND name = 'key')),
 	'a unique constraint that starts with key decides, at once');
 SELECT is_empty($$SELECT indexrelid::regclass, a.attname FROM pg_index i, unnest(i.indkey::int2[]) k JOIN pg_attribute a ON a.attnum = k AND a.attrelid = 'app_lock'::regclass
-		WHERE i.indrelid = 'app_lock'::regclass AND a.attname IN ('fencing_token', 'acquired_at', 'expires_at', 'ttl_us', 'holder', 'owner', 'released_at', 'meta')$$,
+		WHERE i.indrelid = 'app_lock'::regclass AND a.attname IN ('fencing_token', 'acquired_at', 'expires_at', 'ttl_us', 'holder', 'owner', 'released_at', 'meta', 'pid', 'backend_start')$$,
 	'no index has a column that acquire, extend or release changes');
 SELECT is_empty($$SELECT indexrelid::regclass FROM pg_index i WHERE i.indrelid = 'app_lock'::regclass
-		AND pg_get_expr(indpred, indrelid) ~ '\m(fencing_token|acquired_at|expires_at|ttl_us|holder|owner|released_at|meta)\M'$$,
+		AND pg_get_expr(indpred, indrelid) ~ '\m(fencing_token|acquired_at|expires_at|ttl_us|holder|owner|released_at|meta|pid|backend_start)\M'$$,
 	'nor a predicate on one');
 SELECT is_empty($$SELECT indexrelid::regclass FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
 		WHERE i.indrelid = 'app_lock'::regclass AND (m.amname <> 'btree' OR i.indexprs IS NOT NULL OR NOT i.indisvalid)$$,

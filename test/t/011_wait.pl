@@ -137,7 +137,7 @@ start($holder, q{SELECT lock_acquire('fifo', '1 hour', 'overtaker')});
 my $refusal = answer($holder);
 kill 'CONT', pid($one);
 like($refusal,
-	qr/^ERROR:  55P03: lock "fifo" is about to go to Waiter 1, who waits for it\nDETAIL:  It is free, and goes to those who wait for it first\.\nHINT:  .*wait/,
+	qr/^ERROR:  55P03: lock "fifo" is about to go to Waiter 1, who waits for it\nDETAIL:  It goes to those who wait for it first\.\nHINT:  .*wait/,
 	'... and is told so');
 my @answers = map { answer($_) } @waiters;
 is(answer($overtaker), '', 'one that does not wait');
