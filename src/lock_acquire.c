@@ -289,7 +289,9 @@ explain_claim(Attempt *attempt)
 	{
 		const AlHolding *holding = lfirst(cell);
 
-		if (holding->holder == NULL)
+		if (holding->holder == NULL ||
+			(attempt->request->is_shared && al_is_shared(holding) &&
+			 !al_is_owned_by(holding, &attempt->request->owner)))
 			continue;
 		result->outcome = AL_HELD;
 		result->holding = *holding;
@@ -388,7 +390,7 @@ renew(const AlAcquire *request, TimestampTz at, AlHolding *holding)
 	TimestampTz previous = holding->expires_at;
 
 	set_end(request, at, holding);
-	if (previous != DT_NOEND)
+	if (previous != DT_NOEND || request->lifetime == AL_SESSION)
 		holding->expires_at = Max(holding->expires_at, previous);
 	if (request->holder)
 		holding->holder = request->holder;
@@ -433,8 +435,8 @@ set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
 }
 
 /*
- * Write a new shared holding: over the row of one that is over, best of all of
- * the same owner, or as a new row.  Of the numbers of slots the lower 31 bits of
+ * Write a new shared holding: over the row of one that is over and does not keep
+ * the key closed, best of all of the same owner, or as a new row.  Of the numbers of slots the lower 31 bits of
  * the fencing token are one that nobody else has.
  */
 static void
@@ -451,7 +453,7 @@ put_shared(Relation rel, Attempt *attempt, AlHolding *holding)
 		{
 			AlHolding  *row = lfirst(cell);
 
-			if (al_is_live(row, now) || row == attempt->own ||
+			if (al_is_live(row, now) || is_closed(row, now) || row == attempt->own ||
 				al_is_owned_by(row, &request->owner) != own_rows)
 				continue;
 			set_row(request, row, holding);

@@ -60,10 +60,10 @@ al_session_is_alive(int pid, TimestampTz backend_start)
 {
 	PgBackendStatus *entries;
 
-	if (pid == MyProcPid)
-		return backend_start == MyStartTimestamp;
 	if (RecoveryInProgress() || MyBEEntry == NULL)
 		return true;
+	if (pid == MyProcPid)
+		return backend_start == MyStartTimestamp;
 
 	entries = al_backend_entries();
 	for (int i = 0; i < MaxBackends; i++)
