@@ -152,16 +152,14 @@ extern bool al_is_admin(void);
 
 /* lock_claim.c */
 
-/*
- * What a claim on a key is for.  The modes of the lock manager give what meets
- * what; see lock_claim.c.
- */
+/* What a claim on a key is for; see lock_claim.c */
 typedef enum AlClaimMode
 {
-	AL_CLAIM_PIN = AccessShareLock,
-	AL_CLAIM_SHARE = RowExclusiveLock,
-	AL_CLAIM_EXTEND = ShareRowExclusiveLock,
-	AL_CLAIM_TAKE = AccessExclusiveLock
+	AL_CLAIM_PIN,				/* to rely on a holding */
+	AL_CLAIM_SHARE,				/* to begin or end a shared holding */
+	AL_CLAIM_SHARE_EXTEND,
+	AL_CLAIM_EXTEND,			/* the exclusive holding */
+	AL_CLAIM_TAKE				/* anything else */
 } AlClaimMode;
 
 typedef struct AlClaim
@@ -179,6 +177,7 @@ extern bool al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 						 AlClaimMode mode);
 extern bool al_claim_try_over(AlClaim *claim);
 extern bool al_claim_is_mine(uint64 hash);
+extern bool al_claim_is_others(uint64 hash);
 extern void al_claim_drop(const AlClaim *claim);
 extern void al_claim_transaction(const AlKey *key, bool is_shared);
 extern List *al_claim_transactions(uint64 hash, bool is_exclusive);

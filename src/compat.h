@@ -19,7 +19,6 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
-#include "access/xact.h"
 #include "miscadmin.h"
 #include "replication/syncrep.h"
 #include "storage/lock.h"
@@ -59,34 +58,21 @@
 #endif
 
 /*
- * Update a heap tuple, as simple_heap_update() does it.  "needs_entries" is set
- * to whether index entries have to be made for the new version.  Without "wait"
- * returns false where somebody else has changed the tuple or is doing so.
+ * Update a heap tuple in place of simple_heap_update(); returns whether index
+ * entries have to be made for the new version.
  */
 static inline bool
-al_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple, bool wait,
-			   bool *needs_entries)
+al_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 {
-	TM_Result	result;
-	TM_FailureData failure;
-	LockTupleMode lock_mode;
 #if PG_VERSION_NUM >= 160000
 	TU_UpdateIndexes update_indexes;
 
-	result = heap_update(rel, tid, tuple, GetCurrentCommandId(true), InvalidSnapshot,
-						 wait, &failure, &lock_mode, &update_indexes);
-	*needs_entries = update_indexes != TU_None;
+	simple_heap_update(rel, tid, tuple, &update_indexes);
+	return update_indexes != TU_None;
 #else
-	result = heap_update(rel, tid, tuple, GetCurrentCommandId(true), InvalidSnapshot,
-						 wait, &failure, &lock_mode);
-	*needs_entries = !HeapTupleIsHeapOnly(tuple);
+	simple_heap_update(rel, tid, tuple);
+	return !HeapTupleIsHeapOnly(tuple);
 #endif
-	if (result == TM_Ok)
-		return true;
-	if (!wait && (result == TM_Updated || result == TM_Deleted ||
-				  result == TM_BeingModified))
-		return false;
-	elog(ERROR, "row of a lock was changed by somebody else: %d", (int) result);
 }
 
 static inline IndexScanDesc

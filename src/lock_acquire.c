@@ -97,7 +97,8 @@ find_closed(const Attempt *attempt)
 	{
 		const AlHolding *row = lfirst(cell);
 
-		if (is_closed(row, now) && !al_is_owned_by(row, &attempt->request->owner) &&
+		if (is_closed(row, now) &&
+			!(attempt->own && al_is_owned_by(row, &attempt->request->owner)) &&
 			(last == NULL || row->expires_at > last->expires_at))
 			last = row;
 	}
@@ -268,12 +269,19 @@ needs_claim(const Attempt *attempt, AlOutcome outcome, AlClaimMode *mode,
 		if (request->lifetime == AL_TRANSACTION)
 			*mode = AL_CLAIM_PIN;
 		else if (is_shared)
-			*mode = AL_CLAIM_SHARE;
+			*mode = own->lifetime == AL_TRANSACTION ? AL_CLAIM_SHARE : AL_CLAIM_SHARE_EXTEND;
 		else
 			*mode = own->lifetime == AL_TRANSACTION ? AL_CLAIM_TAKE : AL_CLAIM_EXTEND;
 	}
 	*owner = is_shared ? &request->owner : NULL;
 	return true;
+}
+
+/* Does a claim do for what turned out to need another one? */
+static bool
+covers(AlClaimMode mode, AlClaimMode needed)
+{
+	return mode == needed || (mode == AL_CLAIM_SHARE && needed == AL_CLAIM_SHARE_EXTEND);
 }
 
 /* Somebody else's claim is in the way: say whose */
@@ -341,6 +349,9 @@ attempt_now(Relation rel, Attempt *attempt)
 
 		if (!al_claim_try(&attempt->claim, attempt->key, owner, mode))
 		{
+			/* Knowing all, it may be another claim that is needed. */
+			if (!all)
+				continue;
 			explain_claim(attempt);
 			return;
 		}
@@ -349,11 +360,12 @@ attempt_now(Relation rel, Attempt *attempt)
 		result->outcome = judge(attempt);
 		if (al_is_granted(result) &&
 			needs_claim(attempt, result->outcome, &mode_again, &owner_again) &&
-			mode_again == mode && owner_again == owner &&
+			covers(mode, mode_again) && owner_again == owner &&
 			(result->outcome != AL_ACQUIRED || attempt->own || !attempt->claim.first ||
 			 !al_wait_behind(attempt->key, attempt->request->is_shared, NULL)))
 		{
-			if (mode != AL_CLAIM_SHARE || !is_unreleased(&attempt->state.exclusive) ||
+			if (result->outcome != AL_ACQUIRED || mode != AL_CLAIM_SHARE ||
+				!is_unreleased(&attempt->state.exclusive) ||
 				al_claim_try_over(&attempt->claim))
 				return;
 			drop(attempt);
@@ -374,7 +386,8 @@ set_end(const AlAcquire *request, TimestampTz at, AlHolding *holding)
 {
 	holding->ttl = request->ttl;
 	holding->expires_at = request->ttl > 0 ? al_add_duration(at, request->ttl) : DT_NOEND;
-	holding->expires_at = Min(holding->expires_at, al_end_of_life(holding));
+	if (request->lifetime != AL_TRANSACTION)
+		holding->expires_at = Min(holding->expires_at, al_end_of_life(holding));
 	holding->lifetime = request->lifetime;
 	holding->pid = request->lifetime == AL_LEASE ? 0 : MyProcPid;
 	holding->backend_start = request->lifetime == AL_SESSION ? MyStartTimestamp : 0;
@@ -575,13 +588,15 @@ finish(Relation rel, Attempt *attempt)
 	else
 		init_holding(attempt, holding);
 	if (own)
+	{
 		holding->acquired_at = own->acquired_at;
+		if (!request->holder)
+			holding->holder = own->holder;
+	}
 	holding->fencing_token = al_fence_next();
 	holding->released_at = 0;
 	put_row(rel, attempt, is_shared, holding);
-	/* Others may share it now: they are to be woken. */
-	al_xact_granted(attempt->key, &request->owner,
-					own && is_shared ? 0 : al_held_until(holding));
+	al_xact_granted(attempt->key, &request->owner, al_held_until(holding));
 }
 
 /* Might waiting help? */
@@ -678,8 +693,10 @@ wait_in_queue(Relation *rel, Attempt *attempt, int64 start, int64 *next_search)
 	AlAcquire  *request = attempt->request;
 	AlResult   *result = attempt->result;
 	bool		as_upgrade = is_upgrade(attempt);
+	bool		is_first_upgrade = as_upgrade && al_claim_upgrade(attempt->key);
 
-	if (as_upgrade && !al_claim_upgrade(attempt->key))
+	if (as_upgrade && !is_first_upgrade &&
+		!al_wait_is_upgraded_by(attempt->key, &request->owner))
 	{
 		result->obstacle = result->outcome;
 		result->outcome = AL_DEADLOCK;
@@ -693,8 +710,8 @@ wait_in_queue(Relation *rel, Attempt *attempt, int64 start, int64 *next_search)
 		attempt_in_line(rel, attempt, start, next_search, as_upgrade);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, (Datum) 0);
-	al_wait_end(al_is_granted(result));
-	if (as_upgrade)
+	al_wait_end(al_is_granted(result) && attempt->is_claimed);
+	if (is_first_upgrade)
 		al_claim_upgrade_end(attempt->key);
 	return !may_pass(result->outcome);
 }
@@ -734,6 +751,22 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 	attempt_in_turn(rel, &attempt, request->wait > 0 ? al_monotonic_now() : 0);
 	if (al_is_granted(result))
 		finish(*rel, &attempt);
+}
+
+/*
+ * The table was closed since a key was claimed, so that its rows may be
+ * elsewhere by now: find them again.  Under the claim nobody else can have been
+ * granted the key; but what the owner had may have run out, and is then granted
+ * anew.
+ */
+static void
+refresh(Relation rel, Attempt *attempt)
+{
+	AlOutcome	outcome = attempt->result->outcome;
+
+	look(rel, attempt, true);
+	if (judge(attempt) != outcome)
+		attempt->result->outcome = AL_ACQUIRED;
 }
 
 /*
@@ -780,6 +813,8 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	for (int i = 0; i < count; i++)
 	{
 		results[i].waited = waited;
+		if (waited > 0)
+			refresh(*rel, &attempts[i]);
 		finish(*rel, &attempts[i]);
 	}
 	return -1;

@@ -359,6 +359,8 @@ al_is_installed(void)
 Relation
 al_open_now(void)
 {
+	if (!ConditionalLockRelationOid(ExtensionRelationId, AccessShareLock))
+		return NULL;
 	if (!al_is_installed())
 		return NULL;
 	if (!oids_valid)

@@ -16,7 +16,8 @@
  *
  *		class			on					mode
  *		key				key					of what is done, see below
- *		holding			key and owner		AccessExclusive, or Share to pin it
+ *		holding			key and owner		AccessExclusive; ShareUpdateExclusive to
+ *											extend it, AccessShare to pin it
  *		exclusive		key					RowExclusive, or Share to pin it
  *		transaction		key					Share or Exclusive
  *		upgrade			key					AccessExclusive
@@ -114,12 +115,21 @@ release_in_transaction(const LOCKTAG *tag, LOCKMODE mode)
 	CurrentResourceOwner = saved;
 }
 
+/* How a key is claimed */
+static const LOCKMODE key_modes[] = {
+	[AL_CLAIM_PIN] = AccessShareLock,
+	[AL_CLAIM_SHARE] = RowExclusiveLock,
+	[AL_CLAIM_SHARE_EXTEND] = RowExclusiveLock,
+	[AL_CLAIM_EXTEND] = ShareRowExclusiveLock,
+	[AL_CLAIM_TAKE] = AccessExclusiveLock
+};
+
 /* Has this transaction claimed the key? */
 static bool
 is_held(const LOCKTAG *tag)
 {
-	return al_lock_held(tag, AL_CLAIM_TAKE) || al_lock_held(tag, AL_CLAIM_EXTEND) ||
-		al_lock_held(tag, AL_CLAIM_SHARE) || al_lock_held(tag, AL_CLAIM_PIN);
+	return al_lock_held(tag, AccessExclusiveLock) || al_lock_held(tag, ShareRowExclusiveLock) ||
+		al_lock_held(tag, RowExclusiveLock) || al_lock_held(tag, AccessShareLock);
 }
 
 /* The same, of a key by its hash */
@@ -136,7 +146,10 @@ al_claim_is_mine(uint64 hash)
 static bool
 claims_holding(const AlClaim *claim, LOCKMODE *mode)
 {
-	*mode = claim->mode == AL_CLAIM_PIN ? ShareLock : AccessExclusiveLock;
+	if (claim->mode == AL_CLAIM_PIN)
+		*mode = claim->owner_hash != 0 ? AccessShareLock : ShareLock;
+	else
+		*mode = claim->mode == AL_CLAIM_SHARE_EXTEND ? ShareUpdateExclusiveLock : AccessExclusiveLock;
 	return claim->owner_hash != 0 || claim->mode == AL_CLAIM_PIN;
 }
 
@@ -147,12 +160,10 @@ give_back(const AlClaim *claim)
 	LOCKTAG		tag;
 
 	set_tag(&tag, KEY, claim->hash);
-	release_in_transaction(&tag, claim->mode);
+	release_in_transaction(&tag, key_modes[claim->mode]);
 	if (claim->first)
-	{
 		al_xact_unclaimed(claim->hash);
-		al_wait_wake(claim->hash, 0, 0);
-	}
+	al_wait_wake(claim->hash, 0, 0);
 }
 
 static bool
@@ -171,7 +182,7 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 
 	(void) al_queue();			/* for the wake-up when it is given back */
 	al_xact_before_claim(claim->first);
-	if (!acquire_in_transaction(&tag, mode, wait))
+	if (!acquire_in_transaction(&tag, key_modes[mode], wait))
 		return false;
 	al_xact_claimed(key->hash, claim->first);
 	if (!claims_holding(claim, &holding_mode))
@@ -328,6 +339,16 @@ al_claim_transactions(uint64 hash, bool is_exclusive)
 	return conflicts(&tag, is_exclusive ? ShareLock : AccessExclusiveLock);
 }
 
+/* Has any other transaction claimed the key? */
+bool
+al_claim_is_others(uint64 hash)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, KEY, hash);
+	return conflicts(&tag, AccessExclusiveLock) != NIL;
+}
+
 /* Processes (a list of integers) of others whose unfinished transactions have a key */
 List *
 al_claim_rivals(uint64 hash)
@@ -335,7 +356,7 @@ al_claim_rivals(uint64 hash)
 	LOCKTAG		tag;
 
 	set_tag(&tag, KEY, hash);
-	return pids_of(conflicts(&tag, AL_CLAIM_TAKE));
+	return pids_of(conflicts(&tag, AccessExclusiveLock));
 }
 
 /*
@@ -350,7 +371,7 @@ al_claim_rival(const AlClaim *claim)
 	List	   *pids;
 
 	set_tag(&tag, KEY, claim->hash);
-	pids = pids_of(conflicts(&tag, claim->mode));
+	pids = pids_of(conflicts(&tag, key_modes[claim->mode]));
 	if (pids == NIL && claims_holding(claim, &holding_mode))
 	{
 		set_holding_tag(&tag, claim->hash, claim->owner_hash);

@@ -26,6 +26,8 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "access/xact.h"
 #include "compat.h"
 #include "lib/stringinfo.h"
 #include "lock_lease.h"
@@ -118,6 +120,29 @@ is_visited_key(Search *search, uint64 hash)
 	return false;
 }
 
+/* Has our transaction taken what we wait for, and not committed yet? */
+static bool
+is_in_own_way(Relation rel, const AlWaiter *waiter)
+{
+	AlKey	   *key = al_waiter_key(rel, waiter);
+	ListCell   *cell;
+
+	foreach(cell, al_waiter_obstacles(rel, waiter))
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(holding->tuple->t_data)))
+			return true;
+	}
+	foreach(cell, al_held_mine(key))
+	{
+		if (waiter->owner_hash == 0 ||
+			waiter->owner_hash != al_owner_hash(al_string(((AlHolding *) lfirst(cell))->owner)))
+			return true;
+	}
+	return false;
+}
+
 /* Does what a process waits for lead back to us? */
 static bool
 search_from(Search *search, int pid)
@@ -140,12 +165,12 @@ search_from(Search *search, int pid)
 		return false;
 
 	/*
-	 * A session that waits for a key which its own transaction has claimed, for
-	 * another owner, is a circle of one, but only its own search need see that.
+	 * A session that waits for a key which its own transaction holds for another
+	 * owner is a circle of one, but only its own search can see that.
 	 */
 	pids = list_delete_int(al_claim_rivals(link.waiter.hash), pid);
-	if (al_claim_is_mine(link.waiter.hash) &&
-		!(pid == MyProcPid && link.waiter.is_upgrade))
+	if (pid == MyProcPid ? is_in_own_way(search->rel, &link.waiter) :
+		al_claim_is_mine(link.waiter.hash))
 		pids = lappend_int(pids, MyProcPid);
 	if (search_processes(search, &link, pids))
 		return true;

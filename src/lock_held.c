@@ -90,7 +90,10 @@ show(void)
 	LWLockRelease(&queue->lock);
 }
 
-/* Put a version on top; what it points to must not be shorter-lived */
+/*
+ * Put a version on top.  What it points to must not be shorter-lived, and it
+ * must not be in the list itself, which may move.
+ */
 static void
 push(const AlHolding *holding, uint64 hash, uint64 owner_hash, int previous, bool ended)
 {
@@ -160,21 +163,20 @@ void
 al_held_change(const AlHolding *holding, const AlOwner *owner)
 {
 	AlHolding	copy = *holding;
-	Version    *version = &versions[holding->held];
 
-	copy.key = version->holding.key;
+	copy.key = versions[holding->held].holding.key;
 	copy.owner = keep_text(owner->name);
 	copy.holder = keep_text(al_string(holding->holder));
-	push(&copy, version->hash, owner->hash, holding->held, false);
+	push(&copy, versions[holding->held].hash, owner->hash, holding->held, false);
 }
 
 /* A holding of al_held_mine() is over */
 void
 al_held_end(const AlHolding *holding)
 {
-	Version    *version = &versions[holding->held];
+	Version		version = versions[holding->held];
 
-	push(&version->holding, version->hash, version->owner_hash, holding->held, true);
+	push(&version.holding, version.hash, version.owner_hash, holding->held, true);
 }
 
 /*

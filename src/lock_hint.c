@@ -22,7 +22,9 @@
  * nothing in the index: no row, not even a dead one that a rollback could
  * bring back.  It is taken back by whoever has claimed the key to share it,
  * before the first such row is made; these two claims exclude each other.
- * Entries are the full hash, as that of claims, and may be lost at any time.
+ * Two keys can have one hash, and share their claims, but not this: an entry is
+ * another hash, with a secret that the server draws when it starts.  Entries
+ * may be lost at any time.
  *
  * Locking: none of its own.
  *
@@ -82,34 +84,46 @@ al_hint_set(const AlKey *key, int32 slot, ItemPointer tid)
 		pg_atomic_write_u64(place, hint);
 }
 
+/* What a key is entered as, in which place */
+static uint64
+alone_entry(const AlKey *key, pg_atomic_uint64 **place)
+{
+	uint64		hash = hash_of(key, AL_SLOT_EXCLUSIVE);
+
+	*place = &al_alone()[hash % AL_HINTS];
+	return hash_combine64(DatumGetUInt64(hash_any_extended((const unsigned char *) key->name.data,
+														   key->name.len, al_secret())),
+						  MyDatabaseId);
+}
+
 /* Is it known that a key has no row but that in slot 0? */
 bool
 al_known_alone(const AlKey *key)
 {
-	pg_atomic_uint64 *alone = al_alone();
-	uint64		hash = hash_of(key, AL_SLOT_EXCLUSIVE);
+	pg_atomic_uint64 *place;
+	uint64		entry;
 
-	return alone && hash != 0 && pg_atomic_read_u64(&alone[hash % AL_HINTS]) == hash;
+	if (al_alone() == NULL)
+		return false;
+	entry = alone_entry(key, &place);
+	return entry != 0 && pg_atomic_read_u64(place) == entry;
 }
 
 /*
  * Say so, or take it back.  The key is claimed: AL_CLAIM_TAKE to say it,
- * AL_CLAIM_SHARE at least to take it back.
+ * AL_CLAIM_SHARE at least to take it back, whichever key has the place.
  */
 void
 al_set_alone(const AlKey *key, bool is_alone)
 {
-	pg_atomic_uint64 *alone = al_alone();
-	uint64		hash = hash_of(key, AL_SLOT_EXCLUSIVE);
+	pg_atomic_uint64 *place;
+	uint64		entry;
 
-	if (alone == NULL)
+	if (al_alone() == NULL)
 		return;
-	if (is_alone)
-		pg_atomic_write_u64(&alone[hash % AL_HINTS], hash);
-	else
-	{
-		uint64		expected = hash;
-
-		(void) pg_atomic_compare_exchange_u64(&alone[hash % AL_HINTS], &expected, 0);
-	}
+	entry = alone_entry(key, &place);
+	if (!is_alone)
+		entry = 0;
+	if (pg_atomic_read_u64(place) != entry)
+		pg_atomic_write_u64(place, entry);
 }

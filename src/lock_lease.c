@@ -82,20 +82,21 @@ al_is_owned_by(const AlHolding *holding, const AlOwner *owner)
 	return al_string_equal(al_string(holding->owner), owner->name);
 }
 
-/*
- * Until when nobody need look whether a holding that is there is still there;
- * 0: not known, since its session may end, or have ended, at any time.
- */
-TimestampTz
-al_held_until(const AlHolding *holding)
-{
-	return holding->lifetime == AL_SESSION ? 0 : holding->expires_at;
-}
-
 bool
 al_is_shared(const AlHolding *holding)
 {
 	return holding->slot != AL_SLOT_EXCLUSIVE;
+}
+
+/*
+ * Until when a holding that is written keeps whoever waits for the key from it.
+ * 0: not known, since others may share it too, or since its session may end, or
+ * have ended, at any time.
+ */
+TimestampTz
+al_held_until(const AlHolding *holding)
+{
+	return al_is_shared(holding) || holding->lifetime == AL_SESSION ? 0 : holding->expires_at;
 }
 
 /* What of the state of a key is live: a list of AlHolding * */
@@ -293,7 +294,7 @@ claim_own(Relation rel, const AlKey *key, const AlOwner *owner, bool is_extend,
 
 		is_shared = al_is_shared(*own);
 		al_claim(claim, key, is_shared ? owner : NULL,
-				 is_shared ? AL_CLAIM_SHARE :
+				 is_shared ? (is_extend ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_SHARE) :
 				 is_extend ? AL_CLAIM_EXTEND : AL_CLAIM_TAKE);
 		if (is_shared)
 			look(rel, key, state);
@@ -535,13 +536,18 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim)
 	return ended;
 }
 
-/* Does this session hold a key by its lifetime? */
+/*
+ * Does this session hold a key by its lifetime, or may it turn out to when an
+ * unfinished transaction ends?
+ */
 bool
 al_lease_of_session(Relation rel, const AlKey *key)
 {
 	AlState		state;
 	ListCell   *cell;
 
+	if (al_claim_is_mine(key->hash) || al_claim_is_others(key->hash))
+		return true;
 	look(rel, key, &state);
 	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
 	{
@@ -588,7 +594,7 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 		}
 		al_xact_before_release();
 		holding.expires_at = now;
-		if (is_shared)
+		if (is_shared || !wait)
 			(void) al_table_try_put(rel, &holding);
 		else
 			al_table_put(rel, &holding);

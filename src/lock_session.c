@@ -154,6 +154,9 @@ at_exit(int code, Datum arg)
 		Relation	rel;
 
 		StartTransactionCommand();
+		/* What the session has set as its default could wait, too. */
+		XactIsoLevel = XACT_READ_COMMITTED;
+		XactReadOnly = XactDeferrable = false;
 		PushActiveSnapshot(GetTransactionSnapshot());
 		rel = al_open_now();
 		if (rel)

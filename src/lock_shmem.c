@@ -25,12 +25,14 @@
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
 #include "compat.h"
 #include "lock_wait.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 /* A segment of another layout must have another name. */
 #define MEMORY_NAME	"atomic_lock 1"
@@ -73,6 +75,9 @@ init_memory(void *memory)
 	memset(memory, 0, memory_size());
 	init_hints(memory);
 	init_hints((pg_atomic_uint64 *) ((char *) memory + ALONE_OFFSET));
+	/* This must not raise.  Without randomness, what is hard to guess must do. */
+	if (!pg_strong_random(&new_queue->secret, sizeof(new_queue->secret)))
+		new_queue->secret = pg_prng_uint64(&pg_global_prng_state) ^ GetCurrentTimestamp();
 	new_queue->tranche = LWLockNewTrancheId();
 	LWLockInitialize(&new_queue->lock, new_queue->tranche);
 	for (int i = 0; i < AL_BUCKETS; i++)
@@ -185,4 +190,11 @@ pg_atomic_uint64 *
 al_alone(void)
 {
 	return alone;
+}
+
+/* A seed for their hashes that nobody knows; where al_alone() is not NULL */
+uint64
+al_secret(void)
+{
+	return queue->secret;
 }

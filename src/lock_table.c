@@ -657,20 +657,17 @@ insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
 }
 
 /*
- * Write a holding: over its row, or as a new one.  Returns false where its row
- * was changed by somebody else and "wait" is false; otherwise the caller has
- * seen to it that nobody can have done that.  Raises 23505 or XX000 where
- * somebody writes to the table by hand.
+ * Write a holding: over its row, which nobody else can be changing, or as a new
+ * one.  Raises 23505 or XX000 where somebody writes to the table by hand.
  */
-static bool
-put(Relation rel, AlHolding *holding, bool wait)
+void
+al_table_put(Relation rel, AlHolding *holding)
 {
 	Datum		values[Natts_app_lock];
 	bool		nulls[Natts_app_lock] = {0};
 	HeapTuple	tuple;
 	bool		is_update = ItemPointerIsValid(&holding->tid);
 	bool		is_shared = holding->slot != AL_SLOT_EXCLUSIVE;
-	bool		needs_entries = true;
 	AlKey		key;
 
 	VALUE(fencing_token) = Int64GetDatum(holding->fencing_token);
@@ -702,31 +699,38 @@ put(Relation rel, AlHolding *holding, bool wait)
 
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	if (!is_update)
+	{
 		simple_heap_insert(rel, tuple);
-	else if (!al_heap_update(rel, &holding->tid, tuple, wait, &needs_entries))
-		return false;
-	if (needs_entries)
-		insert_index_entries(rel, tuple, is_update);
+		insert_index_entries(rel, tuple, false);
+	}
+	else if (al_heap_update(rel, &holding->tid, tuple))
+		insert_index_entries(rel, tuple, true);
 	holding->tid = tuple->t_self;
 	CommandCounterIncrement();
-	return true;
-}
-
-/* Write a holding whose row nobody else can be changing */
-void
-al_table_put(Relation rel, AlHolding *holding)
-{
-	(void) put(rel, holding, true);
 }
 
 /*
  * Write a holding over a row that others may be changing; false where they
- * are, or have done so since it was read.
+ * are, or have done so since it was read.  To lock the row first is how not to
+ * wait for them.
  */
 bool
 al_table_try_put(Relation rel, AlHolding *holding)
 {
-	return put(rel, holding, false);
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_FailureData failure;
+	TM_Result	result;
+
+	tuple.t_self = holding->tid;
+	result = heap_lock_tuple(rel, &tuple, GetCurrentCommandId(true),
+							 LockTupleNoKeyExclusive, LockWaitSkip, false,
+							 &buffer, &failure);
+	ReleaseBuffer(buffer);
+	if (result != TM_Ok)
+		return false;
+	al_table_put(rel, holding);
+	return true;
 }
 
 /* Remove the row of a holding, whose key the caller has claimed */

@@ -498,6 +498,26 @@ al_wait_is_wanted_alone(const AlKey *key)
 	return wanted;
 }
 
+/* Does an owner wait, in some session, to upgrade its shared holding of a key? */
+bool
+al_wait_is_upgraded_by(const AlKey *key, const AlOwner *owner)
+{
+	AlQueue    *queue = al_queue();
+	bool		found = false;
+
+	if (queue == NULL)
+		return false;
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	FOR_EACH_IN_LINE(i, queue, key->hash)
+	{
+		const AlWaiter *waiter = &queue->slots[i].waiter;
+
+		found = found || (waiter->is_upgrade && waiter->owner_hash == owner->hash);
+	}
+	LWLockRelease(&queue->lock);
+	return found;
+}
+
 /* How many wait for a key; -1 where nobody can know */
 int
 al_wait_count(const AlKey *key)

@@ -66,6 +66,7 @@ typedef struct AlQueue
 	LWLock		lock;			/* for all but the atomics */
 	int			tranche;
 	uint64		last_id;
+	uint64		secret;			/* see lock_hint.c */
 	AlBucket	buckets[AL_BUCKETS];
 	AlSlot		slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends, by proc number */
 } AlQueue;
@@ -103,6 +104,7 @@ extern AlQueue *al_queue(void);
 extern AlShownSet *al_shown(void);
 extern pg_atomic_uint64 *al_hints(void);
 extern pg_atomic_uint64 *al_alone(void);
+extern uint64 al_secret(void);
 
 /* lock_wait.c */
 extern int64 al_monotonic_now(void);
@@ -116,6 +118,7 @@ extern bool al_wait_resign(const AlWaiter *others, int count);
 extern bool al_wait_behind(const AlKey *key, bool is_shared, char **first);
 extern void al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash);
 extern bool al_wait_is_wanted_alone(const AlKey *key);
+extern bool al_wait_is_upgraded_by(const AlKey *key, const AlOwner *owner);
 extern int	al_wait_count(const AlKey *key);
 extern AlWaiter *al_wait_list(int *count);
 extern bool al_wait_of_backend(int pid, AlWaiter *waiter);

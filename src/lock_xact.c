@@ -199,6 +199,32 @@ xact_callback(XactEvent event, void *arg)
 	}
 }
 
+/* A subtransaction commits: its claims are those of the one above it */
+static void
+lower_claims(int level)
+{
+	int			first = claims;
+	int			kept;
+
+	while (first > 0 && claimed[first - 1].level >= level)
+		first--;
+	kept = first;
+	for (int i = first; i < claims; i++)
+	{
+		ClaimedKey	key = claimed[i];
+		int			j = first - 1;
+
+		while (j >= 0 && claimed[j].level == level - 1 && claimed[j].hash != key.hash)
+			j--;
+		key.level = level - 1;
+		if (j >= 0 && claimed[j].hash == key.hash && claimed[j].level == level - 1)
+			claimed[j] = key;
+		else
+			claimed[kept++] = key;
+	}
+	claims = kept;
+}
+
 static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
@@ -213,8 +239,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
 	{
 		al_held_commit(level);
-		for (int i = claims - 1; i >= 0 && claimed[i].level >= level; i--)
-			claimed[i].level = level - 1;
+		lower_claims(level);
 	}
 }
 
@@ -228,15 +253,13 @@ al_xact_init(void)
 
 /*
  * A claim is about to be taken.  Where it is the first of its key, raises 54000
- * if it is one too many, and makes room to note it: once it is there, nothing
- * may go wrong.
+ * if it is one too many.  Makes room to note it: once it is there, nothing may
+ * go wrong.
  */
 void
 al_xact_before_claim(bool first)
 {
-	if (!first)
-		return;
-	if (claims >= al_max_claims)
+	if (first && claims >= al_max_claims)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED), al_hide_owners(),
 				 errmsg("a transaction may touch at most %d lock keys", al_max_claims),
@@ -269,17 +292,16 @@ find_claimed(uint64 hash)
 void
 al_xact_claimed(uint64 hash, bool first)
 {
-	ClaimedKey *key;
+	ClaimedKey *key = first ? NULL : find_claimed(hash);
+	int			level = GetCurrentTransactionNestLevel();
 
-	if (!first)
-		key = find_claimed(hash);
-	else
+	/* A rollback to a savepoint leaves a weaker claim, but it wakes. */
+	if (key == NULL || key->level < level)
 	{
 		key = &claimed[claims++];
 		key->hash = hash;
-		key->level = GetCurrentTransactionNestLevel();
+		key->level = level;
 	}
-	Assert(key);
 	key->held_until = 0;
 	key->owner_hash = 0;
 }
