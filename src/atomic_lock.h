@@ -175,6 +175,7 @@ extern void al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 					 AlClaimMode mode);
 extern bool al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 						 AlClaimMode mode);
+extern void al_claim_holding(const AlKey *key, const AlOwner *owner);
 extern bool al_claim_try_over(AlClaim *claim);
 extern bool al_claim_is_mine(uint64 hash);
 extern bool al_claim_is_others(uint64 hash);

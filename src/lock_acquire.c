@@ -419,7 +419,12 @@ init_holding(Attempt *attempt, AlHolding *holding)
 	TimestampTz at = attempt->result->at;
 
 	if (request->owner.generated && request->owner.name.len == 0)
+	{
 		al_owner_generate(&request->owner);
+		request->owner.hash = al_owner_hash(request->owner.name);
+	}
+	if (request->owner.generated && request->is_shared)
+		al_claim_holding(attempt->key, &request->owner);
 	memset(holding, 0, sizeof(AlHolding));
 	ItemPointerSetInvalid(&holding->tid);
 	holding->key = attempt->key->name;

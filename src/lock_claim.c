@@ -36,7 +36,7 @@
  *
  * Shared holdings of different owners do not exclude each other.  What is done
  * with the shared holding of one owner excludes the rest by a claim on that
- * holding; one whose owner is not generated yet nobody else can know.  A
+ * holding, which is taken later where the owner is yet to be generated.  A
  * shared acquire must not meet an extension of an exclusive lease: until that
  * commits it would judge the old expiry.
  *
@@ -216,6 +216,16 @@ bool
 al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mode)
 {
 	return claim_internal(claim, key, owner, mode, false);
+}
+
+/* Claim a shared holding whose owner was just generated */
+void
+al_claim_holding(const AlKey *key, const AlOwner *owner)
+{
+	LOCKTAG		tag;
+
+	set_holding_tag(&tag, key->hash, owner->hash);
+	(void) acquire_in_transaction(&tag, AccessExclusiveLock, true);
 }
 
 /*

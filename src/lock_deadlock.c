@@ -4,8 +4,8 @@
  *		Deadlocks among waiters.
  *
  * Model: a waiter waits for the owners of the leases in its way, and so for
- * whatever any session of such an owner waits for; for the sessions with which
- * they end; and for the unfinished transactions that have claimed the key, and
+ * whatever any session of such an owner waits for; for the session with which
+ * a lease ends whose owner nobody else knows; and for the unfinished transactions that have claimed the key, and
  * so for whatever these sessions wait for, be it in our queue or in the lock
  * manager.  Whoever would share a key that is shared waits for somebody who
  * wants it for itself, and so for the same as that one.  A waiter that has
@@ -186,7 +186,9 @@ search_from(Search *search, int pid)
 		for (int i = 0; i < count; i++)
 			pids = lappend_int(pids, waiters[i].pid);
 		pfree(waiters);
-		if (holding->lifetime == AL_SESSION && !list_member_int(pids, holding->pid))
+		/* An owner that was named can let go of it in another session, too. */
+		if (holding->lifetime == AL_SESSION &&
+			al_owner_looks_generated(al_string(holding->owner)))
 			pids = lappend_int(pids, holding->pid);
 		link.fencing_token = holding->fencing_token;
 		link.holder = al_display(al_string(holding->holder));

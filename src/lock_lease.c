@@ -438,8 +438,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 			return;
 		if (own->lifetime == AL_TRANSACTION && ttl > 0)
 			al_raise_no_lease("ttl");
-		if (own->lifetime == AL_TRANSACTION || !al_is_shared(own) ||
-			al_string_equal(owner->name, new_owner->name))
+		if (!al_is_shared(own) || al_string_equal(owner->name, new_owner->name))
 			break;
 
 		al_claim(&new_claim, key, new_owner, AL_CLAIM_SHARE);
@@ -457,7 +456,17 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		}
 		/* It ran out while we waited for that claim. */
 		al_claim_drop(&new_claim);
-		al_claim_drop(&claim);
+		if (claim.hash != 0)
+			al_claim_drop(&claim);
+	}
+
+	result->outcome = AL_ACQUIRED;
+	if (own->lifetime == AL_TRANSACTION && other)
+	{
+		/* The new owner has a lease, which goes on beyond this transaction. */
+		al_held_end(own);
+		result->holding = *other;
+		return;
 	}
 
 	own->fencing_token = al_fence_next();
@@ -472,7 +481,6 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	own->owner = al_string_text(new_owner->name);
 	own->has_owner_hash = true;
 	own->owner_hash = (int32) new_owner->hash;
-	result->outcome = AL_ACQUIRED;
 	if (own->lifetime == AL_TRANSACTION)
 	{
 		foreach(cell, state.mine)
