@@ -421,7 +421,8 @@ init_holding(Attempt *attempt, AlHolding *holding)
 	if (request->owner.generated && request->owner.name.len == 0)
 	{
 		al_owner_generate(&request->owner);
-		request->owner.hash = al_owner_hash(request->owner.name);
+		if (request->is_shared || request->lifetime == AL_TRANSACTION)
+			request->owner.hash = al_owner_hash(request->owner.name);
 	}
 	if (request->owner.generated && request->is_shared)
 		al_claim_holding(attempt->key, &request->owner);

@@ -289,6 +289,21 @@ find_serializable(Relation rel, const AlKey *key, bool and_above, int32 slot)
 }
 
 /*
+ * Does the table have a block?  Our lock keeps it from getting shorter, and
+ * tells us when it did, so what is known of its length needs no look at the
+ * file.
+ */
+static bool
+has_block(Relation rel, BlockNumber block)
+{
+	BlockNumber known = RelationGetSmgr(rel)->smgr_cached_nblocks[MAIN_FORKNUM];
+
+	if (known != InvalidBlockNumber && block < known)
+		return true;
+	return block < RelationGetNumberOfBlocks(rel);
+}
+
+/*
  * Find the row in a slot of a key from where it was last seen, going on to
  * newer versions.  False says nothing.
  */
@@ -298,7 +313,6 @@ find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 	ItemPointerData tid;
 	TransactionId previous_xmax = InvalidTransactionId;
 	Snapshot	snapshot;
-	BlockNumber blocks;
 	bool		found = false;
 	bool		more = true;
 
@@ -309,11 +323,10 @@ find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 	 * Neither a hint nor a link need lead into the table: VACUUM may have
 	 * removed the end of it, which what an aborted transaction left on another
 	 * page still links to, and a row that was moved to another partition has a
-	 * link to no block.  Our lock keeps the table from getting shorter.
+	 * link to no block.
 	 */
-	blocks = RelationGetNumberOfBlocks(rel);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	while (more && !found && ItemPointerGetBlockNumberNoCheck(&tid) < blocks)
+	while (more && !found && has_block(rel, ItemPointerGetBlockNumberNoCheck(&tid)))
 	{
 		Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(&tid));
 		OffsetNumber offset = ItemPointerGetOffsetNumber(&tid);
