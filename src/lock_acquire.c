@@ -401,9 +401,11 @@ static void
 renew(const AlAcquire *request, TimestampTz at, AlHolding *holding)
 {
 	TimestampTz previous = holding->expires_at;
+	AlLifetime	lifetime = holding->lifetime;
 
 	set_end(request, at, holding);
-	if (previous != DT_NOEND || request->lifetime == AL_SESSION)
+	if (lifetime != AL_TRANSACTION &&
+		(previous != DT_NOEND || request->lifetime == AL_SESSION))
 		holding->expires_at = Max(holding->expires_at, previous);
 	if (request->holder)
 		holding->holder = request->holder;

@@ -296,10 +296,7 @@ claim_own(Relation rel, const AlKey *key, const AlOwner *owner, bool is_extend,
 		al_claim(claim, key, is_shared ? owner : NULL,
 				 is_shared ? (is_extend ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_SHARE) :
 				 is_extend ? AL_CLAIM_EXTEND : AL_CLAIM_TAKE);
-		if (is_shared)
-			look(rel, key, state);
-		else
-			al_table_find_again(rel, key, &state->exclusive);
+		al_table_find_again(rel, key, *own);
 		result->outcome = al_judge_owner(state, owner, result, own);
 		if (result->outcome == AL_RELEASED && al_is_shared(*own) == is_shared)
 			return true;
@@ -465,7 +462,11 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	{
 		/* The new owner has a lease, which goes on beyond this transaction. */
 		al_held_end(own);
+		other->fencing_token = al_fence_next();
+		if (!al_table_try_put(rel, other))
+			elog(ERROR, "the lease of the new owner ran out");
 		result->holding = *other;
+		al_xact_granted(key, new_owner, al_held_until(other));
 		return;
 	}
 

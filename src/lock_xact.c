@@ -46,6 +46,7 @@ typedef struct ClaimedKey
 	TimestampTz held_until;		/* 0: not known */
 	uint64		owner_hash;		/* of whom it was granted to, if so */
 	int			level;			/* of nesting, at which it was claimed */
+	bool		first;			/* not claimed at a level above it, too */
 } ClaimedKey;
 
 /* What the current transaction has written, as far as its commit cares */
@@ -70,6 +71,7 @@ static struct
  */
 static ClaimedKey *claimed = NULL;
 static int	claims = 0;
+static int	keys = 0;			/* claimed, each counted once */
 static int	claims_size = 0;
 static bool wake_pending = false;	/* a subtransaction is being rolled back */
 
@@ -130,7 +132,7 @@ static void
 forget_claims(void)
 {
 	claimed = NULL;
-	claims = claims_size = 0;
+	claims = keys = claims_size = 0;
 	wake_pending = false;
 }
 
@@ -141,6 +143,8 @@ wake_waiters(int level, bool committed)
 	while (claims > 0 && claimed[claims - 1].level >= level)
 	{
 		claims--;
+		if (claimed[claims].first)
+			keys--;
 		al_wait_wake(claimed[claims].hash,
 					 committed ? claimed[claims].held_until : 0,
 					 claimed[claims].owner_hash);
@@ -218,7 +222,10 @@ lower_claims(int level)
 			j--;
 		key.level = level - 1;
 		if (j >= 0 && claimed[j].hash == key.hash && claimed[j].level == level - 1)
+		{
+			key.first = claimed[j].first;
 			claimed[j] = key;
+		}
 		else
 			claimed[kept++] = key;
 	}
@@ -259,7 +266,7 @@ al_xact_init(void)
 void
 al_xact_before_claim(bool first)
 {
-	if (first && claims >= al_max_claims)
+	if (first && keys >= al_max_claims)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED), al_hide_owners(),
 				 errmsg("a transaction may touch at most %d lock keys", al_max_claims),
@@ -301,6 +308,8 @@ al_xact_claimed(uint64 hash, bool first)
 		key = &claimed[claims++];
 		key->hash = hash;
 		key->level = level;
+		key->first = first;
+		keys += first;
 	}
 	key->held_until = 0;
 	key->owner_hash = 0;
@@ -315,6 +324,7 @@ al_xact_unclaimed(uint64 hash)
 	if (key)
 	{
 		claims--;
+		keys--;
 		memmove(key, key + 1, (claimed + claims - key) * sizeof(ClaimedKey));
 	}
 }
@@ -323,7 +333,7 @@ al_xact_unclaimed(uint64 hash)
 int
 al_xact_claims(void)
 {
-	return claims;
+	return keys;
 }
 
 /*
