@@ -461,13 +461,14 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	if (own->lifetime == AL_TRANSACTION && other)
 	{
 		/* The new owner has a lease, which goes on beyond this transaction. */
-		al_held_end(own);
 		other->fencing_token = al_fence_next();
-		if (!al_table_try_put(rel, other))
-			elog(ERROR, "the lease of the new owner ran out");
-		result->holding = *other;
-		al_xact_granted(key, new_owner, al_held_until(other));
-		return;
+		if (al_table_try_put(rel, other))
+		{
+			al_held_end(own);
+			result->holding = *other;
+			al_xact_granted(key, new_owner, al_held_until(other));
+			return;
+		}
 	}
 
 	own->fencing_token = al_fence_next();
@@ -494,17 +495,23 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	}
 	if (other)
-	{
 		own->expires_at = Max(own->expires_at, other->expires_at);
+	if (!al_is_shared(own))
+		al_table_put(rel, own);
+	else if (!al_table_try_put(rel, own))
+	{
+		/* It ran out since, and somebody is being given the row. */
+		al_claim_drop(&claim);
+		result->outcome = AL_EXPIRED;
+		return;
+	}
+	if (other)
+	{
 		other->released_at = result->at;
 		other->owner = NULL;
 		other->meta = NULL;
 		(void) al_table_try_put(rel, other);
 	}
-	if (!al_is_shared(own))
-		al_table_put(rel, own);
-	else if (!al_table_try_put(rel, own))
-		elog(ERROR, "a lease that is handed over ran out");
 	result->holding = *own;
 	al_xact_granted(key, new_owner, al_held_until(own));
 }

@@ -27,6 +27,7 @@ WHERE a.grantee = 0;
 SET ROLE regress_al_fresh;
 SELECT stmt, t.raises(stmt) FROM unnest(ARRAY[
 	$$SELECT lock_acquire('k')$$, $$SELECT lock_try_acquire('k')$$,
+	$$SELECT lock_acquire_all(ARRAY['k'])$$, $$SELECT lock_try_acquire_all(ARRAY['k'])$$, $$SELECT lock_convert('k', 'o')$$, $$SELECT lock_transfer('k', 'o', 'p')$$,
 	$$SELECT lock_release('k', 'o')$$, $$SELECT lock_try_release('k', 'o')$$, $$SELECT lock_release_all('o')$$,
 	$$SELECT lock_extend('k', 'o')$$, $$SELECT lock_try_extend('k', 'o')$$, $$SELECT lock_extend_all('o')$$,
 	$$SELECT lock_is_held('k', 'o')$$, $$SELECT lock_holder('k')$$, $$SELECT lock_status('k')$$, $$SELECT lock_status()$$,
@@ -68,6 +69,10 @@ GRANT CREATE ON SCHEMA t TO regress_al_user;
 SET SESSION AUTHORIZATION regress_al_user;
 SELECT s.status FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice') g, t.show(g) s;
 SELECT lock_holder('k'), lock_is_held('k', 'alice-1'), lock_extend('k', 'alice-1') IS NOT NULL AS extended;
+SELECT (lock_convert('k', 'alice-1', 'shared')).mode, (lock_acquire('k', '10 min', 'bob-1', 'shared')).status, (lock_transfer('k', 'bob-1', 'carol-1')).owner, lock_release('k', 'carol-1'), (lock_convert('k', 'alice-1')).mode;
+SELECT key, status, lock_release(key, owner) FROM lock_acquire_all(ARRAY['set 2', 'set 1']);
+SELECT key, status FROM lock_try_acquire_all(ARRAY['set', 'k']);
+SELECT l, (lock_acquire(l, owner => 'alice-1', lifetime => l)).status, lock_release(l, 'alice-1') FROM unnest(ARRAY['session', 'transaction']) l;
 SELECT t.raises(stmt) AS answer, count(*) FROM unnest(ARRAY['app_lock', 'lock_audit']) rel,
 	unnest(ARRAY['SELECT * FROM %s', 'SELECT count(*) FROM %s', 'SELECT FROM %s FOR UPDATE',
 		'INSERT INTO %s DEFAULT VALUES', 'DELETE FROM %s', 'TRUNCATE %s',
@@ -110,7 +115,7 @@ SELECT key, owner, holder FROM lock_status();
 SELECT stmt, CASE WHEN answer LIKE '55000: it is not known who waits for locks' || E'\n' || 'DETAIL: %' || E'\n' || 'HINT: %' AND current_setting('server_version_num')::int < 170000
 		THEN 'no error' ELSE answer END AS answer
 FROM unnest(ARRAY['SELECT * FROM lock_waiters', 'SELECT lock_waiters()', 'INSERT INTO lock_waiters DEFAULT VALUES', 'DELETE FROM lock_waiters']) stmt, t.raises(stmt) answer;
-SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY['SELECT lock_acquire(''k'')', 'SELECT lock_status(''k'')', 'SELECT * FROM app_lock', 'SELECT * FROM lock_audit',
+SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY['SELECT lock_acquire(''k'')', 'SELECT lock_status(''k'')', 'SELECT lock_acquire_all(ARRAY[''k''])', 'SELECT lock_try_acquire_all(ARRAY[''k''])', 'SELECT lock_convert(''k'', ''alice-1'')', 'SELECT lock_transfer(''k'', ''alice-1'', ''o'')', 'SELECT * FROM app_lock', 'SELECT * FROM lock_audit',
 	'DROP VIEW lock_waiters', 'CREATE OR REPLACE VIEW lock_waiters AS SELECT 1']) stmt;
 RESET SESSION AUTHORIZATION;
 

@@ -133,10 +133,9 @@ SELECT t.raises($$SELECT lock_acquire('too long')$$);
 SELECT s.seconds FROM lock_acquire('lifetime', '1 min') g, t.show(g) s;
 RESET atomic_lock.max_lifetime;
 
--- What this version cannot do it refuses.
-SELECT t.raises($$SELECT lock_acquire('new', mode => 'shared')$$);
-SELECT t.raises($$SELECT lock_acquire('new', lifetime => 'session')$$);
-SELECT t.raises($$SELECT lock_acquire('new', lifetime => 'transaction')$$);
+-- All modes and lifetimes; see shared.sql, session.sql and transaction.sql.
+SELECT m, l, s.status, s.mode, s.seconds, lock_try_release('any', 'alice-1') FROM unnest(ARRAY['exclusive', 'shared']) m, unnest(ARRAY['lease', 'session', 'transaction']) l,
+	LATERAL lock_acquire('any', owner => 'alice-1', mode => m, lifetime => l) g, t.show(g) s;
 
 -- Choices are listed.
 SELECT t.raises($$SELECT lock_acquire('new', mode => 'update')$$);

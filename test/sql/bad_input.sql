@@ -25,7 +25,11 @@ SELECT * FROM t.check(
 	'lock_key(NULL)', 'lock_key(VARIADIC NULL)',
 	'force_release(NULL, ''r'')', 'force_release(''k'', NULL)', 'lock_force_release(NULL, ''r'')', 'lock_force_release(''k'', NULL)',
 	'lock_steal(NULL, ''o'', ''r'')', 'lock_steal(''k'', NULL, ''r'')', 'lock_steal(''k'', ''o'', NULL)',
-	'lock_steal(''k'', ''o'', ''r'', NULL, NULL)', 'lock_sweep(NULL)');
+	'lock_steal(''k'', ''o'', ''r'', NULL, NULL)', 'lock_sweep(NULL)',
+	'lock_acquire_all(NULL)', 'lock_acquire_all(ARRAY[NULL])', 'lock_acquire_all(ARRAY[''k''], mode => NULL)', 'lock_acquire_all(ARRAY[''k''], wait => NULL)', 'lock_acquire_all(ARRAY[''k''], NULL, NULL, holder => NULL, meta => NULL)',
+	'lock_try_acquire_all(NULL)', 'lock_try_acquire_all(ARRAY[''k'', NULL])', 'lock_try_acquire_all(ARRAY[''k''], mode => NULL)', 'lock_try_acquire_all(ARRAY[''k''], wait => NULL)', 'lock_try_acquire_all(ARRAY[''k''], NULL, NULL, holder => NULL, meta => NULL)',
+	'lock_convert(NULL, ''o'')', 'lock_convert(''k'', NULL)', 'lock_convert(''held'', ''alice-1'', NULL)', 'lock_convert(''held'', ''alice-1'', ''shared'', NULL)',
+	'lock_transfer(NULL, ''o'', ''n'')', 'lock_transfer(''k'', NULL, ''n'')', 'lock_transfer(''k'', ''o'', NULL)', 'lock_transfer(''held'', ''alice-1'', ''n'', NULL, NULL)');
 
 -- Keys: 1 to 1024 bytes, whatever becomes of them when compressed
 CREATE FUNCTION t.noise(n int) RETURNS text LANGUAGE sql
@@ -37,7 +41,9 @@ CREATE TABLE t.calls (call text);
 INSERT INTO t.calls VALUES
 	('lock_acquire(%s)'), ('lock_try_acquire(%s)'), ('lock_release(%s, ''o'')'), ('lock_try_release(%s, ''o'')'),
 	('lock_extend(%s, ''o'')'), ('lock_try_extend(%s, ''o'')'), ('lock_is_held(%s, ''o'')'), ('lock_holder(%s)'), ('lock_status(%s)'),
-	('force_release(%s, ''r'')'), ('lock_force_release(%s, ''r'')'), ('lock_steal(%s, ''o'', ''r'')');
+	('force_release(%s, ''r'')'), ('lock_force_release(%s, ''r'')'), ('lock_steal(%s, ''o'', ''r'')'),
+	('lock_acquire(%s, mode => ''shared'')'), ('lock_acquire(%s, lifetime => ''session'')'), ('lock_acquire(%s, lifetime => ''transaction'')'),
+	('lock_acquire_all(ARRAY[''k'', %s])'), ('lock_try_acquire_all(ARRAY[%s, ''k''])'), ('lock_convert(%s, ''o'')'), ('lock_transfer(%s, ''o'', ''n'')');
 SELECT kind, string_agg(DISTINCT t.code(format('SELECT ' || call, quote_literal(key))), ' ') AS codes, count(*) AS calls
 FROM t.keys, t.calls GROUP BY kind ORDER BY min(octet_length(key)), kind;
 SELECT key = t.noise(1024) AS same, octet_length(key) FROM lock_acquire(t.noise(1024));
@@ -51,7 +57,8 @@ TRUNCATE t.calls;
 INSERT INTO t.calls VALUES
 	('lock_acquire(''k'', owner => %s)'), ('lock_try_acquire(''k'', owner => %s)'), ('lock_release(''k'', %s)'), ('lock_try_release(''k'', %s)'),
 	('lock_release_all(%s)'), ('lock_extend(''k'', %s)'), ('lock_try_extend(''k'', %s)'), ('lock_extend_all(%s)'), ('lock_is_held(''k'', %s)'),
-	('lock_steal(''k'', %s, ''r'')');
+	('lock_steal(''k'', %s, ''r'')'), ('lock_acquire_all(ARRAY[''k''], owner => %s)'), ('lock_try_acquire_all(ARRAY[''k''], owner => %s)'), ('lock_convert(''k'', %s)'),
+	('lock_transfer(''k'', %s, ''n'')'), ('lock_transfer(''k'', ''o'', %s)');
 SELECT n, string_agg(DISTINCT t.code(format('SELECT ' || call, quote_literal(repeat('s', n)))), ' ') AS codes, count(*) AS calls
 FROM t.calls, unnest(ARRAY[0, 1, 255, 256, 1048576]) n GROUP BY n ORDER BY n;
 SELECT count(*) AS shown FROM t.calls, unnest(ARRAY[1, 255, 256, 1048576]) n
@@ -61,12 +68,14 @@ WHERE t.raises(format('SELECT ' || call, quote_literal(repeat('s', n)))) ~ 'sss'
 SELECT n, t.code(format('SELECT lock_acquire(''k'', holder => repeat(''x'', %s))', n)) AS acquire,
 	t.code(format('SELECT lock_try_acquire(''k'', holder => repeat(''x'', %s))', n)) AS try_acquire,
 	t.code(format('SELECT lock_steal(''k'', ''o'', ''r'', holder => repeat(''x'', %s))', n)) AS steal,
+	t.code(format('SELECT lock_acquire_all(ARRAY[''k''], holder => repeat(''x'', %s))', n)) AS acquire_all, t.code(format('SELECT lock_transfer(''held'', ''alice-1'', ''n'', repeat(''x'', %s))', n)) AS transfer,
 	t.code(format('SELECT lock_acquire(''held'', owner => ''alice-1'', holder => repeat(''x'', %s))', n)) AS reacquire
 FROM unnest(ARRAY[0, 1, 255, 256, 1048576]) n;
 
 -- meta: to 8 kB, whatever becomes of it when compressed
 SELECT n, t.code(format('SELECT lock_acquire(''k'', meta => to_jsonb(repeat(''x'', %s)))', n)) AS same,
 	t.code(format('SELECT lock_acquire(''k'', meta => to_jsonb(t.noise(%s)))', n)) AS noise,
+	t.code(format('SELECT lock_acquire_all(ARRAY[''k''], meta => to_jsonb(t.noise(%s)))', n)) AS acquire_all, t.code(format('SELECT lock_acquire(''k'', mode => ''shared'', meta => to_jsonb(t.noise(%s)))', n)) AS shared,
 	t.code(format('SELECT lock_acquire(''held'', owner => ''alice-1'', meta => to_jsonb(t.noise(%s)))', n)) AS reacquire
 FROM unnest(ARRAY[0, 1, 8000, 8300, 1048576]) n;
 SELECT t.raises($$SELECT lock_acquire('k', meta => to_jsonb(repeat('x', 1000000)))$$);
@@ -100,7 +109,8 @@ CREATE FUNCTION t.with_ttl(call text, id int) RETURNS text LANGUAGE sql
 AS $$SELECT t.code(format('SELECT ' || call || ' FROM t.ttl WHERE id = %s', id))$$;
 SELECT ttl, t.with_ttl('lock_acquire(''k'', ttl)', id) AS acquire, t.with_ttl('lock_try_acquire(''held'', ttl)', id) AS try_acquire,
 	t.with_ttl('lock_extend(''held'', ''alice-1'', ttl)', id) AS extend, t.with_ttl('lock_try_extend(''held'', ''bob-1'', ttl)', id) AS try_extend,
-	t.with_ttl('lock_extend_all(''nobody'', ttl)', id) AS extend_all, t.with_ttl('lock_steal(''k'', ''o'', ''r'', ttl)', id) AS steal
+	t.with_ttl('lock_extend_all(''nobody'', ttl)', id) AS extend_all, t.with_ttl('lock_steal(''k'', ''o'', ''r'', ttl)', id) AS steal,
+	t.with_ttl('lock_acquire_all(ARRAY[''k''], ttl)', id) AS acquire_all, t.with_ttl('lock_transfer(''held'', ''alice-1'', ''n'', ttl => ttl)', id) AS transfer, t.with_ttl('lock_acquire(''k'', ttl, lifetime => ''session'')', id) AS session
 FROM t.ttl ORDER BY id;
 SELECT * FROM t.check('lock_acquire(''k'', ''0'')', 'lock_acquire(''k'', ''25 hours'')', 'lock_acquire(''k'', ''1 month'')', 'lock_acquire(''k'', ''2147483647 days 2562047788:00:54.775807'')');
 -- infinity: not an interval before 17, and never a ttl
@@ -121,13 +131,14 @@ RESET atomic_lock.max_ttl;
 RESET atomic_lock.lock_delay;
 
 -- wait: 0 to max_wait
-SELECT wait, t.code(format('SELECT lock_acquire(''k'', wait => %L)', wait)) AS acquire, t.code(format('SELECT lock_try_acquire(''k'', wait => %L)', wait)) AS try_acquire
+SELECT wait, t.code(format('SELECT lock_acquire(''k'', wait => %L)', wait)) AS acquire, t.code(format('SELECT lock_try_acquire(''k'', wait => %L)', wait)) AS try_acquire,
+	t.code(format('SELECT lock_acquire_all(ARRAY[''k''], wait => %L)', wait)) AS acquire_all, t.code(format('SELECT lock_convert(''held'', ''alice-1'', ''shared'', %L)', wait)) AS convert
 FROM unnest(ARRAY['0', '1 us', '1 s', '5 min', '5 min 1 us', '1 day', '-1 us', '-1 day', '1 day -24:00', '1 mon', '-1 mon', '1 mon -30 days',
 	'178956970 years', '2147483647 days 2562047788:00:54.775807', '-2147483648 days -2562047788:00:54.775807']) wait;
 SELECT t.code('SELECT lock_acquire(''k'', wait => ''infinity'')') = CASE WHEN current_setting('server_version_num')::int < 170000 THEN '22007' ELSE '22023' END AS refused;
 
 -- Words are spelt as they are.
-SELECT w, t.code(format('SELECT lock_acquire(''k'', mode => %L)', w)) AS mode, t.code(format('SELECT lock_acquire(''k'', lifetime => %L)', w)) AS lifetime
+SELECT w, t.code(format('SELECT lock_acquire(''k'', mode => %L)', w)) AS mode, t.code(format('SELECT lock_acquire_all(ARRAY[''k''], mode => %L)', w)) AS mode_of_set, t.code(format('SELECT lock_convert(''held'', ''alice-1'', %L)', w)) AS convert, t.code(format('SELECT lock_acquire(''k'', lifetime => %L)', w)) AS lifetime
 FROM unnest(ARRAY['exclusive', 'shared', 'lease', 'session', 'transaction', '', ' ', 'EXCLUSIVE', 'Lease', 'exclusive ', 'exclusiv', 'exclusives', repeat('x', 1000000)]) WITH ORDINALITY u(w, i)
 WHERE length(w) < 100 OR t.code(format('SELECT lock_acquire(''k'', mode => %L)', w)) <> '22023' ORDER BY i;
 SELECT length(t.raises(format('SELECT lock_acquire(''k'', mode => %L)', repeat('x', 1000000)))) < 1000 AS short;

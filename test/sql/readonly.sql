@@ -13,6 +13,8 @@ INSERT INTO t.writers (stmt) VALUES ('lock_acquire(''k'')'), ('lock_acquire(''he
 	('lock_extend(''held'', ''alice-1'')'), ('lock_try_extend(''held'', ''alice-1'')'), ('lock_try_extend(''never'', ''alice-1'')'),
 	('lock_extend_all(''alice-1'')'), ('lock_extend_all(''nobody'')'), ('force_release(''held'', ''why'')'), ('force_release(''never'', ''why'')'),
 	('lock_force_release(''held'', ''why'')'), ('lock_steal(''held'', ''bob-1'', ''why'')'), ('lock_sweep()'),
+	('lock_acquire(''k'', mode => ''shared'')'), ('lock_acquire(''k'', lifetime => ''session'')'), ('lock_try_acquire(''k'', lifetime => ''transaction'')'),
+	('lock_acquire_all(ARRAY[''j'', ''k''])'), ('lock_try_acquire_all(ARRAY[''held''])'), ('lock_convert(''held'', ''alice-1'')'), ('lock_convert(''held'', ''alice-1'', ''shared'')'), ('lock_transfer(''held'', ''alice-1'', ''bob-1'')'),
 	('lock_grant_access(current_user::regrole, ''user'')'), ('lock_revoke_access(current_user::regrole, ''user'')');
 BEGIN READ ONLY;
 SELECT stmt, t.raises('SELECT ' || stmt) FROM t.writers ORDER BY id;

@@ -19,7 +19,7 @@ FROM lock_try_acquire('order:2') g, lock_status('order:2') s;
 -- Bad arguments raise all the same, whether the key is free or held.
 SELECT k, a, t.code(format('SELECT lock_try_acquire(%L, %s)', k, a))
 FROM unnest(ARRAY['order:2', 'free']) k,
-	unnest(ARRAY['ttl => ''0''', 'owner => ''''', 'mode => ''x''', 'mode => ''shared''',
+	unnest(ARRAY['ttl => ''0''', 'owner => ''''', 'mode => ''x''', 'mode => NULL',
 		'wait => ''-1 s''', 'wait => ''1 h''', 'lifetime => ''x''', 'holder => repeat(''x'', 256)']) a ORDER BY 1, 2;
 
 -- Refusals change nothing, and one thousand of them neither.

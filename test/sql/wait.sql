@@ -53,7 +53,7 @@ SELECT status FROM lock_try_acquire('limit', wait => '5 min');
 SELECT t.code($$SELECT lock_acquire('held', owner => 'alice-1', wait => '-1 s')$$);
 -- and other arguments are as bad with a wait
 SELECT a, t.code(format('SELECT lock_try_acquire(''held'', wait => ''1 min'', %s)', a)) AS code
-FROM unnest(ARRAY['ttl => ''0''', 'owner => ''''', 'mode => ''x''', 'mode => ''shared''', 'lifetime => ''x''', 'lifetime => ''session''', 'holder => repeat(''x'', 256)', 'meta => to_jsonb(repeat(''x'', 10000))']) a;
+FROM unnest(ARRAY['ttl => ''0''', 'owner => ''''', 'mode => ''x''', 'mode => NULL', 'lifetime => ''x''', 'lifetime => NULL', 'holder => repeat(''x'', 256)', 'meta => to_jsonb(repeat(''x'', 10000))']) a;
 
 -- The limit is a setting.
 SET atomic_lock.max_wait = '20 ms';
