@@ -100,9 +100,11 @@ extern void al_lease_end_session(Relation rel, const AlKey *key, bool wait);
 extern bool al_lease_of_session(Relation rel, const AlKey *key);
 extern int64 al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now);
 
-/* lock_acquire.c */
+/* lock_attempt.c */
 extern AlOutcome al_obstacle(const AlResult *result);
 extern bool al_is_granted(const AlResult *result);
+
+/* lock_acquire.c */
 extern void al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request,
 							 AlResult *result);
 extern int	al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,

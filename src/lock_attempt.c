@@ -1,0 +1,376 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_attempt.c
+ *		One attempt to get a key: may it be granted, and under which claim?
+ *
+ * Model: as in lock_lease.c, look, claim, look again.  The first look leaves
+ * out what it can: it only has to find the usual refusals, and which claim is
+ * needed.  What is seen under the claim decides.
+ *
+ * An attempt ends with a refusal, or with a claim under which the grant can be
+ * written (lock_grant.c) and nothing in the way.
+ *
+ * Convert is an acquire by an owner who has the key, and keeps all but the
+ * mode; an acquire that asks for more than the owner has does the same.  It
+ * needs not stand in line, because nobody in line can have the key for itself
+ * before.
+ *
+ * Locking rules: claims are only tried.  A refused attempt drops its claim.
+ *
+ * IDENTIFICATION
+ *		src/lock_attempt.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "lock_attempt.h"
+#include "lock_wait.h"
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+bool
+al_is_granted(const AlResult *result)
+{
+	return result->outcome == AL_ACQUIRED || result->outcome == AL_REACQUIRED;
+}
+
+/* What kept a request from being granted */
+AlOutcome
+al_obstacle(const AlResult *result)
+{
+	if (result->outcome == AL_TIMEOUT || result->outcome == AL_DEADLOCK)
+		return result->obstacle;
+	return result->outcome;
+}
+
+static bool
+is_unreleased(const AlHolding *row)
+{
+	return ItemPointerIsValid(&row->tid) && row->released_at == 0;
+}
+
+/* Does a row keep its key closed: not released, but ran out a moment ago? */
+bool
+al_attempt_is_closed(const AlHolding *row, TimestampTz now)
+{
+	return is_unreleased(row) && now >= row->expires_at &&
+		now < al_add_duration(row->expires_at, AL_MS_TO_US(al_lock_delay_ms));
+}
+
+/*
+ * Which row keeps the key closed, if one does?  Those who shared it keep nobody
+ * from sharing it.
+ */
+static const AlHolding *
+find_closed(const AlAttempt *attempt)
+{
+	TimestampTz now = attempt->result->at;
+	const AlHolding *last = NULL;
+	ListCell   *cell;
+
+	if (al_attempt_is_closed(&attempt->state.exclusive, now))
+		return &attempt->state.exclusive;
+	foreach(cell, attempt->request->is_shared ? NIL : attempt->state.shared)
+	{
+		const AlHolding *row = lfirst(cell);
+
+		if (al_attempt_is_closed(row, now) &&
+			!(attempt->own && al_is_owned_by(row, &attempt->request->owner)) &&
+			(last == NULL || row->expires_at > last->expires_at))
+			last = row;
+	}
+	return last;
+}
+
+/* Does a holding allow all that is asked for? */
+static bool
+is_enough(const AlHolding *holding, const AlAcquire *request)
+{
+	return request->is_shared || !al_is_shared(holding);
+}
+
+/*
+ * Take a holding, if it is live, into account: as what the owner has, or as what
+ * is in the way, of which result->holding becomes what lasts longest.
+ */
+static void
+consider(AlAttempt *attempt, AlHolding *holding)
+{
+	const AlAcquire *request = attempt->request;
+	AlResult   *result = attempt->result;
+
+	if (!al_is_live(holding, result->at))
+		return;
+	if (al_is_owned_by(holding, &request->owner))
+	{
+		if (attempt->own == NULL || !is_enough(attempt->own, request))
+			attempt->own = holding;
+	}
+	else if (!request->is_shared || !al_is_shared(holding))
+	{
+		if (result->others < 0 || holding->expires_at > result->holding.expires_at)
+			result->holding = *holding;
+		result->others++;
+	}
+}
+
+/*
+ * What would come of the request, or why not, going by the rows and the clock.
+ */
+static AlOutcome
+judge(AlAttempt *attempt)
+{
+	const AlAcquire *request = attempt->request;
+	AlResult   *result = attempt->result;
+	const AlHolding *closed;
+	ListCell   *cell;
+
+	attempt->own = NULL;
+	result->others = -1;
+	result->at = GetCurrentTimestamp();
+	consider(attempt, &attempt->state.exclusive);
+	foreach(cell, attempt->state.shared)
+		consider(attempt, lfirst(cell));
+	foreach(cell, attempt->state.mine)
+		consider(attempt, lfirst(cell));
+
+	if (request->is_convert)
+	{
+		if (attempt->own == NULL)
+			return al_judge_owner(&attempt->state, &request->owner, result, &attempt->own);
+		if (al_is_shared(attempt->own) == request->is_shared)
+			return AL_REACQUIRED;
+	}
+	else if (attempt->own)
+	{
+		if (al_on_reacquire == AL_REACQUIRE_ERROR)
+		{
+			result->holding = *attempt->own;
+			return AL_HELD_BY_OWNER;
+		}
+		if (is_enough(attempt->own, request))
+			return AL_REACQUIRED;
+
+		/* A lease that is shared cannot be had alone just for a while. */
+		if (request->lifetime == AL_TRANSACTION && attempt->own->lifetime != AL_TRANSACTION)
+		{
+			result->holding = *attempt->own;
+			return AL_HELD_BY_OWNER;
+		}
+	}
+	if (result->others >= 0)
+		return AL_HELD;
+	closed = attempt->own && !al_is_shared(attempt->own) ? NULL : find_closed(attempt);
+	if (closed)
+	{
+		result->holding = *closed;
+		return AL_CLOSED;
+	}
+	return AL_ACQUIRED;
+}
+
+/*
+ * Does somebody who waits come first?  Not where the owner has the key, nor
+ * where our own transaction has: what it released and has not committed was
+ * never on offer.
+ */
+static bool
+is_queued(const AlAttempt *attempt, char **first)
+{
+	return attempt->own == NULL &&
+		al_wait_behind(attempt->key, attempt->request->is_shared, first) &&
+		!al_claim_is_mine(attempt->key->hash);
+}
+
+/*
+ * Look at the rows of the key without a claim.  An exclusive lease is all there
+ * is.  Whoever wants to share the key has to know before the claim only whether
+ * the owner has it already, for whom those who wait need not be asked, and for
+ * whose transaction another claim is needed.
+ */
+static void
+look(Relation rel, AlAttempt *attempt, bool all)
+{
+	const AlAcquire *request = attempt->request;
+	AlState    *state = &attempt->state;
+
+	al_table_find(rel, attempt->key, &state->exclusive);
+	state->shared = NIL;
+	state->mine = al_held_mine(attempt->key);
+	if (!all)
+	{
+		if (al_is_live(&state->exclusive, GetCurrentTimestamp()))
+			return;
+		if (request->is_shared && !request->is_convert &&
+			request->lifetime != AL_TRANSACTION &&
+			!al_wait_behind(attempt->key, true, NULL))
+			return;
+	}
+	state->shared = al_table_find_shared(rel, attempt->key, false);
+}
+
+/* The same, with a claim */
+static void
+look_again(Relation rel, AlAttempt *attempt)
+{
+	AlState    *state = &attempt->state;
+
+	al_table_find_again(rel, attempt->key, &state->exclusive);
+	state->shared = NIL;
+	if (attempt->claim.mode == AL_CLAIM_EXTEND)
+		return;
+	state->shared = al_table_find_shared(rel, attempt->key,
+										 attempt->claim.mode == AL_CLAIM_TAKE);
+}
+
+/* Which claim does it take to do what was judged?  False: none. */
+static bool
+needs_claim(const AlAttempt *attempt, AlOutcome outcome, AlClaimMode *mode,
+			const AlOwner **owner)
+{
+	const AlAcquire *request = attempt->request;
+	const AlHolding *own = attempt->own;
+	bool		is_shared = request->is_shared;
+
+	if (outcome == AL_ACQUIRED)
+	{
+		is_shared = is_shared && own == NULL;
+		*mode = is_shared ? AL_CLAIM_SHARE : AL_CLAIM_TAKE;
+	}
+	else
+	{
+		if (request->is_convert ||
+			(own->lifetime == AL_TRANSACTION && request->lifetime == AL_TRANSACTION))
+			return false;
+		is_shared = al_is_shared(own);
+		if (request->lifetime == AL_TRANSACTION)
+			*mode = AL_CLAIM_PIN;
+		else if (is_shared)
+			*mode = own->lifetime == AL_TRANSACTION ? AL_CLAIM_SHARE : AL_CLAIM_SHARE_EXTEND;
+		else
+			*mode = own->lifetime == AL_TRANSACTION ? AL_CLAIM_TAKE : AL_CLAIM_EXTEND;
+	}
+	*owner = is_shared ? &request->owner : NULL;
+	return true;
+}
+
+/* Does a claim do for what turned out to need another one? */
+static bool
+covers(AlClaimMode mode, AlClaimMode needed)
+{
+	return mode == needed || (mode == AL_CLAIM_SHARE && needed == AL_CLAIM_SHARE_EXTEND);
+}
+
+/* Somebody else's claim is in the way: say whose */
+static void
+explain_claim(AlAttempt *attempt)
+{
+	AlResult   *result = attempt->result;
+	ListCell   *cell;
+
+	result->outcome = AL_CLAIMED;
+	result->others = -1;
+	foreach(cell, al_held_by_others(attempt->key))
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (holding->holder == NULL ||
+			(attempt->request->is_shared && al_is_shared(holding) &&
+			 !al_is_owned_by(holding, &attempt->request->owner)))
+			continue;
+		result->outcome = AL_HELD;
+		result->holding = *holding;
+		result->others++;
+	}
+	if (result->outcome == AL_CLAIMED)
+		result->rival = al_claim_rival(&attempt->claim);
+}
+
+void
+al_attempt_drop(AlAttempt *attempt)
+{
+	if (attempt->is_claimed)
+		al_claim_drop(&attempt->claim);
+	attempt->is_claimed = false;
+}
+
+/*
+ * Try to get a key without waiting for anybody, up to the claim under which the
+ * grant is written.
+ *
+ * Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
+ * AL_CLOSED, AL_QUEUED; of convert also AL_NOT_FOUND, AL_NOT_OWNER,
+ * AL_ALREADY_RELEASED, AL_EXPIRED.
+ */
+void
+al_attempt(Relation rel, AlAttempt *attempt)
+{
+	AlResult   *result = attempt->result;
+
+	attempt->is_claimed = false;
+	for (bool all = false;; all = true)
+	{
+		const AlOwner *owner = NULL;
+		const AlOwner *owner_again = NULL;
+		AlClaimMode mode = 0;
+		AlClaimMode mode_again = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		look(rel, attempt, all);
+		result->outcome = judge(attempt);
+		if (result->outcome == AL_ACQUIRED && is_queued(attempt, &result->first))
+			result->outcome = AL_QUEUED;
+		if (!al_is_granted(result) ||
+			!needs_claim(attempt, result->outcome, &mode, &owner))
+			return;
+
+		if (!al_claim_try(&attempt->claim, attempt->key, owner, mode))
+		{
+			/* Knowing all, it may be another claim that is needed. */
+			if (!all)
+				continue;
+			explain_claim(attempt);
+			return;
+		}
+		attempt->is_claimed = true;
+		look_again(rel, attempt);
+		result->outcome = judge(attempt);
+		if (al_is_granted(result) &&
+			needs_claim(attempt, result->outcome, &mode_again, &owner_again) &&
+			covers(mode, mode_again) && owner_again == owner &&
+			(result->outcome != AL_ACQUIRED || attempt->own || !attempt->claim.first ||
+			 !al_wait_behind(attempt->key, attempt->request->is_shared, NULL)))
+		{
+			if (result->outcome != AL_ACQUIRED || mode != AL_CLAIM_SHARE ||
+				!is_unreleased(&attempt->state.exclusive) ||
+				al_claim_try_over(&attempt->claim))
+				return;
+			al_attempt_drop(attempt);
+			explain_claim(attempt);
+			return;
+		}
+
+		/* It changed under our eyes: it needs another claim, or has a line. */
+		al_attempt_drop(attempt);
+		if (!al_is_granted(result))
+			return;
+	}
+}
+
+
+/*
+ * The table was closed since a key was claimed, so that its rows may be
+ * elsewhere by now: find them again.  Under the claim nobody else can have been
+ * granted the key; but what the owner had may have run out, and is then granted
+ * anew.
+ */
+void
+al_attempt_refresh(Relation rel, AlAttempt *attempt)
+{
+	AlOutcome	outcome = attempt->result->outcome;
+
+	look(rel, attempt, true);
+	if (judge(attempt) != outcome)
+		attempt->result->outcome = AL_ACQUIRED;
+}

@@ -1,0 +1,253 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_grant.c
+ *		Writing what an attempt was granted.
+ *
+ * Model: under the claim of the attempt nobody else can change what it has
+ * seen, but for the rows of shared holdings that are over: more than one may
+ * be about to use such a row again.  Who comes second takes another.
+ *
+ * A holding keeps its row unless its mode changes.  The row in slot 0 is for
+ * the exclusive holding; a shared one gets any row above that is over, or a new
+ * one.  What has the lifetime of a transaction has no row (lock_held.c).
+ *
+ * Locking rules: the attempt has its claim, which is kept.
+ *
+ * IDENTIFICATION
+ *		src/lock_grant.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "lock_attempt.h"
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+/* Fill in what the request says about the end of a new holding */
+static void
+set_end(const AlAcquire *request, TimestampTz at, AlHolding *holding)
+{
+	holding->ttl = request->ttl;
+	holding->expires_at = request->ttl > 0 ? al_add_duration(at, request->ttl) : DT_NOEND;
+	if (request->lifetime != AL_TRANSACTION)
+		holding->expires_at = Min(holding->expires_at, al_end_of_life(holding));
+	holding->lifetime = request->lifetime;
+	holding->pid = request->lifetime == AL_LEASE ? 0 : MyProcPid;
+	holding->backend_start = request->lifetime == AL_SESSION ? MyStartTimestamp : 0;
+}
+
+/*
+ * Acquire what the owner has again: the last request says with what it ends,
+ * but its time does not become shorter.
+ */
+static void
+renew(const AlAcquire *request, TimestampTz at, AlHolding *holding)
+{
+	TimestampTz previous = holding->expires_at;
+	AlLifetime	lifetime = holding->lifetime;
+
+	set_end(request, at, holding);
+	if (lifetime != AL_TRANSACTION &&
+		(previous != DT_NOEND || request->lifetime == AL_SESSION))
+		holding->expires_at = Max(holding->expires_at, previous);
+	if (request->holder)
+		holding->holder = request->holder;
+	if (request->meta)
+		holding->meta = request->meta;
+}
+
+/* A new holding, but for its row and token */
+static void
+init_holding(AlAttempt *attempt, AlHolding *holding)
+{
+	AlAcquire  *request = attempt->request;
+	TimestampTz at = attempt->result->at;
+
+	if (request->owner.generated && request->owner.name.len == 0)
+	{
+		al_owner_generate(&request->owner);
+		if (request->is_shared || request->lifetime == AL_TRANSACTION)
+			request->owner.hash = al_owner_hash(request->owner.name);
+	}
+	if (request->owner.generated && request->is_shared)
+		al_claim_holding(attempt->key, &request->owner);
+	memset(holding, 0, sizeof(AlHolding));
+	ItemPointerSetInvalid(&holding->tid);
+	holding->key = attempt->key->name;
+	holding->acquired_at = at;
+	set_end(request, at, holding);
+	holding->holder = request->holder ? request->holder : al_holder_default();
+	holding->owner = al_string_text(request->owner.name);
+	holding->meta = request->meta;
+}
+
+/* Put a holding into a row, or into none */
+static void
+set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
+{
+	holding->tid = row->tid;
+	holding->tuple = row->tuple;
+	holding->slot = row->slot;
+	holding->has_owner_hash = row->has_owner_hash;
+	holding->owner_hash = row->owner_hash;
+	if (!request->owner.generated)
+	{
+		/* A hash that no longer fits is harmless, and leaving it keeps HOT. */
+		holding->has_owner_hash = true;
+		holding->owner_hash = (int32) request->owner.hash;
+	}
+}
+
+/*
+ * Write a new shared holding: over the row of one that is over and does not keep
+ * the key closed, best of all of the same owner, or as a new row.  Of the
+ * numbers of slots the lower 31 bits of the fencing token are one that nobody
+ * else has.
+ */
+static void
+put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
+{
+	const AlAcquire *request = attempt->request;
+	TimestampTz now = GetCurrentTimestamp();
+	AlHolding	no_row = {.slot = AL_SLOT_EXCLUSIVE + 1};
+	ListCell   *cell;
+
+	for (int own_rows = 1; own_rows >= 0; own_rows--)
+	{
+		foreach(cell, attempt->state.shared)
+		{
+			AlHolding  *row = lfirst(cell);
+
+			if (al_is_live(row, now) || al_attempt_is_closed(row, now) || row == attempt->own ||
+				al_is_owned_by(row, &request->owner) != own_rows)
+				continue;
+			set_row(request, row, holding);
+			if (al_table_try_put(rel, holding))
+				return;
+		}
+	}
+
+	no_row.slot += (int32) (holding->fencing_token % (PG_INT32_MAX - 1));
+	for (cell = list_head(attempt->state.shared); cell;)
+	{
+		if (((AlHolding *) lfirst(cell))->slot != no_row.slot)
+			cell = lnext(attempt->state.shared, cell);
+		else
+		{
+			no_row.slot = no_row.slot % (PG_INT32_MAX - 1) + 1;
+			cell = list_head(attempt->state.shared);
+		}
+	}
+	ItemPointerSetInvalid(&no_row.tid);
+	set_row(request, &no_row, holding);
+	al_table_put(rel, holding);
+}
+
+/* Write a holding that is new, or has another mode than before, as a row */
+static void
+put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
+{
+	AlHolding  *own = attempt->own;
+
+	if (holding->lifetime == AL_SESSION)
+		al_session_note(rel, attempt->key);
+	if (is_shared)
+		put_shared(rel, attempt, holding);
+	else
+	{
+		set_row(attempt->request, &attempt->state.exclusive, holding);
+		al_table_put(rel, holding);
+	}
+	if (own && own->lifetime == AL_TRANSACTION)
+		al_held_end(own);
+	else if (own)
+		al_end_row(rel, own, attempt->result->at, true);
+}
+
+/* What was judged, and the claim is there for: a transaction holds the key */
+static void
+grant_transaction(AlAttempt *attempt)
+{
+	const AlAcquire *request = attempt->request;
+	AlHolding  *own = attempt->own;
+	AlHolding  *holding = &attempt->result->holding;
+	bool		is_change = own && own->lifetime == AL_TRANSACTION;
+
+	al_claim_transaction(attempt->key, request->is_shared);
+	if (is_change)
+		*holding = *own;
+	else
+		init_holding(attempt, holding);
+	holding->slot = request->is_shared ? AL_SLOT_EXCLUSIVE + 1 : AL_SLOT_EXCLUSIVE;
+	holding->fencing_token = al_fence_next();
+	if (is_change)
+		al_held_change(holding, &request->owner);
+	else
+		al_held_add(attempt->key, &request->owner, holding);
+}
+
+/* Write what an attempt was granted, as of now */
+void
+al_grant(Relation rel, AlAttempt *attempt)
+{
+	AlAcquire  *request = attempt->request;
+	AlResult   *result = attempt->result;
+	AlHolding  *holding = &result->holding;
+	AlHolding  *own = attempt->own;
+	bool		is_shared = request->is_shared;
+
+	result->at = GetCurrentTimestamp();
+	if (result->outcome == AL_REACQUIRED)
+	{
+		*holding = *own;
+		if (request->is_convert || request->lifetime == AL_TRANSACTION)
+			return;
+		is_shared = al_is_shared(own);
+		renew(request, result->at, holding);
+		if (holding->lifetime == AL_SESSION)
+			al_session_note(rel, attempt->key);
+		if (own->lifetime == AL_TRANSACTION)
+		{
+			put_row(rel, attempt, is_shared, holding);
+			al_xact_granted(attempt->key, &request->owner, al_held_until(holding));
+			return;
+		}
+		if (!is_shared)
+			al_table_put(rel, holding);
+		if (!is_shared || al_table_try_put(rel, holding))
+		{
+			al_xact_granted(attempt->key, &request->owner, al_held_until(holding));
+			return;
+		}
+		/* It ran out since, and somebody is being given the row: take another. */
+		result->outcome = AL_ACQUIRED;
+		attempt->own = own = NULL;
+	}
+
+	if (request->is_convert ? own->lifetime == AL_TRANSACTION :
+		request->lifetime == AL_TRANSACTION)
+	{
+		grant_transaction(attempt);
+		return;
+	}
+
+	if (own && own->lifetime != AL_TRANSACTION)
+	{
+		*holding = *own;
+		if (!request->is_convert)
+			renew(request, result->at, holding);
+	}
+	else
+		init_holding(attempt, holding);
+	if (own)
+	{
+		holding->acquired_at = own->acquired_at;
+		if (!request->holder)
+			holding->holder = own->holder;
+	}
+	holding->fencing_token = al_fence_next();
+	holding->released_at = 0;
+	put_row(rel, attempt, is_shared, holding);
+	al_xact_granted(attempt->key, &request->owner, al_held_until(holding));
+}
