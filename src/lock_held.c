@@ -246,6 +246,16 @@ look_at(int proc)
 	return copy;
 }
 
+/* Is this the holding of a key, and not of another with the same hash? */
+static bool
+is_key_of(const AlShown *shown, const AlKey *key)
+{
+	return shown->key_length <= key->name.len &&
+		(shown->key_length == key->name.len ||
+		 key->name.len > AL_WAITER_KEY_BYTES) &&
+		memcmp(shown->key, key->name.data, shown->key_length) == 0;
+}
+
 /*
  * What other transactions hold of a key: a list of AlHolding *.  Of those that
  * are not shown, or prepared, only the mode is known, and "holder" is NULL.
@@ -271,8 +281,9 @@ al_held_by_others(const AlKey *key)
 		{
 			if (set->database != MyDatabaseId || set->holdings[i].hash != key->hash)
 				continue;
-			holdings = lappend(holdings, holding_of(&set->holdings[i], set->pid));
 			found = true;
+			if (is_key_of(&set->holdings[i], key))
+				holdings = lappend(holdings, holding_of(&set->holdings[i], set->pid));
 		}
 		if (!found)
 			holdings = lappend(holdings,

@@ -31,6 +31,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "common/hashfn.h"
 #include "compat.h"
 #include "lock_lease.h"
 #include "miscadmin.h"
@@ -43,13 +44,21 @@
 /* Claims taken in one transaction at the end of a session */
 #define BATCH	500
 
+/* With a secret, so that no two keys can be made to look the same */
+typedef struct NotedHash
+{
+	uint64		hash;			/* of the key, as elsewhere */
+	uint64		secret_hash;
+} NotedHash;
+
 typedef struct NotedKey
 {
-	uint64		hash;
+	NotedHash	hash;
 	AlString	name;
 } NotedKey;
 
 static HTAB *noted = NULL;
+static uint64 secret;
 static long prune_at = 64;
 
 static ProcessUtility_hook_type previous_process_utility = NULL;
@@ -101,6 +110,17 @@ al_session_is_mine(const AlHolding *holding)
 		holding->backend_start == MyStartTimestamp;
 }
 
+static NotedHash
+noted_hash(const AlKey *key)
+{
+	NotedHash	hash;
+
+	hash.hash = key->hash;
+	hash.secret_hash = DatumGetUInt64(hash_any_extended((const unsigned char *) key->name.data,
+														key->name.len, secret));
+	return hash;
+}
+
 /* The next noted key; false at the end */
 static bool
 next_noted(HASH_SEQ_STATUS *status, AlKey *key)
@@ -110,7 +130,7 @@ next_noted(HASH_SEQ_STATUS *status, AlKey *key)
 	if (entry == NULL)
 		return false;
 	key->name = entry->name;
-	key->hash = entry->hash;
+	key->hash = entry->hash.hash;
 	return true;
 }
 
@@ -118,8 +138,9 @@ static void
 forget(const AlKey *key)
 {
 	char	   *name = (char *) key->name.data;
+	NotedHash	hash = noted_hash(key);
 
-	(void) hash_search(noted, &key->hash, HASH_REMOVE, NULL);
+	(void) hash_search(noted, &hash, HASH_REMOVE, NULL);
 	pfree(name);
 }
 
@@ -187,33 +208,36 @@ prune(Relation rel)
 	prune_at = Max(hash_get_num_entries(noted) * 2, 64);
 }
 
-/*
- * This session is about to hold a key.  Two keys with one hash are taken for
- * one; then the second is left to those who find that the session is gone.
- */
+/* This session is about to hold a key */
 void
 al_session_note(Relation rel, const AlKey *key)
 {
 	NotedKey   *entry;
+	NotedHash	hash;
 	char	   *name;
 	bool		found;
 
 	if (noted == NULL)
 	{
-		HASHCTL		info = {.keysize = sizeof(uint64), .entrysize = sizeof(NotedKey)};
+		HASHCTL		info = {.keysize = sizeof(NotedHash), .entrysize = sizeof(NotedKey)};
 
+		if (!pg_strong_random(&secret, sizeof(secret)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
+					 errmsg("could not generate random values")));
 		before_shmem_exit(at_exit, (Datum) 0);
 		noted = hash_create("atomic_lock keys of the session", 64, &info,
 							HASH_ELEM | HASH_BLOBS);
 	}
-	if (hash_search(noted, &key->hash, HASH_FIND, NULL))
+	hash = noted_hash(key);
+	if (hash_search(noted, &hash, HASH_FIND, NULL))
 		return;
 	if (hash_get_num_entries(noted) >= prune_at)
 		prune(rel);
 
 	name = MemoryContextAlloc(TopMemoryContext, key->name.len);
 	memcpy(name, key->name.data, key->name.len);
-	entry = hash_search(noted, &key->hash, HASH_ENTER, &found);
+	entry = hash_search(noted, &hash, HASH_ENTER, &found);
 	entry->name.data = name;
 	entry->name.len = key->name.len;
 }
