@@ -76,13 +76,15 @@ is_upgrade(const AlAttempt *attempt)
 
 /*
  * Try until the key is granted, or the wait is over, or it turns out that this
- * is an upgrade and we have not joined the queue as one.  What is left in the
+ * is an upgrade and we have not joined the queue as one.  Of an owner that
+ * upgrades in several sessions one has the claim to it, and another gets it when
+ * that one leaves.  What is left in the
  * result is of the last try.  app_lock is closed while we sleep, or whoever has
  * to lock it otherwise would wait for the wait.
  */
 static void
 attempt_in_line(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search,
-				bool as_upgrade)
+				bool as_upgrade, bool *is_first_upgrade)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lock_acquire wait",
 												  ALLOCSET_SMALL_SIZES);
@@ -97,6 +99,8 @@ attempt_in_line(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sear
 		MemoryContextReset(context);
 		old_context = MemoryContextSwitchTo(context);
 		al_wait_look();
+		if (as_upgrade && !*is_first_upgrade)
+			*is_first_upgrade = al_claim_upgrade(attempt->key);
 		al_attempt(*rel, attempt);
 		result->waited = al_monotonic_now() - start;
 		result->obstacle = result->outcome;
@@ -145,7 +149,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	{
 		al_wait_begin(attempt->key, &request->owner, request->is_shared, as_upgrade,
 					  request->holder ? request->holder : al_holder_default());
-		attempt_in_line(rel, attempt, start, next_search, as_upgrade);
+		attempt_in_line(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, (Datum) 0);
 	al_wait_end(al_is_granted(result) && attempt->is_claimed);

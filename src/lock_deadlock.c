@@ -160,8 +160,11 @@ search_from(Search *search, int pid)
 	if (!al_wait_of_backend(pid, &link.waiter))
 		return search_processes(search, &link, blocking_processes(pid));
 
-	/* All who wait for a key wait for the same, themselves aside. */
-	if (is_visited_key(search, link.waiter.hash))
+	/*
+	 * All who wait for a key wait for the same; but not those who share it and
+	 * wait for the others to leave.
+	 */
+	if (!link.waiter.is_upgrade && is_visited_key(search, link.waiter.hash))
 		return false;
 
 	/*

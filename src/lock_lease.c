@@ -426,7 +426,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	AlHolding  *own;
 	AlHolding  *other = NULL;
 	AlClaim		claim;
-	AlClaim		new_claim;
+	AlClaim		new_claim = {0};
 	ListCell   *cell;
 
 	for (;;)
@@ -501,6 +501,8 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	else if (!al_table_try_put(rel, own))
 	{
 		/* It ran out since, and somebody is being given the row. */
+		if (new_claim.hash != 0)
+			al_claim_drop(&new_claim);
 		al_claim_drop(&claim);
 		result->outcome = AL_EXPIRED;
 		return;
