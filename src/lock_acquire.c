@@ -76,11 +76,12 @@ is_upgrade(const AlAttempt *attempt)
 
 /*
  * Try until the key is granted, or the wait is over, or it turns out that this
- * is an upgrade and we have not joined the queue as one.  Of an owner that
- * upgrades in several sessions one has the claim to it, and another gets it when
- * that one leaves.  What is left in the
- * result is of the last try.  app_lock is closed while we sleep, or whoever has
- * to lock it otherwise would wait for the wait.
+ * is an upgrade and we have not joined the queue as one.  What is left in the
+ * result is of the last try.
+ *
+ * Of an owner that upgrades in several sessions one has the claim to it, and
+ * another gets it when that one leaves.  app_lock is closed while we sleep, or
+ * whoever has to lock it otherwise would wait for the wait.
  */
 static void
 attempt_in_line(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search,
@@ -188,7 +189,7 @@ attempt_in_turn(Relation *rel, AlAttempt *attempt, int64 start)
 void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
-	AlAttempt		attempt = {.key = key, .request = request, .result = result};
+	AlAttempt	attempt = {.key = key, .request = request, .result = result};
 
 	attempt_in_turn(rel, &attempt, request->wait > 0 ? al_monotonic_now() : 0);
 	if (al_is_granted(result))
@@ -204,7 +205,7 @@ int
 al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 					 AlAcquire *request, AlResult *results)
 {
-	AlAttempt    *attempts = palloc0(count * sizeof(AlAttempt));
+	AlAttempt  *attempts = palloc0(count * sizeof(AlAttempt));
 	bool	   *is_own = palloc0(count * sizeof(bool));
 	int64		start = al_monotonic_now();
 	int64		waited = 0;
@@ -213,7 +214,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	{
 		for (int i = 0; i < count; i++)
 		{
-			AlAttempt    *attempt = &attempts[i];
+			AlAttempt  *attempt = &attempts[i];
 
 			if (pass == 1 && !is_own[i])
 				continue;
@@ -253,7 +254,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 List *
 al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
-	AlAttempt		attempt = {.key = key, .request = request, .result = result};
+	AlAttempt	attempt = {.key = key, .request = request, .result = result};
 	List	   *ended = al_lease_end(rel, key, &attempt.claim);
 
 	al_table_find(rel, key, &attempt.state.exclusive);

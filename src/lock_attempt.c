@@ -358,7 +358,6 @@ al_attempt(Relation rel, AlAttempt *attempt)
 	}
 }
 
-
 /*
  * The table was closed since a key was claimed, so that its rows may be
  * elsewhere by now: find them again.  Under the claim nobody else can have been
@@ -369,8 +368,13 @@ void
 al_attempt_refresh(Relation rel, AlAttempt *attempt)
 {
 	AlOutcome	outcome = attempt->result->outcome;
+	AlOutcome	now;
 
 	look(rel, attempt, true);
-	if (judge(attempt) != outcome)
+	now = judge(attempt);
+	if (now == AL_HELD)
+		elog(ERROR, "lock \"%s\" was granted while it was claimed",
+			 al_display(attempt->key->name));
+	if (now != outcome)
 		attempt->result->outcome = AL_ACQUIRED;
 }

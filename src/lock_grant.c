@@ -101,9 +101,8 @@ set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
 
 /*
  * Write a new shared holding: over the row of one that is over and does not keep
- * the key closed, best of all of the same owner, or as a new row.  Of the
- * numbers of slots the lower 31 bits of the fencing token are one that nobody
- * else has.
+ * the key closed, best of all of the same owner, or as a new row.  Its slot is
+ * the fencing token modulo the number of slots, which nobody else has.
  */
 static void
 put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
