@@ -163,7 +163,10 @@ give_back(const AlClaim *claim)
 	release_in_transaction(&tag, key_modes[claim->mode]);
 	if (claim->first)
 		al_xact_unclaimed(claim->hash);
-	al_wait_wake(claim->hash, 0, 0);
+	if (claim->mode == AL_CLAIM_TAKE || claim->mode == AL_CLAIM_EXTEND)
+		al_wait_wake(claim->hash, 0, 0);
+	else
+		al_wait_wake_alone(claim->hash);
 }
 
 static bool

@@ -204,6 +204,36 @@ wake_first(AlQueue *queue, uint64 hash, int64 held_until)
 }
 
 /*
+ * A claim was given back that was in the way only of those who want the key for
+ * themselves: wake the first in line if it does.  Who shares the key has not met
+ * the claim, and may be just the one that gave it back.
+ */
+void
+al_wait_wake_alone(uint64 hash)
+{
+	AlQueue    *queue = al_queue();
+	int64		now;
+
+	if (queue == NULL)
+		return;
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&bucket_of(queue, hash)->waiters) == 0)
+		return;
+
+	now = al_monotonic_now();
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	FOR_EACH_IN_LINE(i, queue, hash)
+	{
+		if (is_passed_over(&queue->slots[i], now))
+			continue;
+		if (!queue->slots[i].waiter.is_shared)
+			wake_first(queue, hash, PG_INT64_MIN);
+		break;
+	}
+	LWLockRelease(&queue->lock);
+}
+
+/*
  * Wake the first in line for a key that may be free, or is held until a moment
  * (0: not known), and those of an owner (0: none) who may have it.  The change
  * must be visible and the claim gone.  Raises nothing; costs a look at one

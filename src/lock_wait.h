@@ -108,6 +108,7 @@ extern uint64 al_secret(void);
 
 /* lock_wait.c */
 extern int64 al_monotonic_now(void);
+extern void al_wait_wake_alone(uint64 hash);
 extern int	al_clip(char *to, int size, AlString from);
 extern void al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
 						  bool is_upgrade, text *holder);
