@@ -1,0 +1,245 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+--
+-- lock_transfer: a live holding goes to another owner, in one step
+--
+-- Properties: from one moment to the next it is the new owner's, with a token of
+-- its own, and nobody can come between; its end stays unless a ttl is given; for
+-- the former owner it is another's; who has no live holding transfers none.
+--
+-- Turns red when: both are owners, or neither; the token stays; a lease becomes
+-- longer by itself, or than max_lifetime allows; what is expired is revived.
+
+CREATE FUNCTION t.left_over(OUT claims bigint, OUT no_transaction_id boolean) LANGUAGE sql AS $$
+	SELECT count(*), pg_current_xact_id_if_assigned() IS NULL FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1709
+$$;
+CREATE FUNCTION t.expire(k text, o text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	WHILE lock_is_held(k, o) LOOP
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+END
+$$;
+
+--
+-- A lease
+--
+SELECT fencing_token AS token, acquired_at AS since, expires_at AS until FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice', meta => '{"a": 1}') \gset
+SELECT s.acquired, s.status, s.key, s.mode, s.owner, s.waited, s.holder, fencing_token > :token AS token_rises, acquired_at > :'since' AS since_now, acquired_at <= clock_timestamp() AS not_in_future, expires_at = :'until' AS same_until
+FROM lock_transfer('k', 'alice-1', 'bob-1', 'Bob') g, t.show(g) s;
+SELECT mode, owner, holder, fencing_token > :token AS token_rises, acquired_at > :'since' AS since_now, expires_at = :'until' AS same_until, lifetime, holders, pid, meta FROM lock_status('k');
+SELECT count(*) AS live FROM app_lock WHERE key = 'k' AND released_at IS NULL;
+-- the former owner is told that another has it
+SELECT lock_is_held('k', 'alice-1') AS alice, lock_is_held('k', 'bob-1') AS bob;
+SELECT t.raises($$SELECT lock_release('k', 'alice-1')$$);
+SELECT t.raises($$SELECT lock_extend('k', 'alice-1')$$);
+SELECT t.raises($$SELECT lock_transfer('k', 'alice-1', 'carol-1')$$);
+SELECT t.raises($$SELECT lock_convert('k', 'alice-1', 'shared')$$);
+SELECT lock_try_release('k', 'alice-1'), lock_try_extend('k', 'alice-1'), lock_extend_all('alice-1'), lock_release_all('alice-1'), status FROM lock_try_acquire('k', owner => 'alice-1');
+-- the new one may do everything
+SELECT status FROM lock_acquire('k', owner => 'bob-1');
+SELECT lock_extend('k', 'bob-1', '20 min') > :'until' AS extended, lock_extend_all('bob-1', '10 min');
+SELECT lock_release_all('bob-1');
+SELECT lock_try_release('k', 'bob-1') AS bob, lock_try_release('k', 'alice-1') AS alice;
+-- the length last asked for goes with it
+SELECT g.status FROM lock_acquire('k', '10 min', 'alice-1') g;
+SELECT lock_extend('k', 'alice-1', '1 hour') IS NOT NULL AS extended;
+SELECT status FROM lock_transfer('k', 'alice-1', 'bob-1');
+SELECT lock_extend('k', 'bob-1') > clock_timestamp() + interval '59 min' AS repeats_an_hour;
+-- label: as for an acquire
+SELECT g.holder FROM lock_transfer('k', 'bob-1', 'carol-1', holder => '') g WHERE g.holder <> current_setting('application_name');
+SELECT g.holder = current_setting('application_name') AS label FROM lock_transfer('k', 'carol-1', 'bob-1') g;
+SET application_name = 'order desk 3';
+SELECT g.holder FROM lock_transfer('k', 'bob-1', 'carol-1') g;
+SET application_name = '';
+SELECT g.holder = current_user AS role_name FROM lock_transfer('k', 'carol-1', 'bob-1') g;
+RESET application_name;
+-- by name, with the owner of the setting
+SET atomic_lock.owner = 'bob-1';
+SELECT g.owner, g.holder FROM lock_transfer(new_owner => 'carol-1', owner => NULL, key => 'k', holder => 'Carol', ttl => '5 min') g;
+RESET atomic_lock.owner;
+-- a ttl counts from now, and may be shorter
+SELECT expires_at BETWEEN clock_timestamp() + interval '4 min' AND clock_timestamp() + interval '5 min' AS five_minutes FROM lock_status('k');
+SELECT s.seconds FROM lock_transfer('k', 'carol-1', 'bob-1', ttl => '2 hours') g, t.show(g) s;
+SELECT s.seconds FROM lock_transfer('k', 'bob-1', 'alice-1', 'Alice', '1 ms') g, t.show(g) s;
+SELECT t.expire('k');
+SELECT lock_try_release('k', 'alice-1') AS alice, lock_try_release('k', 'bob-1') AS bob;
+-- from and to generated owners
+SELECT owner FROM lock_acquire('k') \gset
+SELECT s.status, s.owner FROM lock_transfer('k', :'owner', gen_random_uuid()::text) g, t.show(g) s;
+SELECT lock_try_release('k', :'owner');
+SELECT status FROM lock_transfer('k', (SELECT owner FROM app_lock WHERE key = 'k'), 'alice-1');
+SELECT lock_release_all('alice-1');
+
+-- to oneself: a grant with a new token
+SELECT fencing_token AS token FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice', meta => '1') \gset
+SELECT s.status, s.owner, s.holder, fencing_token > :token AS token_rises FROM lock_transfer('k', 'alice-1', 'alice-1', 'Alice too') g, t.show(g) s;
+SELECT holder, holders, meta FROM lock_status('k');
+SELECT lock_release('k', 'alice-1'), lock_try_release('k', 'alice-1');
+
+--
+-- A reader
+--
+SELECT fencing_token AS alice, expires_at AS until FROM lock_acquire('s', '10 min', 'alice-1', 'shared', holder => 'Alice', meta => '"a"') \gset
+SELECT g.status FROM lock_acquire('s', '20 min', 'bob-1', 'shared', holder => 'Bob', meta => '"b"') g;
+SELECT s.acquired, s.status, s.mode, s.owner, s.holder, fencing_token > :alice AS token_rises, expires_at = :'until' AS same_until FROM lock_transfer('s', 'alice-1', 'carol-1', 'Carol') g, t.show(g) s;
+SELECT mode, owner, holder, holders, meta FROM lock_status() WHERE key = 's' ORDER BY owner;
+SELECT lock_try_release('s', 'alice-1') AS alice, lock_try_extend('s', 'alice-1') AS extended;
+SELECT status, holder FROM lock_try_acquire('s', owner => 'dora-1');
+-- to one that reads it already: the two become one
+SELECT fencing_token AS newest FROM app_lock WHERE owner = 'carol-1' \gset
+SELECT s.acquired, s.status, s.mode, s.owner, fencing_token > :newest AS token_rises FROM lock_transfer('s', 'carol-1', 'bob-1', 'Bob') g, t.show(g) s;
+SELECT mode, owner, holder, holders FROM lock_status() WHERE key = 's' ORDER BY owner;
+SELECT lock_is_held('s', 'bob-1') AS bob, lock_is_held('s', 'carol-1') AS carol, lock_try_release('s', 'carol-1') AS released;
+SELECT status, mode FROM lock_convert('s', 'bob-1');
+SELECT status, mode FROM lock_convert('s', 'bob-1', 'shared');
+SELECT lock_release('s', 'bob-1'), lock_try_release('s', 'bob-1') AS again, lock_holder('s');
+SELECT lock_release_all('bob-1');
+-- and never ends before either of the two would have
+SELECT g.status FROM lock_acquire('s', '1 hour', 'alice-1', 'shared') g;
+SELECT g.status FROM lock_acquire('s', '1 min', 'bob-1', 'shared') g;
+SELECT ttl_remaining > '59 min' AS long FROM lock_transfer('s', 'bob-1', 'alice-1') g, LATERAL lock_status(g.key);
+SELECT lock_release('s', 'alice-1'), lock_holder('s');
+
+--
+-- Refused
+--
+CREATE FUNCTION t.transfer(k text, o text) RETURNS text LANGUAGE sql AS $$
+	SELECT t.raises(format('SELECT lock_transfer(%L, %L, ''new-1'')', k, o))
+$$;
+SELECT g.status FROM lock_acquire('x', '10 min', 'bob-1', holder => 'Bob') g;
+SELECT t.fingerprint() AS before \gset
+BEGIN;
+SELECT t.transfer('never', 'alice-1');
+SELECT t.transfer('x', 'alice-1');
+SELECT t.transfer('s', 'alice-1');
+SELECT * FROM t.left_over();
+COMMIT;
+SELECT t.fingerprint() = :'before' AS unchanged;
+SELECT g.status FROM lock_acquire('short', '20 ms', 'alice-1') g;
+SELECT t.expire('short');
+SELECT t.transfer('short', 'alice-1');
+SELECT t.transfer('short', 'bob-1');
+SELECT force_release('x', 'why');
+SELECT t.transfer('x', 'bob-1');
+SELECT g.status FROM lock_acquire('x', '10 min', 'bob-1', 'shared', holder => 'Bob') g;
+SELECT g.status FROM lock_acquire('x', '10 min', 'alice-1', 'shared', holder => 'Alice') g;
+SELECT lock_release('x', 'alice-1');
+SELECT t.transfer('x', 'alice-1');
+SELECT t.transfer('x', 'dora-1');
+\set VERBOSITY sqlstate
+SELECT lock_transfer('x', 'alice-1', 'new-1');
+\set VERBOSITY default
+-- bad input, whatever the state of the lock
+SELECT a, split_part(t.raises(format('SELECT lock_transfer(%s)', a)), E'\n', 1) AS answer
+FROM unnest(ARRAY['NULL, ''bob-1'', ''n''', ''''', ''bob-1'', ''n''', 'repeat(''x'', 1025), ''o'', ''n''', '''x'', NULL, ''n''', '''x'', '''', ''n''', '''x'', repeat(''o'', 256), ''n''', '''x'', ''bob-1'', NULL', '''x'', ''bob-1'', ''''', '''x'', ''bob-1'', repeat(''n'', 256)', '''x'', ''bob-1'', repeat(''n'', 255)',
+	'''x'', ''bob-1'', ''n'', repeat(''h'', 256)', '''x'', ''bob-1'', ''n'', repeat(''h'', 255)', '''x'', ''bob-1'', ''n'', ttl => ''0''', '''x'', ''bob-1'', ''n'', ttl => ''25 h''', '''x'', ''bob-1'', ''n'', ttl => ''1 month''', '''x'', ''bob-1'', ''n'', NULL, NULL',
+	'''never'', ''o'', NULL', '''never'', ''o'', ''n'', ttl => ''0''', '''x'', ''bob-1''']) WITH ORDINALITY u(a, i) ORDER BY i;
+-- the new owner is given, not taken from the setting
+SET atomic_lock.owner = 'session-7';
+SELECT t.raises($$SELECT lock_transfer('x', 'bob-1', NULL)$$);
+RESET atomic_lock.owner;
+BEGIN READ ONLY;
+SELECT t.raises($$SELECT lock_transfer('x', 'bob-1', 'n')$$);
+SELECT t.code($$SELECT lock_transfer('never', 'bob-1', 'n')$$);
+COMMIT;
+SET atomic_lock.max_claims_per_transaction = 1;
+BEGIN;
+SELECT status FROM lock_acquire('one', '1 min', 'alice-1');
+SELECT t.code($$SELECT lock_transfer('x', 'bob-1', 'n')$$);
+ROLLBACK;
+RESET atomic_lock.max_claims_per_transaction;
+-- on_reacquire is about acquiring
+SET atomic_lock.on_reacquire = error;
+SELECT g.status FROM lock_transfer('x', 'bob-1', 'alice-1') g;
+SELECT g.status FROM lock_transfer('x', 'alice-1', 'bob-1') g;
+RESET atomic_lock.on_reacquire;
+-- max_lifetime: it begins anew with the new owner
+SET atomic_lock.max_lifetime = '1 h';
+SELECT g.status FROM lock_acquire('life', '1 h', 'alice-1') g;
+SELECT t.code($$SELECT lock_transfer('life', 'alice-1', 'bob-1', ttl => '61 min')$$);
+SELECT s.status, s.seconds FROM lock_transfer('life', 'alice-1', 'bob-1', ttl => '1 h') g, t.show(g) s;
+SELECT expires_at <= acquired_at + interval '1 h' AS within FROM lock_transfer('life', 'bob-1', 'alice-1');
+SELECT lock_extend('life', 'alice-1', '1 h') <= acquired_at + interval '1 h' AS within FROM lock_status('life');
+RESET atomic_lock.max_lifetime;
+-- lock_delay concerns those who want to take a key
+SET atomic_lock.lock_delay = '1 h';
+SELECT g.status FROM lock_transfer('life', 'alice-1', 'bob-1') g;
+RESET atomic_lock.lock_delay;
+
+--
+-- Transactions
+--
+SELECT fencing_token AS token FROM lock_acquire('tx', '10 min', 'alice-1', holder => 'Alice') \gset
+BEGIN;
+SELECT status FROM lock_transfer('tx', 'alice-1', 'bob-1', 'Bob');
+SELECT lock_is_held('tx', 'alice-1') AS alice, lock_is_held('tx', 'bob-1') AS bob;
+ROLLBACK;
+SELECT lock_is_held('tx', 'alice-1') AS alice, lock_is_held('tx', 'bob-1') AS bob, holder, fencing_token = :token AS same_token FROM lock_status('tx');
+BEGIN;
+SAVEPOINT a;
+SELECT status FROM lock_transfer('tx', 'alice-1', 'bob-1', 'Bob');
+SAVEPOINT b;
+SELECT status FROM lock_transfer('tx', 'bob-1', 'carol-1', 'Carol');
+SELECT lock_release('tx', 'carol-1');
+ROLLBACK TO b;
+SELECT holder FROM lock_status('tx');
+RELEASE a;
+COMMIT;
+SELECT lock_is_held('tx', 'alice-1') AS alice, lock_is_held('tx', 'bob-1') AS bob, lock_is_held('tx', 'carol-1') AS carol, holder FROM lock_status('tx');
+-- acquired, handed on and released, in one statement
+SELECT (lock_acquire('one', '1 min', 'alice-1')).status AS a, (lock_transfer('one', 'alice-1', 'bob-1')).status AS b, lock_try_release('one', 'alice-1') AS c, (lock_transfer('one', 'bob-1', 'carol-1')).owner AS d, lock_release('one', 'carol-1') AS e;
+-- round a circle, with a token for each
+SELECT status FROM lock_acquire('round', '10 min', 'o-0');
+SELECT count(*), count(DISTINCT g.fencing_token) AS tokens, bool_and(g.acquired) AS acquired FROM generate_series(0, 49) i, LATERAL lock_transfer('round', 'o-' || i, 'o-' || i + 1) g;
+SELECT owner, count(*) OVER () AS rows FROM app_lock WHERE key = 'round';
+-- a writer that was transferred is converted, stolen and forced like any other
+SELECT (lock_convert('round', 'o-50', 'shared')).mode, (lock_transfer('round', 'o-50', 'o-51')).mode, (lock_convert('round', 'o-51')).mode;
+TRUNCATE lock_audit;
+SELECT force_release('round', 'why');
+SELECT action, previous_owner_digest = encode(sha256('o-51'), 'hex') AS digest FROM lock_audit;
+-- a hand-over is no forced end
+SELECT g.status FROM lock_transfer('tx', 'bob-1', 'carol-1') g;
+SELECT count(*) FROM lock_audit;
+SELECT current_setting('max_prepared_transactions')::int > 0 AS twophase \gset
+\if :twophase
+BEGIN;
+SELECT g.status FROM lock_transfer('tx', 'carol-1', 'dora-1', 'Dora') g;
+PREPARE TRANSACTION 'regress_al_transfer';
+SELECT lock_is_held('tx', 'carol-1') AS carol, lock_is_held('tx', 'dora-1') AS dora, status FROM lock_try_acquire('tx', owner => 'dora-1');
+COMMIT PREPARED 'regress_al_transfer';
+SELECT lock_is_held('tx', 'carol-1') AS carol, lock_is_held('tx', 'dora-1') AS dora, status FROM lock_try_acquire('tx', owner => 'dora-1');
+\else
+\echo max_prepared_transactions is 0
+\endif
+
+-- Every isolation level, with a snapshot that is old
+CREATE FUNCTION t.story(k text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	answer	text := current_setting('transaction_isolation');
+BEGIN
+	FOR i IN 1..2 LOOP
+		answer := concat_ws(' ', answer, (lock_acquire(k, '10 min', 'alice-1')).status, (lock_transfer(k, 'alice-1', 'bob-1')).status, (lock_try_acquire(k, owner => 'alice-1')).status,
+			lock_is_held(k, 'bob-1'), lock_try_release(k, 'alice-1'), (lock_transfer(k, 'bob-1', 'alice-1')).owner, lock_try_release(k, 'alice-1'), t.code(format('SELECT lock_transfer(%L, ''alice-1'', ''bob-1'')', k)));
+	END LOOP;
+	RETURN answer;
+END
+$$;
+BEGIN ISOLATION LEVEL READ COMMITTED;
+SELECT count(*) > 0 AS snapshot FROM pg_class;
+SELECT t.story('level');
+COMMIT;
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT count(*) > 0 AS snapshot FROM pg_class;
+SELECT t.story('level');
+COMMIT;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT count(*) > 0 AS snapshot FROM pg_class;
+SELECT t.story('level');
+COMMIT;
+
+-- Messages show keys and labels with control characters escaped, and no owner.
+SELECT g.status FROM lock_acquire(E'nasty\n', '10 min', 'secret-1', holder => E'Al\rice') g;
+SELECT split_part(a, E'\n', 1) AS answer, a ~ 'secret' AS owner_shown FROM unnest(ARRAY[t.raises($$SELECT lock_transfer(E'nasty\n', 'secret-2', 'secret-3')$$), t.raises($$SELECT lock_transfer(E'nasty\r', 'secret-2', 'secret-3')$$)]) a;
