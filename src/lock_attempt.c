@@ -373,8 +373,10 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 	look(rel, attempt, true);
 	now = judge(attempt);
 	if (now == AL_HELD)
-		elog(ERROR, "lock \"%s\" was granted while it was claimed",
-			 al_display(attempt->key->name));
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
+				 errmsg_internal("lock \"%s\" was granted while it was claimed",
+								 al_display(attempt->key->name))));
 	if (now != outcome)
 		attempt->result->outcome = AL_ACQUIRED;
 }

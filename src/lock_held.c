@@ -61,19 +61,17 @@ static void
 show(void)
 {
 	AlQueue    *queue = al_queue();
-	AlShownSet *mine;
+	AlShownSet	set;
 
 	if (queue == NULL || (count == 0 && !is_shown))
 		return;
-	mine = &al_shown()[al_my_proc_number()];
-	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
-	mine->count = 0;
-	mine->database = MyDatabaseId;
-	mine->pid = MyProcPid;
-	for (int i = 0; i < count && mine->count < AL_SHOWN; i++)
+	memset(&set, 0, sizeof(set));
+	set.database = MyDatabaseId;
+	set.pid = MyProcPid;
+	for (int i = 0; i < count && set.count < AL_SHOWN; i++)
 	{
 		const AlHolding *holding = &versions[i].holding;
-		AlShown    *shown = &mine->holdings[mine->count];
+		AlShown    *shown = &set.holdings[set.count];
 
 		if (!is_held(&versions[i]))
 			continue;
@@ -84,42 +82,55 @@ show(void)
 		shown->is_shared = holding->slot != AL_SLOT_EXCLUSIVE;
 		shown->key_length = al_clip(shown->key, AL_WAITER_KEY_BYTES, holding->key);
 		(void) al_clip(shown->holder, AL_WAITER_HOLDER_BYTES - 1, al_string(holding->holder));
-		mine->count++;
+		set.count++;
 	}
-	is_shown = mine->count > 0;
+	is_shown = set.count > 0;
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	al_shown()[al_my_proc_number()] = set;
 	LWLockRelease(&queue->lock);
 }
 
 /*
- * Put a version on top.  What it points to must not be shorter-lived, and it
- * must not be in the list itself, which may move.
+ * Put a version on top, or where no savepoint lies between them, in the place of
+ * the one before, or of a holding that is over.  What it points to must not be
+ * shorter-lived, and it must not be in the list itself, which may move.
  */
 static void
 push(const AlHolding *holding, uint64 hash, uint64 owner_hash, int previous, bool ended)
 {
+	static int	last_ended = -1;
+	int			level = GetCurrentTransactionNestLevel();
+	int			place = previous >= 0 ? previous : last_ended;
 	Version    *version;
 
-	if (count == size)
+	if (place < 0 || place >= count || versions[place].level != level ||
+		(previous < 0 && !(versions[place].ended && versions[place].previous < 0)))
 	{
-		int			new_size = Max(size * 2, 8);
+		if (count == size)
+		{
+			int			new_size = Max(size * 2, 8);
 
-		versions = versions ?
-			repalloc_huge(versions, new_size * sizeof(Version)) :
-			MemoryContextAlloc(TopTransactionContext, new_size * sizeof(Version));
-		size = new_size;
+			versions = versions ?
+				repalloc_huge(versions, new_size * sizeof(Version)) :
+				MemoryContextAlloc(TopTransactionContext, new_size * sizeof(Version));
+			size = new_size;
+		}
+		place = count++;
+		versions[place].previous = previous;
+		if (previous >= 0)
+			versions[previous].next = place;
 	}
-	version = &versions[count];
+
+	version = &versions[place];
 	version->holding = *holding;
-	version->holding.held = count;
+	version->holding.held = place;
 	version->hash = hash;
 	version->owner_hash = owner_hash;
 	version->ended = ended;
-	version->level = GetCurrentTransactionNestLevel();
-	version->previous = previous;
+	version->level = level;
 	version->next = -1;
-	if (previous >= 0)
-		versions[previous].next = count;
-	count++;
+	if (ended)
+		last_ended = place;
 	show();
 }
 
