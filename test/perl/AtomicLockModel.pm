@@ -1,0 +1,428 @@
+# What atomic_lock is to answer, for the property test: sessions, their
+# transactions, and who holds what, in plain data.
+#
+# A holding is a hash: owner, mode, lifetime, session (for lifetime session),
+# token, acquired_at, end (seconds, or Inf), ttl, and state: "live", "released",
+# "expired".  Committed holdings are in {held}{key}{owner}, dead ones too: they
+# tell their owner what became of them, for sure until the key is granted anew
+# and its row may have been used.  A transaction has what it changed in {rows},
+# what it holds itself in {mine}, both by key and owner, and its claims.
+
+package AtomicLockModel;
+
+use strict;
+use warnings FATAL => 'all';
+use Storable qw(dclone);
+
+sub new
+{
+	my ($class) = @_;
+	return bless { held => {}, tx => {}, alive => {} }, $class;
+}
+
+#
+# Transactions
+#
+sub begin
+{
+	my ($self, $s) = @_;
+	$self->{tx}{$s} = { rows => {}, mine => {}, claims => {}, said => {}, saved => [] };
+	return;
+}
+
+sub commit
+{
+	my ($self, $s) = @_;
+	my $rows = (delete $self->{tx}{$s})->{rows};
+
+	foreach my $key (keys %$rows)
+	{
+		$self->{held}{$key}{$_} = $rows->{$key}{$_} for keys %{ $rows->{$key} };
+	}
+	return;
+}
+
+sub rollback
+{
+	my ($self, $s) = @_;
+	delete $self->{tx}{$s};
+	return;
+}
+
+sub savepoint
+{
+	my ($self, $s) = @_;
+	my $tx = $self->{tx}{$s};
+	my $saved = delete $tx->{saved};
+
+	push @$saved, dclone($tx);
+	$tx->{saved} = $saved;
+	return;
+}
+
+sub rollback_to
+{
+	my ($self, $s) = @_;
+	my $saved = $self->{tx}{$s}{saved};
+
+	$self->{tx}{$s} = dclone($saved->[-1]);
+	$self->{tx}{$s}{saved} = $saved;
+	return;
+}
+
+sub release_savepoint
+{
+	my ($self, $s) = @_;
+	pop @{ $self->{tx}{$s}{saved} };
+	return;
+}
+
+#
+# Who holds what, as a session sees it
+#
+sub is_live
+{
+	my ($self, $h) = @_;
+	return $h->{state} eq 'live' && ($h->{lifetime} ne 'session' || $self->{alive}{ $h->{session} });
+}
+
+# Rows of a key, dead ones too
+sub rows
+{
+	my ($self, $s, $key) = @_;
+	return { %{ $self->{held}{$key} || {} }, %{ $self->{tx}{$s}{rows}{$key} || {} } } if $self->{tx}{$s};
+	return { %{ $self->{held}{$key} || {} } };
+}
+
+# Live holdings of a key but for those of others' transactions, by owner; an
+# own one for the transaction is what counts.
+sub live
+{
+	my ($self, $s, $key) = @_;
+	my $rows = $self->rows($s, $key);
+	my %live = map { $_ => $rows->{$_} } grep { $self->is_live($rows->{$_}) } keys %$rows;
+
+	%live = (%live, %{ $self->{tx}{$s}{mine}{$key} || {} }) if $self->{tx}{$s};
+	return \%live;
+}
+
+# Has an owner a row and, beside it, something for the transaction?
+sub has_both
+{
+	my ($self, $s, $key, $owner) = @_;
+	my $row = $self->rows($s, $key)->{$owner};
+	return $self->{tx}{$s} && $self->{tx}{$s}{mine}{$key}{$owner} && $row && $self->is_live($row);
+}
+
+# What others' transactions hold; of some only the mode is known.
+sub theirs
+{
+	my ($self, $s, $key) = @_;
+	my @theirs;
+
+	foreach my $other (grep { $_ ne $s && $self->{tx}{$_}{said}{$key} } keys %{ $self->{tx} })
+	{
+		my @mine = values %{ $self->{tx}{$other}{mine}{$key} || {} };
+		@mine = ({ mode => $self->{tx}{$other}{said}{$key}, lifetime => 'transaction', end => 'Inf', token => 0 }) unless @mine;
+		push @theirs, map { { %$_, by => $other } } @mine;
+	}
+	return @theirs;
+}
+
+# Do claims of other transactions keep a session from one?  Modes: take; extend
+# (the exclusive holding) and hold (it, so that it stays, even if it runs out);
+# share, renew and pin, which are the same for the shared holding of one owner.
+sub is_claimed
+{
+	my ($self, $s, $key, $mode, $owner) = @_;
+	my %meets = (
+		take => {},
+		extend => { hold => 1 },
+		share => { share => 1, renew => 1, pin => 1 },
+		renew => { share => 1, renew => 1, pin => 1 },
+		pin => { share => 1, renew => 1, pin => 1 },
+		hold => { extend => 1, hold => 1 });
+
+	foreach my $other (grep { $_ ne $s } keys %{ $self->{tx} })
+	{
+		my $claims = $self->{tx}{$other}{claims}{$key} || {};
+		return 1 if grep { !$meets{$mode}{ (split /:/)[0] } } keys %$claims;
+		return 1 if $mode =~ /^(share|renew)$/ && ($claims->{"share:$owner"} || $claims->{"renew:$owner"});
+		return 1 if $mode eq 'share' && $claims->{"pin:$owner"} || $mode eq 'pin' && $claims->{"share:$owner"};
+	}
+	return 0;
+}
+
+sub claim
+{
+	my ($self, $s, $key, $mode, $owner) = @_;
+	$self->{tx}{$s}{claims}{$key}{"$mode:$owner"} = 1;
+	return;
+}
+
+sub put
+{
+	my ($self, $s, $key, $owner, %change) = @_;
+	my $old = $self->rows($s, $key)->{$owner} || {};
+
+	return $self->{tx}{$s}{rows}{$key}{$owner} = { %$old, owner => $owner, state => 'live', sure => 1, %change };
+}
+
+# A grant may have used the row of anything dead.  Nobody is less sure after a
+# rollback than before it, but that does not matter.
+sub reuse
+{
+	my ($self, $s, $key) = @_;
+	$_->{sure} = 0 for grep { !$self->is_live($_) } values %{ $self->rows($s, $key) };
+	return;
+}
+
+# Why an owner may not do anything with a key: the possible answers, as SQLSTATEs
+sub refusals
+{
+	my ($self, $s, $key, $owner) = @_;
+	my $row = $self->rows($s, $key)->{$owner};
+	my $others = %{ $self->live($s, $key) } ? 'LK003' : 'LK002';
+
+	return $others unless $row && $row->{state} ne 'forgotten';
+	my $own = $row->{state} eq 'released' ? 'LK004' : 'LK005';
+	return $row->{sure} ? $own : ('LK004', 'LK005', $others);
+}
+
+#
+# Verbs.  Each returns what may be answered: {status} or {sqlstate}, a list of
+# which one must come, and where it is a grant or changes something, {apply}, to
+# be called with the answer, and {same} or {min} for what is known of it.
+#
+sub acquire
+{
+	my ($self, $s, $r) = @_;
+	my ($key, $owner) = @{$r}{qw(key owner)};
+	my $live = $self->live($s, $key);
+	my $own = $live->{$owner};
+	my @rest = ((map { $live->{$_} } grep { $_ ne $owner } keys %$live), $self->theirs($s, $key));
+	my $upgrade = $own && $own->{mode} eq 'shared' && $r->{mode} eq 'exclusive';
+	my $mode = $own && !$upgrade ? $own->{mode} : $r->{mode};
+	my $in_tx = $own && $own->{lifetime} eq 'transaction';
+	my $is_kept = $own && !$upgrade && $r->{lifetime} eq 'transaction';
+	my $claim = $is_kept ? ($mode eq 'shared' ? 'pin' : 'hold') : $mode eq 'shared' ? 'share' : $own && !$upgrade && !$in_tx ? 'extend' : 'take';
+
+	return { status => ['held'], is_own => 1 } if $own && $r->{on_reacquire};
+	return { status => ['held'], is_own => 1 } if $upgrade && $r->{lifetime} eq 'transaction' && !$in_tx;
+	return { status => ['held'] } if (!$own || $upgrade) && grep { $mode eq 'exclusive' || $_->{mode} eq 'exclusive' } @rest;
+	# Who shares the key again is as good as anybody else who does, if that can be.
+	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && $self->is_claimed($s, $key, $claim, $owner);
+	return { status => ['held'] } if !($is_kept && $in_tx) && $self->is_claimed($s, $key, $claim, $owner);
+	return {
+		status => [ $own && !$upgrade ? 'reacquired' : 'acquired' ],
+		mode => $mode,
+		own => $own,
+		is_new => !$own || $upgrade,
+		apply => sub {
+			my ($answer) = @_;
+			my $tx = $self->{tx}{$s};
+			my %h = (mode => $mode, token => $answer->{token}, acquired_at => $answer->{acquired_at}, end => $answer->{end});
+
+			$self->claim($s, $key, $claim, $owner) unless $is_kept && $in_tx;
+			return if $is_kept;
+			if ($r->{lifetime} eq 'transaction')
+			{
+				$tx->{said}{$key} = $mode unless $tx->{said}{$key} && $tx->{said}{$key} eq 'exclusive';
+				$tx->{mine}{$key}{$owner} = { %h, owner => $owner, lifetime => 'transaction', state => 'live' };
+				return;
+			}
+			$self->reuse($s, $key) if !$own || $in_tx || $upgrade;
+			delete $tx->{mine}{$key}{$owner};
+			$self->put($s, $key, $owner, %h, lifetime => $r->{lifetime}, session => $r->{session}, ttl => $r->{ttl});
+		}
+	};
+}
+
+# All or nothing
+sub acquire_all
+{
+	my ($self, $s, $r) = @_;
+	my @keys = sort keys %{ { map { $_ => 1 } @{ $r->{keys} } } };
+	my @expected;
+
+	foreach my $key (@keys)
+	{
+		my $expected = $self->acquire($s, { %$r, key => $key, lifetime => 'lease' });
+		return { %$expected, key => $key } unless $expected->{apply};
+		push @expected, { %$expected, key => $key };
+	}
+	return { all => \@expected };
+}
+
+# What an owner does with what it has: $claim for an exclusive holding
+sub own
+{
+	my ($self, $s, $key, $owner, $claim) = @_;
+	my $own = $self->live($s, $key)->{$owner};
+
+	return { sqlstate => [ $self->refusals($s, $key, $owner) ] } unless $own;
+	$claim = $claim eq 'extend' ? 'renew' : 'share' if $own->{mode} eq 'shared' && $claim ne 'convert';
+	$claim = 'take' if $claim eq 'convert';
+	return { sqlstate => ['55P03'] } if $own->{lifetime} ne 'transaction' && $self->is_claimed($s, $key, $claim, $owner);
+	return { own => $own, claim => sub { $self->claim($s, $key, $claim, $owner) if $own->{lifetime} ne 'transaction' } };
+}
+
+sub release
+{
+	my ($self, $s, $key, $owner) = @_;
+	my $expected = $self->own($s, $key, $owner, 'take');
+
+	return $expected if $expected->{sqlstate};
+	$expected->{apply} = sub {
+		$expected->{claim}->();
+		delete $self->{tx}{$s}{mine}{$key}{$owner};
+		$self->put($s, $key, $owner, state => 'released') if $self->rows($s, $key)->{$owner} && $self->is_live($self->rows($s, $key)->{$owner});
+	};
+	return $expected;
+}
+
+sub extend
+{
+	my ($self, $s, $key, $owner, $ttl) = @_;
+	my $expected = $self->own($s, $key, $owner, 'extend');
+
+	return $expected if $expected->{sqlstate};
+	$expected->{apply} = sub {
+		my ($answer) = @_;
+
+		$expected->{claim}->();
+		return if $expected->{own}{lifetime} eq 'transaction';
+		$self->put($s, $key, $owner, end => $answer->{end}, ttl => $ttl // $expected->{own}{ttl});
+	};
+	return $expected;
+}
+
+sub convert
+{
+	my ($self, $s, $key, $owner, $mode) = @_;
+	my $own = $self->live($s, $key)->{$owner};
+	my $expected = $own && $own->{mode} eq $mode ? { own => $own } : $self->own($s, $key, $owner, 'convert');
+	my $live = $self->live($s, $key);
+
+	return $expected if $expected->{sqlstate};
+	return { status => ['reacquired'], mode => $mode, own => $own, apply => sub { } } if $own->{mode} eq $mode;
+	return { sqlstate => ['55P03'] } if $mode eq 'exclusive' && (keys %$live > 1 || $self->theirs($s, $key));
+	return { sqlstate => ['55P03'] } if $mode eq 'exclusive' && $self->is_claimed($s, $key, 'take');
+	return {
+		status => ['acquired'], mode => $mode, own => $own, is_convert => 1,
+		apply => sub {
+			my ($answer) = @_;
+			my %h = (mode => $mode, token => $answer->{token});
+
+			if ($own->{lifetime} eq 'transaction')
+			{
+				$self->claim($s, $key, 'take', '') if $mode eq 'exclusive';
+				$self->{tx}{$s}{said}{$key} = 'exclusive' if $mode eq 'exclusive';
+				$self->{tx}{$s}{mine}{$key}{$owner} = { %$own, %h };
+				return;
+			}
+			$expected->{claim}->();
+			$self->reuse($s, $key);
+			$self->put($s, $key, $owner, %h);
+		}
+	};
+}
+
+sub transfer
+{
+	my ($self, $s, $key, $owner, $new_owner, $ttl) = @_;
+	my $expected = $self->own($s, $key, $owner, 'take');
+	my $own = $expected->{own};
+	my $other = $self->rows($s, $key)->{$new_owner};
+	my $in_tx = $own && $own->{lifetime} eq 'transaction';
+
+	return $expected if $expected->{sqlstate};
+	return { sqlstate => ['22023'] } if $in_tx && defined $ttl;
+	return { sqlstate => ['55P03'] } if $owner ne $new_owner && $own->{mode} eq 'shared' && $self->is_claimed($s, $key, 'share', $new_owner);
+	$other = undef if $owner eq $new_owner || $other && !$self->is_live($other);
+	return {
+		status => ['acquired'], mode => $own->{mode}, own => $own, other => $other, is_transfer => 1,
+		apply => sub {
+			my ($answer) = @_;
+			my $tx = $self->{tx}{$s};
+			my %h = (%$own, owner => $new_owner, token => $answer->{token}, acquired_at => $answer->{acquired_at}, end => $answer->{end});
+
+			$self->claim($s, $key, 'share', $new_owner) if $own->{mode} eq 'shared' && $owner ne $new_owner;
+			if ($in_tx)
+			{
+				delete $tx->{mine}{$key}{$owner};
+				$tx->{mine}{$key}{$new_owner} = \%h unless $other;
+				# what the new owner has is more than that
+				$self->put($s, $key, $new_owner, %h{qw(token acquired_at end)}) if $other;
+				return;
+			}
+			$expected->{claim}->();
+			$h{ttl} = $ttl if defined $ttl;
+			$self->put($s, $key, $owner, state => 'forgotten') if $owner ne $new_owner;
+			$self->put($s, $key, $new_owner, %h);
+		}
+	};
+}
+
+# Keys where an owner holds something
+sub keys_of
+{
+	my ($self, $s, $owner) = @_;
+	my %keys = map { $_ => 1 } keys %{ $self->{held} }, $self->{tx}{$s} ? (keys %{ $self->{tx}{$s}{rows} }, keys %{ $self->{tx}{$s}{mine} }) : ();
+
+	return grep { $self->live($s, $_)->{$owner} } sort keys %keys;
+}
+
+sub release_all
+{
+	my ($self, $s, $owner) = @_;
+	my @expected = map { $self->release($s, $_, $owner) } $self->keys_of($s, $owner);
+
+	return { sqlstate => ['55P03'] } if grep { $_->{sqlstate} } @expected;
+	return { count => scalar @expected, apply => sub { $_->{apply}->() for @expected } };
+}
+
+# End all holdings; for a thief, if there is one
+sub force
+{
+	my ($self, $s, $key, $thief) = @_;
+	my $live = $self->live($s, $key);
+
+	return { sqlstate => ['55P03'] } if $self->theirs($s, $key) || $self->is_claimed($s, $key, 'take');
+	return { sqlstate => ['LK002'] } unless %$live || $thief;
+	return {
+		status => ['acquired'], mode => 'exclusive', is_new => 1,
+		apply => sub {
+			my ($answer) = @_;
+			my $rows = $self->rows($s, $key);
+
+			$self->claim($s, $key, 'take', '');
+			delete $self->{tx}{$s}{mine}{$key};
+			$self->put($s, $key, $_, state => 'forgotten') for grep { $self->is_live($rows->{$_}) } keys %$rows;
+			return unless $thief;
+			$self->reuse($s, $key);
+			$self->put($s, $key, $thief->{owner}, mode => 'exclusive', lifetime => 'lease', token => $answer->{token},
+				acquired_at => $answer->{acquired_at}, end => $answer->{end}, ttl => $thief->{ttl});
+		}
+	};
+}
+
+#
+# What is not done by a verb
+#
+sub expire
+{
+	my ($self, $key) = @_;
+	$_->{state} eq 'live' and $_->{state} = 'expired' for values %{ $self->{held}{$key} || {} };
+	return;
+}
+
+sub disconnect
+{
+	my ($self, $s, $session) = @_;
+	delete $self->{tx}{$s};
+	delete $self->{alive}{$session};
+	return;
+}
+
+1;
