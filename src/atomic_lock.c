@@ -134,6 +134,10 @@ _PG_init(void)
 							 "A waiter that has looked stands still until it gets an advisory lock.",
 							 NULL, &al_test_pause_before_sleep, false,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("atomic_lock.test_pause_before_claim",
+							 "Who has looked at a key stands still until it gets an advisory lock.",
+							 NULL, &al_test_pause_before_claim, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 #endif
 	MarkGUCPrefixReserved("atomic_lock");
 

@@ -192,6 +192,8 @@ extern bool al_hint_get(const AlKey *key, int32 slot, ItemPointer tid);
 extern void al_hint_set(const AlKey *key, int32 slot, ItemPointer tid);
 extern bool al_known_alone(const AlKey *key);
 extern void al_set_alone(const AlKey *key, bool is_alone);
+extern uint64 al_shared_writes(const AlKey *key);
+extern void al_shared_written(const AlKey *key);
 
 /* lock_fence.c */
 extern int64 al_fence_next(void);

@@ -195,6 +195,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 	const AlAcquire *request = attempt->request;
 	AlState    *state = &attempt->state;
 
+	attempt->writes = al_shared_writes(attempt->key);
 	al_table_find(rel, attempt->key, &state->exclusive);
 	state->shared = NIL;
 	state->mine = al_held_mine(attempt->key);
@@ -207,10 +208,13 @@ look(Relation rel, AlAttempt *attempt, bool all)
 			!al_wait_behind(attempt->key, true, NULL))
 			return;
 	}
-	state->shared = al_table_find_shared(rel, attempt->key, false);
+	al_find_shared(rel, attempt->key, state);
 }
 
-/* The same, with a claim */
+/*
+ * The same, with a claim.  Where there were no shared holdings, and none was
+ * written since, there are none.
+ */
 static void
 look_again(Relation rel, AlAttempt *attempt)
 {
@@ -220,8 +224,11 @@ look_again(Relation rel, AlAttempt *attempt)
 	state->shared = NIL;
 	if (attempt->claim.mode == AL_CLAIM_EXTEND)
 		return;
-	state->shared = al_table_find_shared(rel, attempt->key,
-										 attempt->claim.mode == AL_CLAIM_TAKE);
+	if (attempt->writes == 0 || attempt->writes != al_shared_writes(attempt->key))
+		state->exclusive.is_alone = false;
+	al_find_shared(rel, attempt->key, state);
+	if (attempt->claim.mode == AL_CLAIM_TAKE && state->exclusive.is_alone)
+		al_set_alone(attempt->key, true);
 }
 
 /* Which claim does it take to do what was judged?  False: none. */
@@ -325,6 +332,9 @@ al_attempt(Relation rel, AlAttempt *attempt)
 			!needs_claim(attempt, result->outcome, &mode, &owner))
 			return;
 
+#ifdef AL_TEST_HOOKS
+		al_test_pause(al_test_pause_before_claim);
+#endif
 		if (!al_claim_try(&attempt->claim, attempt->key, owner, mode))
 		{
 			/* Knowing all, it may be another claim that is needed. */

@@ -26,6 +26,12 @@
  * another hash, with a secret that the server draws when it starts.  Entries
  * may be lost at any time.
  *
+ * Where it is not known, one look is enough all the same, before the claim, if
+ * no row of a shared holding was made in the meantime.  Of those there are
+ * counters, by the hash of the key.  Whoever makes one counts it while the claim
+ * is there: it was seen by a look that came later, or else is counted by the
+ * time that the key can be claimed.
+ *
  * Locking: none of its own.
  *
  * IDENTIFICATION
@@ -126,4 +132,21 @@ al_set_alone(const AlKey *key, bool is_alone)
 		entry = 0;
 	if (pg_atomic_read_u64(place) != entry)
 		pg_atomic_write_u64(place, entry);
+}
+
+/* How many rows of shared holdings were made of a key, and others; 0: not known */
+uint64
+al_shared_writes(const AlKey *key)
+{
+	if (al_writes() == NULL)
+		return 0;
+	return pg_atomic_read_u64(&al_writes()[key->hash % AL_WRITES]) + 1;
+}
+
+/* One more was made, under a claim */
+void
+al_shared_written(const AlKey *key)
+{
+	if (al_writes())
+		(void) pg_atomic_fetch_add_u64(&al_writes()[key->hash % AL_WRITES], 1);
 }

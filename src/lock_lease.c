@@ -133,12 +133,24 @@ al_longest(List *holdings)
 	return longest;
 }
 
+/*
+ * Find the rows of shared holdings, unless it is known that there are none since
+ * state->exclusive was found
+ */
+void
+al_find_shared(Relation rel, const AlKey *key, AlState *state)
+{
+	state->shared = NIL;
+	if (!state->exclusive.is_alone)
+		state->shared = al_table_find_shared(rel, key, &state->exclusive.is_alone);
+}
+
 /* Look at all that there is of a key, but for other transactions */
 static void
 look(Relation rel, const AlKey *key, AlState *state)
 {
 	al_table_find(rel, key, &state->exclusive);
-	state->shared = al_table_find_shared(rel, key, false);
+	al_find_shared(rel, key, state);
 	state->mine = al_held_mine(key);
 }
 
@@ -159,7 +171,7 @@ al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now)
 	*now = GetCurrentTimestamp();
 	if (!al_is_live(&state->exclusive, *now))
 	{
-		state->shared = al_table_find_shared(rel, key, false);
+		al_find_shared(rel, key, state);
 		*now = GetCurrentTimestamp();
 	}
 	holdings = al_live_holdings(state, *now);
@@ -285,7 +297,7 @@ claim_own(Relation rel, const AlKey *key, const AlOwner *owner, bool is_extend,
 		state->mine = al_held_mine(key);
 		if (!al_table_find(rel, key, &state->exclusive) ||
 			!al_is_live(&state->exclusive, GetCurrentTimestamp()))
-			state->shared = al_table_find_shared(rel, key, false);
+			al_find_shared(rel, key, state);
 		result->outcome = al_judge_owner(state, owner, result, own);
 		if (result->outcome != AL_RELEASED)
 			return false;

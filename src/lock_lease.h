@@ -82,6 +82,7 @@ extern TimestampTz al_held_until(const AlHolding *holding);
 extern bool al_is_shared(const AlHolding *holding);
 extern const AlHolding *al_longest(List *holdings);
 extern List *al_live_holdings(const AlState *state, TimestampTz now);
+extern void al_find_shared(Relation rel, const AlKey *key, AlState *state);
 extern List *al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now);
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
 extern AlKey *al_waiter_key(Relation rel, const AlWaiter *waiter);

@@ -43,9 +43,10 @@ static AlQueue *queue = NULL;
 static AlShownSet *shown = NULL;
 static pg_atomic_uint64 *hints = NULL;
 static pg_atomic_uint64 *alone = NULL;
+static pg_atomic_uint64 *writes = NULL;
 
-#define ALONE_OFFSET	MAXALIGN(AL_HINTS * sizeof(pg_atomic_uint64))
-#define QUEUE_OFFSET	(2 * ALONE_OFFSET)
+#define WORDS			(2 * AL_HINTS + AL_WRITES)
+#define QUEUE_OFFSET	MAXALIGN(WORDS * sizeof(pg_atomic_uint64))
 
 static Size
 shown_offset(void)
@@ -61,10 +62,10 @@ memory_size(void)
 }
 
 static void
-init_hints(pg_atomic_uint64 *new_hints)
+init_words(pg_atomic_uint64 *words, int count)
 {
-	for (int i = 0; i < AL_HINTS; i++)
-		pg_atomic_init_u64(&new_hints[i], 0);
+	for (int i = 0; i < count; i++)
+		pg_atomic_init_u64(&words[i], 0);
 }
 
 static void
@@ -73,8 +74,7 @@ init_memory(void *memory)
 	AlQueue    *new_queue = (AlQueue *) ((char *) memory + QUEUE_OFFSET);
 
 	memset(memory, 0, memory_size());
-	init_hints(memory);
-	init_hints((pg_atomic_uint64 *) ((char *) memory + ALONE_OFFSET));
+	init_words(memory, WORDS);
 	/* This must not raise.  Without randomness, what is hard to guess must do. */
 	if (!pg_strong_random(&new_queue->secret, sizeof(new_queue->secret)))
 		new_queue->secret = pg_prng_uint64(&pg_global_prng_state) ^ GetCurrentTimestamp();
@@ -94,7 +94,8 @@ static void
 attach_memory(void *memory)
 {
 	hints = memory;
-	alone = (pg_atomic_uint64 *) ((char *) memory + ALONE_OFFSET);
+	alone = hints + AL_HINTS;
+	writes = alone + AL_HINTS;
 	shown = (AlShownSet *) ((char *) memory + shown_offset());
 	queue = (AlQueue *) ((char *) memory + QUEUE_OFFSET);
 	LWLockRegisterTranche(queue->tranche, "atomic_lock");
@@ -177,7 +178,7 @@ al_hints(void)
 	if (hints == NULL && !AL_HAS_DSM_REGISTRY)
 	{
 		hints = MemoryContextAlloc(TopMemoryContext, AL_HINTS * sizeof(pg_atomic_uint64));
-		init_hints(hints);
+		init_words(hints, AL_HINTS);
 	}
 	return hints;
 }
@@ -190,6 +191,13 @@ pg_atomic_uint64 *
 al_alone(void)
 {
 	return alone;
+}
+
+/* Counters of new rows of shared holdings, likewise */
+pg_atomic_uint64 *
+al_writes(void)
+{
+	return writes;
 }
 
 /* A seed for their hashes that nobody knows; where al_alone() is not NULL */

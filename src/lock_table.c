@@ -163,6 +163,7 @@ al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->expires_at = DatumGetTimestampTz(VALUE(expires_at));
 	holding->ttl = DatumGetInt64(VALUE(ttl_us));
 	holding->slot = DatumGetInt32(VALUE(slot));
+	holding->is_alone = false;
 	holding->key = al_string(DatumGetTextPP(VALUE(key)));
 	holding->holder = DatumGetTextPP(VALUE(holder));
 	holding->owner = IS_NULL(owner) ? NULL : DatumGetTextPP(VALUE(owner));
@@ -257,6 +258,50 @@ find_by_index(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 	index_rescan(scan, keys, 2, NULL, 0);
 	while (!found && (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
 		found = fetch(scan, tid, snapshot, holding);
+	index_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	return found;
+}
+
+/* The slot of the index entry that a scan has returned */
+static int32
+entry_slot(IndexScanDesc scan)
+{
+	bool		is_null;
+
+	return DatumGetInt32(index_getattr(scan->xs_itup, 2, scan->xs_itupdesc, &is_null));
+}
+
+/*
+ * Find the row in slot 0 of a key by the index, and see whether it has entries
+ * for other slots: it may, where there are too many of old versions to look at.
+ */
+static bool
+find_exclusive(Relation rel, const AlKey *key, AlHolding *holding, bool *is_alone)
+{
+	Relation	index = index_open(key_index(rel), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 1);
+	ScanKeyData keys[2];
+	ItemPointer tid;
+	int			more = 0;
+	bool		found = false;
+
+	*is_alone = true;
+	scan->xs_want_itup = true;
+	init_scan_keys(keys, true, key, false, AL_SLOT_EXCLUSIVE);
+	index_rescan(scan, keys, 1, NULL, 0);
+	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	{
+		if (entry_slot(scan) != AL_SLOT_EXCLUSIVE || (found && ++more > 8))
+		{
+			*is_alone = false;
+			break;
+		}
+		if (!found)
+			found = fetch(scan, tid, snapshot, holding);
+	}
 	index_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
@@ -390,10 +435,14 @@ bool
 al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 {
 	bool		found;
+	bool		is_alone = false;
 
 	PreventCommandIfParallelMode("functions of atomic_lock");
 	if (find_by_hint(rel, key, slot, holding))
+	{
+		holding->is_alone = slot == AL_SLOT_EXCLUSIVE && al_known_alone(key);
 		return true;
+	}
 
 	if (IsolationIsSerializable())
 	{
@@ -403,6 +452,8 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 		if (found)
 			*holding = *(AlHolding *) linitial(holdings);
 	}
+	else if (slot == AL_SLOT_EXCLUSIVE)
+		found = find_exclusive(rel, key, holding, &is_alone);
 	else
 		found = find_by_index(rel, key, slot, holding);
 
@@ -415,6 +466,7 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 		holding->slot = slot;
 		holding->key = key->name;
 	}
+	holding->is_alone = is_alone;
 	return found;
 }
 
@@ -431,10 +483,11 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
  * while an old snapshot is around has many index entries, of which hints say
  * which row version is the current one; then the others are passed over.
  *
- * "is_taken": the caller has claimed the key for itself.
+ * "is_alone" is set to whether the index has no entries for such rows, not even
+ * for what is dead.
  */
 List *
-al_table_find_shared(Relation rel, const AlKey *key, bool is_taken)
+al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone)
 {
 	Relation	index;
 	Snapshot	snapshot = NULL;
@@ -443,8 +496,8 @@ al_table_find_shared(Relation rel, const AlKey *key, bool is_taken)
 	ItemPointer tid;
 	List	   *holdings = NIL;
 	int32		last_found = AL_SLOT_EXCLUSIVE;
-	bool		has_entries = false;
 
+	*is_alone = true;
 	PreventCommandIfParallelMode("functions of atomic_lock");
 	if (al_known_alone(key))
 		return NIL;
@@ -456,12 +509,10 @@ al_table_find_shared(Relation rel, const AlKey *key, bool is_taken)
 	index_rescan(scan, keys, 2, NULL, 0);
 	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
 	{
-		bool		is_null;
-		int32		slot = DatumGetInt32(index_getattr(scan->xs_itup, 2, scan->xs_itupdesc,
-													   &is_null));
+		int32		slot = entry_slot(scan);
 		AlHolding  *holding;
 
-		has_entries = true;
+		*is_alone = false;
 		if (IsolationIsSerializable())
 			break;
 		if (slot == last_found)
@@ -491,9 +542,7 @@ al_table_find_shared(Relation rel, const AlKey *key, bool is_taken)
 	if (snapshot)
 		UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
-	if (is_taken && !has_entries)
-		al_set_alone(key, true);
-	if (has_entries && IsolationIsSerializable())
+	if (!*is_alone && IsolationIsSerializable())
 		return find_serializable(rel, key, true, AL_SLOT_EXCLUSIVE + 1);
 	return holdings;
 }
@@ -718,6 +767,8 @@ al_table_put(Relation rel, AlHolding *holding)
 	}
 	else if (al_heap_update(rel, &holding->tid, tuple))
 		insert_index_entries(rel, tuple, true);
+	if (is_shared)
+		al_shared_written(&key);
 	holding->tid = tuple->t_self;
 	CommandCounterIncrement();
 }

@@ -58,6 +58,7 @@ typedef struct AlHolding
 {
 	ItemPointerData tid;		/* invalid: there is no row, or not yet */
 	HeapTuple	tuple;
+	bool		is_alone;		/* slot 0: when found, the key had no other rows */
 	AlLifetime	lifetime;
 	int64		fencing_token;
 	TimestampTz acquired_at;
@@ -95,7 +96,7 @@ extern bool al_table_find(Relation rel, const AlKey *key, AlHolding *holding);
 extern bool al_table_find_slot(Relation rel, const AlKey *key, int32 slot,
 							   AlHolding *holding);
 extern void al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding);
-extern List *al_table_find_shared(Relation rel, const AlKey *key, bool is_taken);
+extern List *al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone);
 extern AlKey *al_table_find_key(Relation rel, const AlKey *start);
 extern List *al_table_find_by_owner(Relation rel, const AlOwner *owner);
 extern void al_table_peek(Relation rel, HeapTuple tuple, AlHolding *holding);

@@ -60,6 +60,7 @@
 double		al_test_sleep_cap_ms = 1000;
 bool		al_test_pause_after_wake = false;
 bool		al_test_pause_before_sleep = false;
+bool		al_test_pause_before_claim = false;
 
 #define LONGEST_SLEEP	AL_MS_TO_US(al_test_sleep_cap_ms)
 #else
@@ -408,8 +409,8 @@ check_client(void)
 
 #ifdef AL_TEST_HOOKS
 /* Stand still until a test gives back the advisory lock (0, 1706) */
-static void
-test_pause(bool pause)
+void
+al_test_pause(bool pause)
 {
 	LOCKTAG		tag;
 
@@ -441,7 +442,7 @@ al_wait_sleep(int64 microseconds)
 	}
 	end = al_monotonic_now() + microseconds;
 #ifdef AL_TEST_HOOKS
-	test_pause(al_test_pause_before_sleep);
+	al_test_pause(al_test_pause_before_sleep);
 #endif
 	if (my_slot)
 	{
@@ -471,7 +472,7 @@ al_wait_sleep(int64 microseconds)
 	}
 	check_client();
 #ifdef AL_TEST_HOOKS
-	test_pause(al_test_pause_after_wake);
+	al_test_pause(al_test_pause_after_wake);
 #endif
 }
 

@@ -96,7 +96,9 @@ typedef struct AlShownSet
 	AlShown		holdings[AL_SHOWN];
 } AlShownSet;
 
-#define AL_HINTS	8192		/* see lock_hint.c, also for what is said to be alone */
+/* See lock_hint.c */
+#define AL_HINTS	8192		/* and as many places for keys known to be alone */
+#define AL_WRITES	1024		/* counters of rows of shared holdings */
 
 /* lock_shmem.c */
 extern void al_shmem_init(void);
@@ -104,6 +106,7 @@ extern AlQueue *al_queue(void);
 extern AlShownSet *al_shown(void);
 extern pg_atomic_uint64 *al_hints(void);
 extern pg_atomic_uint64 *al_alone(void);
+extern pg_atomic_uint64 *al_writes(void);
 extern uint64 al_secret(void);
 
 /* lock_wait.c */
@@ -129,6 +132,8 @@ extern AlWaiter *al_wait_of_owner(uint64 owner_hash, int *count);
 extern double al_test_sleep_cap_ms;
 extern bool al_test_pause_after_wake;
 extern bool al_test_pause_before_sleep;
+extern bool al_test_pause_before_claim;
+extern void al_test_pause(bool pause);
 #endif
 
 #endif							/* ATOMIC_LOCK_WAIT_H */

@@ -324,6 +324,34 @@ is(ask($three, q{SELECT holders FROM lock_status('k')}), '2', '... and all is co
 clean();
 
 #
+# What was seen before the claim may be wrong under it.
+if (@build)
+{
+	# By name: what was done with the key before, what One asks for, and what Two
+	# gets between its look and its claim
+	my @races = (
+		[ 'a reader of a new key', '', acquire('race:1', 'one'), shared('race:1', 'two') ],
+		[ 'a reader of a key that was a writer\'s', acquire('race:2', 'zero') . q{; SELECT lock_release('race:2', 'zero')}, acquire('race:2', 'one'), shared('race:2', 'two') ],
+		[ 'a reader of a key that was a reader\'s', shared('race:3', 'zero') . q{; SELECT lock_release('race:3', 'zero')}, acquire('race:3', 'one'), shared('race:3', 'two') ],
+		[ 'a writer of a new key', '', shared('race:4', 'one'), acquire('race:4', 'two') ],
+		[ 'a writer of a key that was a writer\'s', acquire('race:5', 'zero') . q{; SELECT lock_release('race:5', 'zero')}, shared('race:5', 'one'), acquire('race:5', 'two') ]);
+
+	foreach my $race (@races)
+	{
+		my ($name, $before, $wanted, $between) = @$race;
+
+		ask($watch, $before) if $before;
+		ask($four, 'SELECT pg_advisory_lock(1706)');
+		start($one, "SET atomic_lock.test_pause_before_claim = on; $wanted; RESET atomic_lock.test_pause_before_claim");
+		poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($one));
+		is(ask($two, $between), 'acquired', "$name comes between");
+		ask($four, 'SELECT pg_advisory_unlock_all()');
+		is(answer($one), 'held', '... and has it');
+		is(ask($watch, q{SELECT count(*) FROM lock_status() WHERE key LIKE 'race:%'}), 1, '... alone');
+		ask($two, q{SELECT lock_release_all('two')});
+	}
+}
+
 # Very many holdings of a transaction
 #
 is(ask($one, q{BEGIN; SELECT count(lock_acquire('d' || n, owner => 'a', lifetime => 'transaction')) FROM generate_series(1, 1000) n}), '1000', 'a thousand for a transaction');
