@@ -310,11 +310,19 @@ claim_own(Relation rel, const AlKey *key, const AlOwner *owner, bool is_extend,
 				 is_extend ? AL_CLAIM_EXTEND : AL_CLAIM_TAKE);
 		al_table_find_again(rel, key, *own);
 		result->outcome = al_judge_owner(state, owner, result, own);
+		if (result->outcome != AL_RELEASED)
+		{
+			/* It is over, or in another row now. */
+			look(rel, key, state);
+			result->outcome = al_judge_owner(state, owner, result, own);
+		}
 		if (result->outcome == AL_RELEASED && al_is_shared(*own) == is_shared)
 			return true;
 
-		/* It is over, or was converted before we had the claim. */
 		al_claim_drop(claim);
+		if (result->outcome != AL_RELEASED)
+			return false;
+		/* It was converted before we had the claim, and needs another. */
 	}
 }
 
