@@ -61,11 +61,12 @@ sub case
 	return;
 }
 
-# What is asked for, without a wait and with one
+# What is asked for, without a wait and with one; a waiter that nobody has woken
+# gets it when its wait ends.
 sub acquire
 {
 	my ($who, $mode, $more) = @_;
-	return "SELECT status, mode, holder FROM lock_try_acquire('$key', '1 hour', '$who', '$mode', holder => '$who'" . ($more // '') . ')';
+	return "SELECT CASE WHEN waited < '30 s' THEN status ELSE 'late: ' || status END, mode, holder FROM lock_try_acquire('$key', '1 hour', '$who', '$mode', holder => '$who'" . ($more // '') . ')';
 }
 sub try
 {
@@ -81,7 +82,7 @@ sub wait_for
 sub convert
 {
 	my ($who, $mode, $wait) = @_;
-	return "SELECT status, mode, holder FROM lock_convert('$key', '$who', '$mode', '" . ($wait // '1 min') . "')";
+	return "SELECT CASE WHEN waited < '30 s' THEN status ELSE 'late: ' || status END, mode, holder FROM lock_convert('$key', '$who', '$mode', '" . ($wait // '1 min') . "')";
 }
 sub release
 {
