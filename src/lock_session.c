@@ -220,14 +220,17 @@ al_session_note(Relation rel, const AlKey *key)
 	if (noted == NULL)
 	{
 		HASHCTL		info = {.keysize = sizeof(NotedHash), .entrysize = sizeof(NotedKey)};
+		HTAB	   *keys;
 
 		if (!pg_strong_random(&secret, sizeof(secret)))
 			ereport(ERROR,
 					(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
 					 errmsg("could not generate random values")));
+		keys = hash_create("atomic_lock keys of the session", 64, &info,
+						   HASH_ELEM | HASH_BLOBS);
+		/* It may raise; at_exit() must never be without the list. */
 		before_shmem_exit(at_exit, (Datum) 0);
-		noted = hash_create("atomic_lock keys of the session", 64, &info,
-							HASH_ELEM | HASH_BLOBS);
+		noted = keys;
 	}
 	hash = noted_hash(key);
 	if (hash_search(noted, &hash, HASH_FIND, NULL))

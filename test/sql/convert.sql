@@ -13,12 +13,6 @@
 -- Turns red when: a writer is made beside a live reader; the old mode is left
 -- behind beside the new one; a change that is refused, or none, writes.
 
-CREATE FUNCTION t.timeout(stmt text) RETURNS text LANGUAGE sql AS $$
-	SELECT regexp_replace(t.raises(stmt), 'Waited for [0-9]+ ms', 'Waited for <n> ms')
-$$;
-CREATE FUNCTION t.left_over(OUT claims bigint, OUT no_transaction_id boolean) LANGUAGE sql AS $$
-	SELECT count(*), pg_current_xact_id_if_assigned() IS NULL FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1709
-$$;
 CREATE FUNCTION t.expire(k text, o text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	WHILE lock_is_held(k, o) LOOP
@@ -87,7 +81,7 @@ BEGIN;
 SELECT s.* FROM lock_convert('x', 'alice-1') g, t.show(g) s;
 SELECT s.* FROM lock_convert('x', 'alice-1', 'exclusive', '1 min') g, t.show(g) s;
 SELECT s.* FROM lock_convert('s', 'alice-1', 'shared') g, t.show(g) s;
-SELECT * FROM t.left_over();
+SELECT * FROM t.left_open();
 COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged;
 SELECT g.fencing_token = l.fencing_token AS same_token FROM lock_convert('s', 'alice-1', 'shared') g, app_lock l WHERE l.key = 's' AND l.owner = 'alice-1';
@@ -111,7 +105,7 @@ SELECT lock_convert('s', 'alice-1');
 \set VERBOSITY default
 BEGIN;
 SELECT t.code($$SELECT lock_convert('s', 'alice-1')$$), t.code($$SELECT lock_convert('s', 'alice-1', wait => '5 ms')$$);
-SELECT * FROM t.left_over();
+SELECT * FROM t.left_open();
 COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged;
 SELECT status FROM lock_acquire('s', '15 min', 'carol-1', 'shared', holder => 'Carol');

@@ -14,12 +14,6 @@
 -- array, or by a collation; duplicates make two rows, or a refusal by oneself; a
 -- refusal writes, takes a transaction id or keeps a claim.
 
-CREATE FUNCTION t.timeout(stmt text) RETURNS text LANGUAGE sql AS $$
-	SELECT regexp_replace(t.raises(stmt), 'Waited for [0-9]+ ms', 'Waited for <n> ms')
-$$;
-CREATE FUNCTION t.left_over(OUT claims bigint, OUT no_transaction_id boolean) LANGUAGE sql AS $$
-	SELECT count(*), pg_current_xact_id_if_assigned() IS NULL FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1709
-$$;
 CREATE FUNCTION t.held(prefix text) RETURNS text LANGUAGE sql AS $$
 	SELECT string_agg(key, ' ' ORDER BY key) FROM lock_status() WHERE starts_with(key, prefix)
 $$;
@@ -124,7 +118,7 @@ SELECT status FROM lock_try_acquire_all(ARRAY['r:1', 'r:2', 'r:3', 'r:4'], owner
 SELECT status FROM lock_try_acquire_all(ARRAY['r:1', 'r:2', 'r:3', 'r:4'], owner => 'alice-1', wait => '5 ms');
 SELECT status FROM lock_try_acquire_all(ARRAY['r:1', 'r:2', 'r:3', 'r:4', 'r:5'], mode => 'shared');
 SELECT t.code($$SELECT * FROM lock_acquire_all(ARRAY['r:1', 'r:2', 'r:3', 'r:4'], owner => 'alice-1')$$);
-SELECT * FROM t.left_over();
+SELECT * FROM t.left_open();
 SELECT count(*) AS rows FROM app_lock WHERE key IN ('r:1', 'r:2', 'r:4');
 COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged;
@@ -133,7 +127,7 @@ BEGIN;
 SELECT fencing_token AS token FROM lock_acquire('r:1', '1 min', 'alice-1') \gset
 SELECT status, key FROM lock_try_acquire_all(ARRAY['r:1', 'r:2', 'r:3'], '1 hour', 'alice-1');
 SELECT fencing_token = :token AS same_token, ttl_remaining < '2 min' AS not_extended FROM lock_status('r:1');
-SELECT claims FROM t.left_over();
+SELECT claims FROM t.left_open();
 SELECT status, key FROM lock_try_acquire_all(ARRAY['r:1', 'r:2'], '1 min', 'alice-1');
 COMMIT;
 SELECT t.held('r:');
@@ -147,7 +141,7 @@ SELECT lock_release_all('alice-1') > 0 AS released;
 SELECT t.fingerprint() AS before \gset
 BEGIN;
 SELECT count(*), count(DISTINCT key) AS keys, bool_or(acquired) AS acquired FROM generate_series(1, 1000) i, LATERAL lock_try_acquire_all(ARRAY['r:1', 'r:2:' || i, 'r:3']);
-SELECT * FROM t.left_over();
+SELECT * FROM t.left_open();
 COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged;
 SELECT t.held('r:');
@@ -232,7 +226,7 @@ SELECT lock_release('t:1', 'alice-1');
 SELECT t.held('t:');
 ROLLBACK TO s;
 SELECT t.held('t:');
-SELECT claims FROM t.left_over();
+SELECT claims FROM t.left_open();
 COMMIT;
 SELECT t.held('t:');
 -- an error ends with the block; what was there before stays
@@ -266,7 +260,7 @@ BEGIN;
 SELECT status, key, mode, holder FROM lock_try_acquire_all(ARRAY['2pc:2', '2pc:0'], '1 min', 'alice-1');
 SELECT status, key, mode, holder FROM lock_try_acquire_all(ARRAY['2pc:2', '2pc:0'], '1 min', 'alice-1', wait => '10 ms');
 SELECT split_part(t.raises($$SELECT * FROM lock_acquire_all(ARRAY['2pc:0', '2pc:1'])$$), E'\n', 1) AS answer;
-SELECT * FROM t.left_over();
+SELECT * FROM t.left_open();
 COMMIT;
 ROLLBACK PREPARED 'regress_al_sets';
 SELECT count(*) FROM lock_acquire_all(ARRAY['2pc:2', '2pc:0', '2pc:1'], '1 min', 'alice-1');

@@ -17,9 +17,6 @@
 
 -- What a writer is told, and what it could be told
 CREATE VIEW t.readers AS SELECT key, mode, owner, holder, released_at IS NOT NULL AS released, expires_at <= clock_timestamp() AS expired FROM app_lock ORDER BY key, slot;
-CREATE FUNCTION t.left_over(OUT claims bigint, OUT no_transaction_id boolean) LANGUAGE sql AS $$
-	SELECT count(*), pg_current_xact_id_if_assigned() IS NULL FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1709
-$$;
 
 --
 -- Together
@@ -60,7 +57,7 @@ BEGIN;
 SELECT status FROM lock_try_acquire('k', owner => 'dora-1');
 SELECT status FROM lock_try_acquire('k', owner => 'dora-1', wait => '5 ms');
 SELECT t.code($$SELECT lock_acquire('k', owner => 'dora-1')$$);
-SELECT * FROM t.left_over();
+SELECT * FROM t.left_open();
 COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged;
 

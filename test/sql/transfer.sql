@@ -12,9 +12,6 @@
 -- Turns red when: both are owners, or neither; the token stays; a lease becomes
 -- longer by itself, or than max_lifetime allows; what is expired is revived.
 
-CREATE FUNCTION t.left_over(OUT claims bigint, OUT no_transaction_id boolean) LANGUAGE sql AS $$
-	SELECT count(*), pg_current_xact_id_if_assigned() IS NULL FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1709
-$$;
 CREATE FUNCTION t.expire(k text, o text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	WHILE lock_is_held(k, o) LOOP
@@ -115,7 +112,7 @@ BEGIN;
 SELECT t.transfer('never', 'alice-1');
 SELECT t.transfer('x', 'alice-1');
 SELECT t.transfer('s', 'alice-1');
-SELECT * FROM t.left_over();
+SELECT * FROM t.left_open();
 COMMIT;
 SELECT t.fingerprint() = :'before' AS unchanged;
 SELECT g.status FROM lock_acquire('short', '20 ms', 'alice-1') g;

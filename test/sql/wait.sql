@@ -17,9 +17,6 @@
 -- No wait of minutes that is asked for here happens: this file is quick.
 
 -- An error without how long exactly it took
-CREATE FUNCTION t.timeout(stmt text) RETURNS text LANGUAGE sql AS $$
-	SELECT regexp_replace(t.raises(stmt), 'Waited for [0-9]+ ms', 'Waited for <n> ms')
-$$;
 -- What an acquire answered, with how long it took told from how long it may
 CREATE FUNCTION t.waited(g lock_grant, asked interval, OUT status text, OUT acquired boolean, OUT holder text, OUT waited text) LANGUAGE sql AS $$
 	SELECT g.status, g.acquired, g.holder, CASE WHEN g.waited < asked THEN 'less' WHEN g.waited > '1 min' THEN 'more' ELSE 'right' END
