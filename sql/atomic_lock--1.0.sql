@@ -265,6 +265,36 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lock_extend_all(text, interval) IS
 'heartbeat: extend every live lease of "owner" (default atomic_lock.owner) in this database; returns how many were extended';
 
+CREATE FUNCTION lock_assert(key text, owner text DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'atomic_lock_assert'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_assert(text, text) IS
+'fencing token of what "owner" (default atomic_lock.owner) holds of "key", or raises LK006; pins it until the transaction ends: nobody can take, release or force it before, even when its time is up; writes nothing';
+
+CREATE FUNCTION lock_assert_fence(key text, fencing_token bigint)
+RETURNS void
+AS 'MODULE_PATHNAME', 'atomic_lock_assert_fence'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_assert_fence(text, bigint) IS
+'raises LK005 unless "fencing_token" is of the newest grant of "key", and live; pins it until the transaction ends, as lock_assert does';
+
+CREATE FUNCTION lock_fetch(
+	row_type anyelement,
+	id text,
+	ttl interval DEFAULT NULL,
+	owner text DEFAULT NULL,
+	wait interval DEFAULT '0',
+	key text DEFAULT NULL
+) RETURNS SETOF anyelement
+AS 'MODULE_PATHNAME', 'atomic_lock_fetch'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+
+COMMENT ON FUNCTION lock_fetch(anyelement, text, interval, text, interval, text) IS
+'take the lock "key" (default: name of the table and ":" and the primary key) for "owner" (default atomic_lock.owner), then read the row of the table whose row type is given, by its primary key: text, or a JSON object where it has several columns; no such row: no row and no lock; raises what lock_acquire does, 40001 when the transaction cannot see the newest version of the row';
+
 CREATE FUNCTION lock_is_held(key text, owner text DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'atomic_lock_is_held'
@@ -404,6 +434,74 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lock_sweep(bigint) IS
 'remove up to "max_rows" (default atomic_lock.sweep_batch) expired leases and keys released longer ago than atomic_lock.released_retention; returns how many; skips rows in use';
 
+------------------------------------------------------------------------------
+-- Guards.  The trigger is all that says that a table is protected, so that
+-- dumps, renames and new partitions have it too.
+------------------------------------------------------------------------------
+
+CREATE FUNCTION lock_guard()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'atomic_lock_guard'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_guard() IS
+'trigger of tables that lock_protect has protected: raises LK006 unless atomic_lock.owner holds the lock that covers the row in exclusive mode, and pins it; raises 22004 for a null in the key, 55000 for TRUNCATE';
+
+CREATE FUNCTION app_lock_guard_problem(relation regclass, key_template text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'atomic_lock_guard_problem'
+LANGUAGE C STRICT STABLE PARALLEL SAFE;
+
+COMMENT ON FUNCTION app_lock_guard_problem(regclass, text) IS
+'internal: why a key template does not fit a table, or null';
+
+CREATE FUNCTION lock_protect(
+	relation regclass,
+	key_template text,
+	events text[] DEFAULT '{update,delete}'
+) RETURNS void
+AS 'MODULE_PATHNAME', 'atomic_lock_protect'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_protect(regclass, text, text[]) IS
+'refuse "events" (of insert, update, delete) on rows of a table unless atomic_lock.owner holds the lock whose key "key_template" makes of the row''s columns, such as order:{id}; for the owner of the table; raises 42703 for an unknown column, 22023 for what is no template';
+
+CREATE FUNCTION lock_unprotect(relation regclass)
+RETURNS void
+AS 'MODULE_PATHNAME', 'atomic_lock_unprotect'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_unprotect(regclass) IS
+'take the guard of lock_protect off a table, its partitions and children; for the owner of the table; raises 42704 when it is not protected';
+
+CREATE VIEW lock_guards AS
+	SELECT t.tgrelid::regclass AS relation,
+		a.key_template,
+		array_remove(ARRAY[
+			CASE WHEN t.tgtype & 4 <> 0 THEN 'insert' END,
+			CASE WHEN t.tgtype & 16 <> 0 THEN 'update' END,
+			CASE WHEN t.tgtype & 8 <> 0 THEN 'delete' END], NULL) AS events,
+		CASE t.tgenabled
+			WHEN 'O' THEN 'enabled' WHEN 'D' THEN 'disabled'
+			WHEN 'R' THEN 'replica' WHEN 'A' THEN 'always' END AS state,
+		p.tgrelid::regclass AS parent,
+		app_lock_guard_problem(t.tgrelid, a.key_template) AS problem
+	FROM pg_catalog.pg_trigger t
+		LEFT JOIN pg_catalog.pg_trigger p ON p.oid = t.tgparentid
+		-- arguments end with a zero byte
+		CROSS JOIN LATERAL (SELECT pg_catalog.convert_from(
+			pg_catalog.substr(t.tgargs, 1, pg_catalog.length(t.tgargs) - 1),
+			pg_catalog.getdatabaseencoding()) AS key_template) a
+	WHERE t.tgfoid = 'lock_guard()'::regprocedure AND t.tgtype & 1 <> 0 AND t.tgnargs = 1;
+
+COMMENT ON VIEW lock_guards IS 'tables that lock_protect has protected, partitions included';
+COMMENT ON COLUMN lock_guards.relation IS 'the table';
+COMMENT ON COLUMN lock_guards.key_template IS 'what makes the key of a row';
+COMMENT ON COLUMN lock_guards.events IS 'which of insert, update and delete need the lock';
+COMMENT ON COLUMN lock_guards.state IS 'enabled; disabled, replica or always after ALTER TABLE ... TRIGGER';
+COMMENT ON COLUMN lock_guards.parent IS 'of a partition: the table that it is protected with';
+COMMENT ON COLUMN lock_guards.problem IS 'why every write will fail; null where the template fits the table';
+
 /*
  * Grants and revokes are made by the owner of the extension, so that whoever
  * may call lock_grant_access need not own the functions.
@@ -436,11 +534,12 @@ BEGIN
 			'lock_acquire_all', 'lock_try_acquire_all', 'lock_convert',
 			'lock_transfer', 'lock_release', 'lock_try_release', 'lock_release_all',
 			'lock_extend', 'lock_try_extend', 'lock_extend_all',
+			'lock_assert', 'lock_assert_fence', 'lock_fetch',
 			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key']
-		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters']
+		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release',
-			'lock_steal', 'lock_sweep', 'lock_grant_access',
-			'lock_revoke_access']
+			'lock_steal', 'lock_sweep', 'lock_protect', 'lock_unprotect',
+			'lock_guard', 'lock_grant_access', 'lock_revoke_access']
 	END;
 	IF names IS NULL THEN
 		RAISE invalid_parameter_value USING
@@ -471,7 +570,8 @@ BEGIN
 
 	FOR relation IN
 		SELECT c.relname
-		FROM (VALUES ('monitor', 'lock_waiters'), ('admin', 'lock_audit')) AS c (at_level, relname)
+		FROM (VALUES ('monitor', 'lock_waiters'), ('monitor', 'lock_guards'),
+			('admin', 'lock_audit')) AS c (at_level, relname)
 		WHERE c.at_level = level
 	LOOP
 		EXECUTE CASE WHEN granting

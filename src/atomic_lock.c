@@ -41,6 +41,7 @@ int			al_acquire_durability = AL_ACQUIRE_FORCED;
 int			al_release_durability = AL_RELEASE_RELAXED;
 int			al_sweep_batch = 1000;
 int			al_max_claims = 1000;
+bool		al_enforce_guards = true;
 
 static const struct config_enum_entry on_reacquire_options[] = {
 	{"extend", AL_REACQUIRE_EXTEND, false},
@@ -113,6 +114,10 @@ _PG_init(void)
 							 "\"relaxed\" does not wait for the flush; \"session\" follows synchronous_commit.",
 							 &al_release_durability, AL_RELEASE_RELAXED,
 							 release_durability_options, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("atomic_lock.enforce_guards",
+							 "Refuse writes to protected tables that no lock covers.",
+							 "Off, for maintenance, the guards of lock_protect let everything pass.",
+							 &al_enforce_guards, true, PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("atomic_lock.sweep_batch",
 							"Rows that a sweep removes per transaction.",
 							NULL, &al_sweep_batch, 1000, 1, 1000000,

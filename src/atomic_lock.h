@@ -106,6 +106,7 @@ extern int	al_acquire_durability;
 extern int	al_release_durability;
 extern int	al_sweep_batch;
 extern int	al_max_claims;
+extern bool al_enforce_guards;
 
 #define AL_MS_TO_US(ms) ((int64) rint((ms) * 1000.0))
 
@@ -115,6 +116,7 @@ extern AlString al_cstring(const char *cstring);
 extern bool al_string_equal(AlString a, AlString b);
 extern text *al_string_text(AlString string);
 extern char *al_display(AlString string);
+extern AlString al_check_key(AlString name);
 extern void al_key_init(AlKey *key, AlString name);
 extern int	al_key_compare(const AlKey *a, const AlKey *b);
 extern void al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key);
@@ -177,7 +179,6 @@ extern bool al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 						 AlClaimMode mode);
 extern void al_claim_holding(const AlKey *key, const AlOwner *owner);
 extern bool al_claim_try_over(AlClaim *claim);
-extern bool al_claim_is_mine(uint64 hash);
 extern bool al_claim_is_others(uint64 hash);
 extern void al_claim_drop(const AlClaim *claim);
 extern void al_claim_transaction(const AlKey *key, bool is_shared);
@@ -186,6 +187,20 @@ extern bool al_claim_upgrade(const AlKey *key);
 extern void al_claim_upgrade_end(const AlKey *key);
 extern int	al_claim_rival(const AlClaim *claim);
 extern List *al_claim_rivals(uint64 hash);
+
+/*
+ * What the transaction has pinned: a holding, which nobody else can end before
+ * the transaction has.  See lock_pin.c.
+ */
+typedef struct AlPin
+{
+	struct AlPin *next;			/* of a key with the same hash */
+	int64		fencing_token;
+	int32		slot;
+	uint64		seen;			/* al_xact_changes() when it was last looked at */
+	AlString	key;
+	AlString	owner;
+} AlPin;
 
 /* lock_hint.c */
 extern bool al_hint_get(const AlKey *key, int32 slot, ItemPointer tid);
@@ -201,9 +216,14 @@ extern int64 al_fence_next(void);
 /* lock_xact.c */
 extern void al_xact_init(void);
 extern void al_xact_before_claim(bool first);
-extern void al_xact_claimed(uint64 hash, bool first);
+extern void al_xact_claimed(uint64 hash, bool is_pin);
 extern void al_xact_unclaimed(uint64 hash);
+extern bool al_xact_is_claimed(uint64 hash);
 extern int	al_xact_claims(void);
+extern AlPin *al_xact_pins(uint64 hash);
+extern void al_xact_pinned(uint64 hash, AlPin *pin, TimestampTz held_until);
+extern uint64 al_xact_changes(void);
+extern void al_xact_changed(void);
 extern void al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until);
 extern void al_xact_before_release(void);
 extern void al_xact_released(void);

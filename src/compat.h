@@ -31,6 +31,7 @@
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM >= 160000
+#include "catalog/pg_class.h"
 #include "catalog/pg_proc.h"
 #include "utils/guc_hooks.h"
 #include "varatt.h"
@@ -85,17 +86,6 @@ al_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
 #endif
 }
 
-/* Does the transaction have the lock in this mode? */
-static inline bool
-al_lock_held(const LOCKTAG *tag, LOCKMODE mode)
-{
-#if PG_VERSION_NUM >= 170000
-	return LockHeldByMe(tag, mode, false);
-#else
-	return LockHeldByMe(tag, mode);
-#endif
-}
-
 /* May the role execute the function? */
 static inline bool
 al_may_execute(Oid function, Oid role)
@@ -105,6 +95,28 @@ al_may_execute(Oid function, Oid role)
 						   ACL_EXECUTE) == ACLCHECK_OK;
 #else
 	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#endif
+}
+
+/* Has the current role the rights of a relation's owner? */
+static inline bool
+al_is_table_owner(Oid relid)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_ownercheck(RelationRelationId, relid, GetUserId());
+#else
+	return pg_class_ownercheck(relid, GetUserId());
+#endif
+}
+
+/* The index of the primary key, or InvalidOid; also where it is deferrable */
+static inline Oid
+al_primary_key(Relation rel)
+{
+#if PG_VERSION_NUM >= 180000
+	return RelationGetPrimaryKeyIndex(rel, true);
+#else
+	return RelationGetPrimaryKeyIndex(rel);
 #endif
 }
 

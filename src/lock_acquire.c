@@ -166,7 +166,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
  * interrupts raise, and then has left nothing.
  */
 static void
-attempt_in_turn(Relation *rel, AlAttempt *attempt, int64 start)
+attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 {
 	int64		next_search;
 
@@ -180,18 +180,25 @@ attempt_in_turn(Relation *rel, AlAttempt *attempt, int64 start)
 		;
 }
 
+/* The same, counted from now */
+void
+al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
+{
+	attempt_since(rel, attempt, attempt->request->wait > 0 ? al_monotonic_now() : 0);
+}
+
 /*
  * Acquire a key, or renew what the owner has of it already, waiting for it as
  * long as the request allows; or convert it.
  *
- * Outcomes: those of attempt_in_turn().
+ * Outcomes: those of al_attempt_in_turn().
  */
 void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
 
-	attempt_in_turn(rel, &attempt, request->wait > 0 ? al_monotonic_now() : 0);
+	al_attempt_in_turn(rel, &attempt);
 	if (al_is_granted(result))
 		al_grant(*rel, &attempt);
 }
@@ -221,7 +228,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 			attempt->key = &keys[i];
 			attempt->request = request;
 			attempt->result = &results[i];
-			attempt_in_turn(rel, attempt, start);
+			attempt_since(rel, attempt, start);
 			waited = Max(waited, results[i].waited);
 			if (!al_is_granted(&results[i]))
 			{

@@ -180,7 +180,7 @@ is_queued(const AlAttempt *attempt, char **first)
 {
 	return attempt->own == NULL &&
 		al_wait_behind(attempt->key, attempt->request->is_shared, first) &&
-		!al_claim_is_mine(attempt->key->hash);
+		!al_xact_is_claimed(attempt->key->hash);
 }
 
 /*
@@ -369,24 +369,22 @@ al_attempt(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * The table was closed since a key was claimed, so that its rows may be
- * elsewhere by now: find them again.  Under the claim nobody else can have been
- * granted the key; but what the owner had may have run out, and is then granted
- * anew.
+ * Something may have happened since a key was claimed.  The table was closed, so
+ * that its rows are elsewhere by now: find them again.  What the owner had may
+ * have run out, and is then granted anew.  Nobody else can have been granted the
+ * key under the claim; but our own transaction can, and then raises 55P03.
  */
 void
 al_attempt_refresh(Relation rel, AlAttempt *attempt)
 {
-	AlOutcome	outcome = attempt->result->outcome;
 	AlOutcome	now;
 
 	look(rel, attempt, true);
 	now = judge(attempt);
-	if (now == AL_HELD)
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
-				 errmsg_internal("lock \"%s\" was granted while it was claimed",
-								 al_display(attempt->key->name))));
-	if (now != outcome)
-		attempt->result->outcome = AL_ACQUIRED;
+	if (now == AL_HELD || now == AL_HELD_BY_OWNER)
+	{
+		attempt->result->outcome = now;
+		al_raise(attempt->key, attempt->result);
+	}
+	attempt->result->outcome = now == AL_REACQUIRED ? AL_REACQUIRED : AL_ACQUIRED;
 }

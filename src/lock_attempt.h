@@ -31,6 +31,9 @@ extern void al_attempt(Relation rel, AlAttempt *attempt);
 extern void al_attempt_drop(AlAttempt *attempt);
 extern void al_attempt_refresh(Relation rel, AlAttempt *attempt);
 
+/* lock_acquire.c */
+extern void al_attempt_in_turn(Relation *rel, AlAttempt *attempt);
+
 /* lock_grant.c */
 extern void al_grant(Relation rel, AlAttempt *attempt);
 

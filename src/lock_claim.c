@@ -124,24 +124,6 @@ static const LOCKMODE key_modes[] = {
 	[AL_CLAIM_TAKE] = AccessExclusiveLock
 };
 
-/* Has this transaction claimed the key? */
-static bool
-is_held(const LOCKTAG *tag)
-{
-	return al_lock_held(tag, AccessExclusiveLock) || al_lock_held(tag, ShareRowExclusiveLock) ||
-		al_lock_held(tag, RowExclusiveLock) || al_lock_held(tag, AccessShareLock);
-}
-
-/* The same, of a key by its hash */
-bool
-al_claim_is_mine(uint64 hash)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, KEY, hash);
-	return is_held(&tag);
-}
-
 /* Is the holding to be claimed with its key, and how? */
 static bool
 claims_holding(const AlClaim *claim, LOCKMODE *mode)
@@ -180,14 +162,14 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 	claim->hash = key->hash;
 	claim->owner_hash = owner && !owner->generated ? owner->hash : 0;
 	claim->mode = mode;
-	claim->first = al_xact_claims() == 0 || !is_held(&tag);
+	claim->first = !al_xact_is_claimed(key->hash);
 	claim->over = false;
 
 	(void) al_queue();			/* for the wake-up when it is given back */
 	al_xact_before_claim(claim->first);
 	if (!acquire_in_transaction(&tag, key_modes[mode], wait))
 		return false;
-	al_xact_claimed(key->hash, claim->first);
+	al_xact_claimed(key->hash, mode == AL_CLAIM_PIN);
 	if (!claims_holding(claim, &holding_mode))
 		return true;
 

@@ -173,7 +173,7 @@ search_from(Search *search, int pid)
 	 */
 	pids = list_delete_int(al_claim_rivals(link.waiter.hash), pid);
 	if (pid == MyProcPid ? is_in_own_way(search->rel, &link.waiter) :
-		al_claim_is_mine(link.waiter.hash))
+		al_xact_is_claimed(link.waiter.hash))
 		pids = lappend_int(pids, MyProcPid);
 	if (search_processes(search, &link, pids))
 		return true;

@@ -131,6 +131,7 @@ push(const AlHolding *holding, uint64 hash, uint64 owner_hash, int previous, boo
 	version->next = -1;
 	if (ended)
 		last_ended = place;
+	al_xact_changed();
 	show();
 }
 

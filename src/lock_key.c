@@ -97,12 +97,10 @@ al_display(AlString string)
 	return buf.data;
 }
 
-/* Raise 22023 unless a text has min to max bytes.  "what" names it in messages. */
+/* Raise 22023 unless a string has min to max bytes.  "what" names it in messages. */
 static AlString
-checked_length(text *value, const char *what, int min, int max)
+checked_length(AlString string, const char *what, int min, int max)
 {
-	AlString	string = al_string(value);
-
 	if (string.len < min || string.len > max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
@@ -114,7 +112,7 @@ checked_length(text *value, const char *what, int min, int max)
 static AlString
 checked_text(FunctionCallInfo fcinfo, int argno, const char *what, int min, int max)
 {
-	return checked_length(PG_GETARG_TEXT_PP(argno), what, min, max);
+	return checked_length(al_string(PG_GETARG_TEXT_PP(argno)), what, min, max);
 }
 
 static void
@@ -142,10 +140,11 @@ al_key_compare(const AlKey *a, const AlKey *b)
 	return order != 0 ? order : a->name.len - b->name.len;
 }
 
-static AlString
-checked_key(text *key)
+/* Raise 22023 unless this can be a key */
+AlString
+al_check_key(AlString name)
 {
-	return checked_length(key, "lock key", 1, AL_MAX_KEY_BYTES);
+	return checked_length(name, "lock key", 1, AL_MAX_KEY_BYTES);
 }
 
 /* The key argument; raises 22004 for NULL, 22023 for a bad length */
@@ -154,7 +153,7 @@ al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key)
 {
 	if (PG_ARGISNULL(argno))
 		raise_null("lock key");
-	al_key_init(key, checked_key(PG_GETARG_TEXT_PP(argno)));
+	al_key_init(key, al_check_key(al_string(PG_GETARG_TEXT_PP(argno))));
 }
 
 static int
@@ -198,7 +197,7 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	{
 		if (is_null)
 			raise_null("lock key");
-		al_key_init(&keys[elements++], checked_key(DatumGetTextPP(element)));
+		al_key_init(&keys[elements++], al_check_key(al_string(DatumGetTextPP(element))));
 	}
 	array_free_iterator(iterator);
 

@@ -146,8 +146,8 @@ al_find_shared(Relation rel, const AlKey *key, AlState *state)
 }
 
 /* Look at all that there is of a key, but for other transactions */
-static void
-look(Relation rel, const AlKey *key, AlState *state)
+void
+al_look(Relation rel, const AlKey *key, AlState *state)
 {
 	al_table_find(rel, key, &state->exclusive);
 	al_find_shared(rel, key, state);
@@ -279,13 +279,26 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 }
 
 /*
- * Look at a key, and claim it if the owner may change its holding: true, and
- * "own", which is in the state, stays so.  Waits for unfinished transactions.
- * A holding of the own transaction needs no claim; then claim->hash is 0.
+ * The claim for what an owner does with its holding: AL_CLAIM_TAKE, _EXTEND or
+ * _PIN, or what this is where the holding is shared
  */
-static bool
-claim_own(Relation rel, const AlKey *key, const AlOwner *owner, bool is_extend,
-		  AlState *state, AlHolding **own, AlClaim *claim, AlResult *result)
+static AlClaimMode
+mode_for(const AlHolding *own, AlClaimMode mode)
+{
+	if (!al_is_shared(own) || mode == AL_CLAIM_PIN)
+		return mode;
+	return mode == AL_CLAIM_EXTEND ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_SHARE;
+}
+
+/*
+ * Look at a key, and claim it if the owner may change its holding, or pin it:
+ * true, and "own", which is in the state, stays so.  Waits for unfinished
+ * transactions.  A holding of the own transaction needs no claim; then
+ * claim->hash is 0.
+ */
+bool
+al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode mode,
+			 AlState *state, AlHolding **own, AlClaim *claim, AlResult *result)
 {
 	for (;;)
 	{
@@ -305,15 +318,13 @@ claim_own(Relation rel, const AlKey *key, const AlOwner *owner, bool is_extend,
 			return true;
 
 		is_shared = al_is_shared(*own);
-		al_claim(claim, key, is_shared ? owner : NULL,
-				 is_shared ? (is_extend ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_SHARE) :
-				 is_extend ? AL_CLAIM_EXTEND : AL_CLAIM_TAKE);
+		al_claim(claim, key, is_shared ? owner : NULL, mode_for(*own, mode));
 		al_table_find_again(rel, key, *own);
 		result->outcome = al_judge_owner(state, owner, result, own);
 		if (result->outcome != AL_RELEASED)
 		{
 			/* It is over, or in another row now. */
-			look(rel, key, state);
+			al_look(rel, key, state);
 			result->outcome = al_judge_owner(state, owner, result, own);
 		}
 		if (result->outcome == AL_RELEASED && al_is_shared(*own) == is_shared)
@@ -351,7 +362,7 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner, AlResult 
 	AlClaim		claim;
 	ListCell   *cell;
 
-	if (!claim_own(rel, key, owner, false, &state, &own, &claim, result))
+	if (!al_claim_own(rel, key, owner, AL_CLAIM_TAKE, &state, &own, &claim, result))
 		return;
 
 	foreach(cell, state.mine)
@@ -395,7 +406,7 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 	TimestampTz wanted;
 	AlClaim		claim;
 
-	if (!claim_own(rel, key, owner, true, &state, &own, &claim, result))
+	if (!al_claim_own(rel, key, owner, AL_CLAIM_EXTEND, &state, &own, &claim, result))
 		return;
 	result->outcome = AL_EXTENDED;
 	if (own->lifetime == AL_TRANSACTION)
@@ -451,7 +462,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 
 	for (;;)
 	{
-		if (!claim_own(rel, key, owner, false, &state, &own, &claim, result))
+		if (!al_claim_own(rel, key, owner, AL_CLAIM_TAKE, &state, &own, &claim, result))
 			return;
 		if (own->lifetime == AL_TRANSACTION && ttl > 0)
 			al_raise_no_lease("ttl");
@@ -459,7 +470,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 			break;
 
 		al_claim(&new_claim, key, new_owner, AL_CLAIM_SHARE);
-		look(rel, key, &state);
+		al_look(rel, key, &state);
 		if (al_judge_owner(&state, owner, result, &own) == AL_RELEASED &&
 			al_is_shared(own))
 		{
@@ -557,7 +568,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim)
 		al_raise_in_transaction(key, ((AlHolding *) linitial(others))->pid);
 
 	al_claim(claim, key, NULL, AL_CLAIM_TAKE);
-	look(rel, key, &state);
+	al_look(rel, key, &state);
 	now = GetCurrentTimestamp();
 	foreach(cell, al_live_holdings(&state, now))
 	{
@@ -584,9 +595,9 @@ al_lease_of_session(Relation rel, const AlKey *key)
 	AlState		state;
 	ListCell   *cell;
 
-	if (al_claim_is_mine(key->hash) || al_claim_is_others(key->hash))
+	if (al_xact_is_claimed(key->hash) || al_claim_is_others(key->hash))
 		return true;
-	look(rel, key, &state);
+	al_look(rel, key, &state);
 	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
 	{
 		if (al_session_is_mine(lfirst(cell)))
@@ -605,7 +616,7 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 	AlState		state;
 	ListCell   *cell;
 
-	look(rel, key, &state);
+	al_look(rel, key, &state);
 	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
 	{
 		AlHolding	holding = *(AlHolding *) lfirst(cell);

@@ -88,6 +88,10 @@ extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
 extern AlKey *al_waiter_key(Relation rel, const AlWaiter *waiter);
 extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);
+extern void al_look(Relation rel, const AlKey *key, AlState *state);
+extern bool al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner,
+						 AlClaimMode mode, AlState *state, AlHolding **own,
+						 AlClaim *claim, AlResult *result);
 extern void al_end_row(Relation rel, AlHolding *holding, TimestampTz now, bool forget);
 extern void al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 							 AlResult *result);
@@ -123,6 +127,12 @@ extern List *al_held_shown(void);
 extern void al_held_abort(int level);
 extern void al_held_commit(int level);
 
+/* lock_pin.c */
+extern const AlPin *al_pin(AlString name, AlString owner_name, AlResult *result);
+
+/* lock_guard.c */
+extern void al_check_template(Relation rel, const char *template);
+
 /* lock_session.c */
 extern void al_session_init(void);
 extern bool al_session_is_alive(int pid, TimestampTz backend_start);
@@ -142,6 +152,8 @@ extern Datum al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key,
 extern void al_report_init(void);
 AL_NORETURN extern void al_raise(const AlKey *key, const AlResult *result);
 AL_NORETURN extern void al_raise_not_found(const AlKey *key);
+AL_NORETURN extern void al_raise_not_held(const AlKey *key, const AlResult *result,
+										  Relation table);
 AL_NORETURN extern void al_raise_no_lease(const char *what);
 AL_NORETURN extern void al_raise_in_transaction(const AlKey *key, int pid);
 

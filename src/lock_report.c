@@ -278,6 +278,56 @@ al_raise_in_transaction(const AlKey *key, int pid)
 	pg_unreachable();
 }
 
+/* How a holding that was expected is not there */
+static char *
+missing_detail(const AlResult *result)
+{
+	const AlHolding *holding = &result->holding;
+
+	switch (result->outcome)
+	{
+		case AL_NOT_OWNER:
+			return show_span(holding);
+		case AL_ALREADY_RELEASED:
+			return psprintf("This owner released it at %s.", show_time(holding->released_at));
+		case AL_EXPIRED:
+			return psprintf("The lease of this owner ran out at %s.",
+							show_time(holding->expires_at));
+		case AL_HELD_BY_OWNER:
+			return "This owner shares it, which does not allow writing.";
+		default:
+			return "Nobody holds it: it is free, was swept, or was never taken.";
+	}
+}
+
+/*
+ * Raise LK006: what an owner must hold to go on, it does not.  AL_HELD_BY_OWNER:
+ * not alone.  "table", where it is not NULL, is one that the lock protects.
+ */
+void
+al_raise_not_held(const AlKey *key, const AlResult *result, Relation table)
+{
+	const char *name = al_display(key->name);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_HELD), al_hide_owners(),
+			 result->outcome == AL_NOT_OWNER ?
+			 errmsg("lock \"%s\" is %s, not by this owner", name, show_holders(result)) :
+			 result->outcome == AL_HELD_BY_OWNER ?
+			 errmsg("lock \"%s\" is not held in exclusive mode by this owner", name) :
+			 errmsg("lock \"%s\" is not held by this owner", name),
+			 errdetail_internal("%s", missing_detail(result)),
+			 table == NULL ?
+			 errhint("Acquire the lock, and check what others may have changed meanwhile.") :
+			 result->outcome == AL_HELD_BY_OWNER ?
+			 errhint("Table \"%s\" is protected: use lock_convert to have the lock in exclusive mode.",
+					 RelationGetRelationName(table)) :
+			 errhint("Table \"%s\" is protected: acquire the lock, and set atomic_lock.owner to its owner.",
+					 RelationGetRelationName(table)),
+			 table ? errtable(table) : 0));
+	pg_unreachable();
+}
+
 void
 al_raise_not_found(const AlKey *key)
 {

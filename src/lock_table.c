@@ -770,6 +770,7 @@ al_table_put(Relation rel, AlHolding *holding)
 	if (is_shared)
 		al_shared_written(&key);
 	holding->tid = tuple->t_self;
+	al_xact_changed();
 	CommandCounterIncrement();
 }
 
@@ -802,5 +803,6 @@ void
 al_table_delete(Relation rel, AlHolding *holding)
 {
 	simple_heap_delete(rel, &holding->tid);
+	al_xact_changed();
 	CommandCounterIncrement();
 }

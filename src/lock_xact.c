@@ -17,7 +17,8 @@
  * The keys that the transaction has claimed are kept here too.  When it ends,
  * or rolls back to a savepoint, the claims go, and whoever waits for one of
  * these keys is woken: after the outcome is visible and the claims are gone,
- * which is when the resource owner has released its locks.
+ * which is when the resource owner has released its locks.  With a key go the
+ * pins on it (lock_pin.c), since a pin is worth as much as its claim.
  *
  * Locking: none of its own.  Nothing here raises after pre-commit; what comes
  * after it may flush WAL and wait for a standby, as a commit does, and takes
@@ -32,6 +33,7 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "common/hashfn.h"
 #include "compat.h"
 #include "executor/instrument.h"
 #include "lock_lease.h"
@@ -46,8 +48,32 @@ typedef struct ClaimedKey
 	TimestampTz held_until;		/* 0: not known */
 	uint64		owner_hash;		/* of whom it was granted to, if so */
 	int			level;			/* of nesting, at which it was claimed */
-	bool		first;			/* not claimed at a level above it, too */
+	int			previous;		/* claimed at a level above it, too: where; or -1 */
+	bool		only_pins;		/* nothing but pins at this level */
+	bool		is_over;		/* given back */
+	AlPin	   *pins;			/* newest first, those of levels above at the end */
 } ClaimedKey;
+
+/* Which entry of a key is the newest */
+typedef struct ClaimedPlace
+{
+	uint64		hash;
+	int			place;
+	char		status;
+} ClaimedPlace;
+
+#define SH_PREFIX places
+#define SH_ELEMENT_TYPE ClaimedPlace
+#define SH_KEY_TYPE uint64
+#define SH_KEY hash
+#define SH_HASH_KEY(table, key) murmurhash32((uint32) ((key) ^ ((key) >> 32)))
+#define SH_EQUAL(table, a, b) ((a) == (b))
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+#define PLACES_KEPT 1024		/* a larger table is not kept for the next transaction */
 
 /* What the current transaction has written, as far as its commit cares */
 typedef enum XactWrote
@@ -70,10 +96,12 @@ static struct
  * TopTransactionContext, which outlives the release of the locks.
  */
 static ClaimedKey *claimed = NULL;
+static places_hash *places = NULL;	/* empty between transactions */
 static int	claims = 0;
 static int	keys = 0;			/* claimed, each counted once */
 static int	claims_size = 0;
 static bool wake_pending = false;	/* a subtransaction is being rolled back */
+static uint64 changes = 1;		/* see al_xact_changes() */
 
 static int	session_level = -1; /* synchronous_commit to go back to, or -1 */
 static bool relaxed = false;	/* this commit is not flushed, because of us */
@@ -134,6 +162,30 @@ forget_claims(void)
 	claimed = NULL;
 	claims = keys = claims_size = 0;
 	wake_pending = false;
+	if (places && places->size > PLACES_KEPT)
+	{
+		places_destroy(places);
+		places = NULL;
+	}
+	else if (places && places->members > 0)
+		places_reset(places);
+}
+
+/* Take the last entry off */
+static void
+pop_claimed(void)
+{
+	ClaimedKey *key = &claimed[--claims];
+
+	if (key->is_over)
+		return;
+	if (key->previous < 0)
+	{
+		places_delete(places, key->hash);
+		keys--;
+	}
+	else
+		places_lookup(places, key->hash)->place = key->previous;
 }
 
 /* Wake those who wait for the keys that were claimed at a level or below it */
@@ -142,12 +194,12 @@ wake_waiters(int level, bool committed)
 {
 	while (claims > 0 && claimed[claims - 1].level >= level)
 	{
-		claims--;
-		if (claimed[claims].first)
-			keys--;
-		al_wait_wake(claimed[claims].hash,
-					 committed ? claimed[claims].held_until : 0,
-					 claimed[claims].owner_hash);
+		ClaimedKey	key = claimed[claims - 1];
+
+		pop_claimed();
+		if (!key.is_over)
+			al_wait_wake(key.hash, committed || key.only_pins ? key.held_until : 0,
+						 key.owner_hash);
 	}
 }
 
@@ -193,6 +245,7 @@ xact_callback(XactEvent event, void *arg)
 			if (event == XACT_EVENT_PREPARE)
 				forget_claims();	/* they stay, and are nobody's */
 			al_held_abort(0);
+			al_xact_changed();
 			relaxed = false;
 			memset(&xact, 0, sizeof(xact));
 			break;
@@ -216,18 +269,25 @@ lower_claims(int level)
 	for (int i = first; i < claims; i++)
 	{
 		ClaimedKey	key = claimed[i];
-		int			j = first - 1;
+		ClaimedKey *above = key.previous >= 0 ? &claimed[key.previous] : NULL;
 
-		while (j >= 0 && claimed[j].level == level - 1 && claimed[j].hash != key.hash)
-			j--;
+		if (key.is_over)
+			continue;
 		key.level = level - 1;
-		if (j >= 0 && claimed[j].hash == key.hash && claimed[j].level == level - 1)
+		if (above == NULL || above->level != level - 1)
 		{
-			key.first = claimed[j].first;
-			claimed[j] = key;
-		}
-		else
+			places_lookup(places, key.hash)->place = kept;
 			claimed[kept++] = key;
+			continue;
+		}
+		places_lookup(places, key.hash)->place = key.previous;
+		if (key.only_pins)
+			above->pins = key.pins;
+		else
+		{
+			key.previous = above->previous;
+			*above = key;
+		}
 	}
 	claims = kept;
 }
@@ -241,6 +301,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		al_held_abort(level);
+		al_xact_changed();
 		wake_pending = claims > 0 && claimed[claims - 1].level >= level;
 	}
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
@@ -282,37 +343,50 @@ al_xact_before_claim(bool first)
 			claimed = repalloc_huge(claimed, size * sizeof(ClaimedKey));
 		claims_size = size;
 	}
+	if (places == NULL)
+		places = places_create(TopMemoryContext, 32, NULL);
+	else if (places->members >= places->grow_threshold)
+		places_grow(places, (uint64) places->size * 2);
 }
 
 static ClaimedKey *
 find_claimed(uint64 hash)
 {
-	for (int i = claims - 1; i >= 0; i--)
-	{
-		if (claimed[i].hash == hash)
-			return &claimed[i];
-	}
-	return NULL;
+	ClaimedPlace *place = claims > 0 ? places_lookup(places, hash) : NULL;
+
+	return place ? &claimed[place->place] : NULL;
 }
 
-/* A claim was taken, for what is not known yet */
+/* A claim was taken, for what is not known yet, or to pin a holding */
 void
-al_xact_claimed(uint64 hash, bool first)
+al_xact_claimed(uint64 hash, bool is_pin)
 {
-	ClaimedKey *key = first ? NULL : find_claimed(hash);
+	ClaimedKey *key = find_claimed(hash);
 	int			level = GetCurrentTransactionNestLevel();
 
 	/* A rollback to a savepoint leaves a weaker claim, but it wakes. */
 	if (key == NULL || key->level < level)
 	{
-		key = &claimed[claims++];
-		key->hash = hash;
-		key->level = level;
-		key->first = first;
-		keys += first;
+		ClaimedKey	new_key = {.hash = hash, .level = level, .previous = -1,.only_pins = is_pin};
+		bool		found;
+		ClaimedPlace *place = places_insert(places, hash, &found);
+
+		if (found)
+		{
+			new_key.previous = place->place;
+			new_key.pins = key->pins;
+		}
+		else
+			keys++;
+		place->place = claims;
+		claimed[claims++] = new_key;
 	}
-	key->held_until = 0;
-	key->owner_hash = 0;
+	else if (!is_pin)
+	{
+		key->held_until = 0;
+		key->owner_hash = 0;
+		key->only_pins = false;
+	}
 }
 
 /* The first claim of a key was given back */
@@ -321,12 +395,25 @@ al_xact_unclaimed(uint64 hash)
 {
 	ClaimedKey *key = find_claimed(hash);
 
-	if (key)
+	if (key == NULL)
+		return;
+	if (key->previous < 0)
 	{
-		claims--;
 		keys--;
-		memmove(key, key + 1, (claimed + claims - key) * sizeof(ClaimedKey));
+		places_delete(places, hash);
 	}
+	else
+		places_lookup(places, hash)->place = key->previous;
+	key->is_over = true;
+	while (claims > 0 && claimed[claims - 1].is_over)
+		claims--;
+}
+
+/* Has this transaction claimed a key? */
+bool
+al_xact_is_claimed(uint64 hash)
+{
+	return find_claimed(hash) != NULL;
 }
 
 /* How many keys this transaction has claimed */
@@ -352,6 +439,49 @@ al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until)
 	if (al_acquire_durability == AL_ACQUIRE_FORCED)
 		xact.force_flush = true;
 	xact.wrote = WROTE_MORE;
+}
+
+/* The pins on keys of a hash: the newest, from which "next" leads to the others */
+AlPin *
+al_xact_pins(uint64 hash)
+{
+	ClaimedKey *key = find_claimed(hash);
+
+	return key ? key->pins : NULL;
+}
+
+/*
+ * A holding was pinned, under a claim of this transaction.  Nobody who looks at
+ * the key before "held_until" needs to be woken when it ends.
+ */
+void
+al_xact_pinned(uint64 hash, AlPin *pin, TimestampTz held_until)
+{
+	ClaimedKey *key = find_claimed(hash);
+
+	if (key == NULL)
+		return;
+	pin->next = key->pins;
+	key->pins = pin;
+	if (key->only_pins)
+		key->held_until = held_until;
+}
+
+/*
+ * This number changes with whatever this transaction changes about holdings, with
+ * a rollback to a savepoint, and at the end: what was seen of a holding that
+ * the transaction has claimed or pinned stays so while it does not.
+ */
+uint64
+al_xact_changes(void)
+{
+	return changes;
+}
+
+void
+al_xact_changed(void)
+{
+	changes++;
 }
 
 /*

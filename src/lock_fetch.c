@@ -1,0 +1,351 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_fetch.c
+ *		Lock a row's key, then read the row.
+ *
+ * Model: what a transaction has read before it has the lock may be stale by the
+ * time that it has it, and so may what its statement reads after a wait.  Here
+ * the key is claimed, the row is read with a snapshot taken after that, and only
+ * then the lease is written: where there is no such row, nothing was.
+ *
+ * Under REPEATABLE READ and SERIALIZABLE the rest of the transaction goes by an
+ * older snapshot.  The row is read with that too; where it is another version,
+ * going on would mean to decide on stale data, so 40001 is raised.
+ *
+ * The row is read by a query, with the caller's privileges and row security.
+ * Its policies are somebody's code, which may do something with the same key, so
+ * what was found of the key is looked at again before it is written.
+ *
+ * Locking rules: those of acquire; app_lock stays open while the row is read.
+ *
+ * IDENTIFICATION
+ *		src/lock_fetch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_operator.h"
+#include "compat.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "lib/stringinfo.h"
+#include "lock_attempt.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_fetch);
+
+/* What is to be read */
+typedef struct Target
+{
+	Relation	rel;
+	int			nkeys;			/* columns of the primary key */
+	AttrNumber	columns[INDEX_MAX_KEYS];
+	Oid			types[INDEX_MAX_KEYS];
+	Oid			operators[INDEX_MAX_KEYS];	/* that say "equal" */
+	Datum		values[INDEX_MAX_KEYS];
+	char	   *key;			/* by default */
+	SPIPlanPtr	plan;
+} Target;
+
+/* Two operands of an operator, to go on with a query */
+static void
+append_operator(StringInfo query, const char *left, Oid operator, const char *right)
+{
+	HeapTuple	tuple = SearchSysCache1(OPEROID, ObjectIdGetDatum(operator));
+	Form_pg_operator form;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for operator %u", operator);
+	form = (Form_pg_operator) GETSTRUCT(tuple);
+	appendStringInfo(query, "%s OPERATOR(%s.%s) %s", left,
+					 quote_identifier(get_namespace_name(form->oprnamespace)),
+					 NameStr(form->oprname), right);
+	ReleaseSysCache(tuple);
+}
+
+/* Open the table whose row type an argument has; raises 42809 where there is none */
+static Relation
+open_table(FunctionCallInfo fcinfo, int argno)
+{
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, argno);
+	Oid			relid = OidIsValid(type) ? get_typ_typrelid(type) : InvalidOid;
+	char		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : 0;
+
+	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE), al_hide_owners(),
+				 errmsg("lock_fetch needs the row type of a table"),
+				 OidIsValid(type) ? errdetail("It was given type %s.", format_type_be(type)) : 0,
+				 errhint("Name the table by a NULL of its type, such as NULL::orders.")));
+	return table_open(relid, AccessShareLock);
+}
+
+/* Find the primary key of the table; raises 42704 where it has none */
+static void
+find_primary_key(Target *target)
+{
+	Oid			oid = al_primary_key(target->rel);
+	Relation	index;
+
+	if (!OidIsValid(oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
+				 errmsg("table \"%s\" has no primary key", RelationGetRelationName(target->rel)),
+				 errhint("lock_fetch finds a row by it."),
+				 errtable(target->rel)));
+	index = index_open(oid, AccessShareLock);
+	target->nkeys = index->rd_index->indnkeyatts;
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		AttrNumber	column = index->rd_index->indkey.values[i];
+		Oid			type = index->rd_opcintype[i];
+
+		target->columns[i] = column;
+		target->types[i] = TupleDescAttr(RelationGetDescr(target->rel), column - 1)->atttypid;
+		target->operators[i] = index->rd_rel->relam != BTREE_AM_OID ? InvalidOid :
+			get_opfamily_member(index->rd_opfamily[i], type, type, BTEqualStrategyNumber);
+		if (!OidIsValid(target->operators[i]))
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), al_hide_owners(),
+					 errmsg("lock_fetch cannot use the primary key of table \"%s\"",
+							RelationGetRelationName(target->rel)),
+					 errdetail("It is not a B-tree index."),
+					 errtable(target->rel)));
+	}
+	index_close(index, AccessShareLock);
+}
+
+static const char *
+column_name(const Target *target, int i)
+{
+	return NameStr(TupleDescAttr(RelationGetDescr(target->rel), target->columns[i] - 1)->attname);
+}
+
+/* A member of a JSON object as the input function of a type takes it */
+static char *
+member_text(const Target *target, Jsonb *object, int i)
+{
+	const char *name = column_name(target, i);
+	JsonbValue	buffer;
+	JsonbValue *member = getKeyJsonValueFromContainer(&object->root, name, strlen(name), &buffer);
+	Jsonb	   *json;
+
+	if (member == NULL || member->type == jbvNull)
+		ereport(ERROR,
+				(errcode(member ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
+				 al_hide_owners(),
+				 errmsg(member ? "column \"%s\" of the id must not be null" :
+						"the id has no value for column \"%s\"", name),
+				 errdetail("It is part of the primary key of table \"%s\".",
+						   RelationGetRelationName(target->rel))));
+	if (member->type == jbvString)
+		return pnstrdup(member->val.string.val, member->val.string.len);
+	json = JsonbValueToJsonb(member);
+	return JsonbToCString(NULL, &json->root, VARSIZE(json));
+}
+
+/*
+ * Read the id: text of the only column of the primary key, or a JSON object.
+ * Sets values and key of the target.  Raises 22023 for an object with other
+ * members, 22004 for a NULL in it, and what input functions raise.
+ */
+static void
+read_id(Target *target, char *id)
+{
+	StringInfoData key;
+	Jsonb	   *object = NULL;
+
+	if (target->nkeys > 1)
+	{
+		object = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(id)));
+		if (!JB_ROOT_IS_OBJECT(object) || (int) JB_ROOT_COUNT(object) != target->nkeys)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+					 errmsg("the id must be a JSON object with the %d columns of the primary key",
+							target->nkeys),
+					 errdetail("Table \"%s\" has a primary key of several columns, the first is \"%s\".",
+							   RelationGetRelationName(target->rel), column_name(target, 0))));
+	}
+	initStringInfo(&key);
+	appendStringInfoString(&key, RelationGetRelationName(target->rel));
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(RelationGetDescr(target->rel),
+												 target->columns[i] - 1);
+		Oid			function;
+		Oid			param;
+		bool		is_varlena;
+
+		getTypeInputInfo(column->atttypid, &function, &param);
+		target->values[i] = OidInputFunctionCall(function,
+												 object ? member_text(target, object, i) : id,
+												 param, column->atttypmod);
+		getTypeOutputInfo(column->atttypid, &function, &is_varlena);
+		appendStringInfo(&key, ":%s", OidOutputFunctionCall(function, target->values[i]));
+	}
+	target->key = key.data;
+}
+
+/*
+ * Prepare the query: all columns in their places, and what tells the version of
+ * a row.
+ */
+static void
+prepare_query(Target *target)
+{
+	TupleDesc	desc = RelationGetDescr(target->rel);
+	StringInfoData query;
+
+	initStringInfo(&query);
+	appendStringInfoString(&query, "SELECT ");
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+
+		appendStringInfo(&query, "%s, ", column->attisdropped ? "NULL" :
+						 quote_qualified_identifier("r", NameStr(column->attname)));
+	}
+	appendStringInfo(&query, "r.tableoid, r.ctid FROM %s AS r",
+					 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(target->rel)),
+												RelationGetRelationName(target->rel)));
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		appendStringInfoString(&query, i == 0 ? " WHERE " : " AND ");
+		append_operator(&query, quote_qualified_identifier("r", column_name(target, i)),
+						target->operators[i], psprintf("$%d", i + 1));
+	}
+	target->plan = SPI_prepare(query.data, target->nkeys, target->types);
+	if (target->plan == NULL)
+		elog(ERROR, "SPI_prepare failed: %s", SPI_result_code_string(SPI_result));
+}
+
+/* The rows that a snapshot sees */
+static SPITupleTable *
+read_rows(Target *target, Snapshot snapshot)
+{
+	int			result;
+
+	snapshot = RegisterSnapshot(snapshot);
+	result = SPI_execute_snapshot(target->plan, target->values, NULL, snapshot,
+								  InvalidSnapshot, true, false, 0);
+	UnregisterSnapshot(snapshot);
+	if (result != SPI_OK_SELECT)
+		elog(ERROR, "SPI_execute_snapshot failed: %s", SPI_result_code_string(result));
+	return SPI_tuptable;
+}
+
+/* Have two results the same versions of the same rows? */
+static bool
+is_same(const Target *target, const SPITupleTable *a, const SPITupleTable *b)
+{
+	int			natts = RelationGetDescr(target->rel)->natts;
+
+	if (a->numvals != b->numvals)
+		return false;
+	for (uint64 i = 0; i < a->numvals; i++)
+	{
+		for (int column = natts + 1; column <= natts + 2; column++)
+		{
+			bool		is_null;
+
+			if (!datum_image_eq(SPI_getbinval(a->vals[i], a->tupdesc, column, &is_null),
+								SPI_getbinval(b->vals[i], b->tupdesc, column, &is_null),
+								column == natts + 1, column == natts + 1 ? sizeof(Oid) : sizeof(ItemPointerData)))
+				return false;
+		}
+	}
+	return true;
+}
+
+/*
+ * Read the newest committed version of the row.  Raises 40001 where that is not
+ * what the rest of the transaction sees.
+ */
+static SPITupleTable *
+read_newest(Target *target)
+{
+	SPITupleTable *visible = IsolationUsesXactSnapshot() ?
+		read_rows(target, GetTransactionSnapshot()) : NULL;
+	SPITupleTable *newest = read_rows(target, GetLatestSnapshot());
+
+	if (visible && !is_same(target, visible, newest))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE), al_hide_owners(),
+				 errmsg("could not serialize access due to concurrent update"),
+				 errdetail("The newest version of the row in table \"%s\" is not visible to this transaction.",
+						   RelationGetRelationName(target->rel)),
+				 errhint("Retry the transaction; let lock_fetch be its first statement.")));
+	return newest;
+}
+
+/*
+ * lock_fetch(row_type, id, ttl, owner, wait, key): the row, or none; raises what
+ * lock_acquire does
+ */
+Datum
+atomic_lock_fetch(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Relation	app_lock = al_open_for_writing("lock_fetch()");
+	Target		target;
+	AlKey		key;
+	AlAcquire	request = {0};
+	AlResult	result;
+	AlAttempt	attempt = {.key = &key,.request = &request,.result = &result};
+	SPITupleTable *rows;
+
+	target.rel = open_table(fcinfo, 0);
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				 errmsg("id must not be null")));
+	find_primary_key(&target);
+	read_id(&target, text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	request.ttl = al_new_ttl_arg(fcinfo, 2);
+	al_owner_arg(fcinfo, 3, &request.owner);
+	request.wait = al_wait_arg(fcinfo, 4);
+	if (PG_ARGISNULL(5))
+		al_key_init(&key, al_check_key(al_cstring(target.key)));
+	else
+		al_key_arg(fcinfo, 5, &key);
+
+	InitMaterializedSRF(fcinfo, 0);
+	al_attempt_in_turn(&app_lock, &attempt);
+	if (!al_is_granted(&result))
+		al_raise(&key, &result);
+
+	SPI_connect();
+	prepare_query(&target);
+	rows = read_newest(&target);
+	for (uint64 i = 0; i < rows->numvals; i++)
+	{
+		int			natts = rows->tupdesc->natts;
+		Datum	   *values = palloc(natts * sizeof(Datum));
+		bool	   *nulls = palloc(natts * sizeof(bool));
+
+		heap_deform_tuple(rows->vals[i], rows->tupdesc, values, nulls);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	if (rows->numvals > 0)
+	{
+		al_attempt_refresh(app_lock, &attempt);
+		al_grant(app_lock, &attempt);
+	}
+	else
+		al_attempt_drop(&attempt);
+	table_close(target.rel, AccessShareLock);
+	table_close(app_lock, rows->numvals > 0 ? NoLock : RowExclusiveLock);
+	SPI_finish();
+	return (Datum) 0;
+}

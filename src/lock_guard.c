@@ -1,0 +1,354 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_guard.c
+ *		The guard of a table: no write without the lock that covers the row.
+ *
+ * Model: lock_protect() puts a trigger on the table, which is all that says
+ * that it is protected.  Before a row is written, the trigger makes the key of
+ * it out of its template and columns, and pins the key for the session's
+ * atomic_lock.owner (lock_pin.c), who has to hold it alone.  The trigger's name
+ * sorts behind all others that anybody is likely to have, so that it sees the
+ * row as they have left it.
+ *
+ * It is a trigger before the row, not after it: a statement that takes longer
+ * than the lease has its pins by then, and one that may not write learns it at
+ * the first row and not after the last.
+ *
+ * The template is read, and its columns are looked up by name, for each
+ * statement and relation, whose columns are the relation's own: what has been
+ * dropped or renamed since is found at the next write.
+ *
+ * Locking rules: those of pins.  The writer's privileges on atomic_lock do not
+ * matter, nor do those of anybody else: nothing but output functions of the
+ * columns' types is run.
+ *
+ * IDENTIFICATION
+ *		src/lock_guard.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "commands/trigger.h"
+#include "compat.h"
+#include "errors.h"
+#include "lib/stringinfo.h"
+#include "lock_lease.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_guard);
+PG_FUNCTION_INFO_V1(atomic_lock_guard_problem);
+
+/* A piece of a template: literal bytes, or a column */
+typedef struct Piece
+{
+	AlString	literal;
+	AttrNumber	column;			/* 0: literal */
+	FmgrInfo	output;
+} Piece;
+
+/* A template as it was read for a relation */
+typedef struct Guard
+{
+	Oid			relid;
+	int			count;
+	Piece	   *pieces;
+} Guard;
+
+/* Why a template does not do */
+typedef struct Problem
+{
+	int			sqlstate;
+	char	   *message;
+	const char *detail;
+	const char *hint;
+} Problem;
+
+static bool
+bad_template(Problem *problem, const char *template, const char *detail)
+{
+	problem->sqlstate = ERRCODE_INVALID_PARAMETER_VALUE;
+	problem->message = psprintf("invalid key template: \"%s\"", al_display(al_cstring(template)));
+	problem->detail = detail;
+	problem->hint = "A template is text with names of columns in braces, such as \"order:{id}\"; \"{{\" is a brace.";
+	return false;
+}
+
+/* Number of a column, or 0, and why */
+static AttrNumber
+find_column(Relation rel, const char *name, Problem *problem)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+
+		if (column->attisdropped || strcmp(NameStr(column->attname), name) != 0)
+			continue;
+		if (!column->attgenerated)
+			return column->attnum;
+		problem->sqlstate = ERRCODE_FEATURE_NOT_SUPPORTED;
+		problem->message = psprintf("generated column \"%s\" cannot be part of a key template", name);
+		problem->detail = "It is computed after the guard has looked at the row.";
+		problem->hint = "Use the columns that it is computed from.";
+		return 0;
+	}
+	problem->sqlstate = ERRCODE_UNDEFINED_COLUMN;
+	problem->message = psprintf("column \"%s\" of relation \"%s\" does not exist",
+								al_display(al_cstring(name)), RelationGetRelationName(rel));
+	problem->detail = "The key template of the table's guard names it.";
+	problem->hint = "Use lock_protect with a template that fits the table.";
+	return 0;
+}
+
+static Piece *
+add_piece(Guard *guard)
+{
+	if (guard->count % 8 == 0)
+		guard->pieces = guard->count == 0 ? palloc(8 * sizeof(Piece)) :
+			repalloc(guard->pieces, (guard->count + 8) * sizeof(Piece));
+	memset(&guard->pieces[guard->count], 0, sizeof(Piece));
+	return &guard->pieces[guard->count++];
+}
+
+/* Read a template for a relation, into the current memory context; or say why not */
+static bool
+read_template(Relation rel, const char *template, Guard *guard, Problem *problem)
+{
+	StringInfoData literal;
+	const char *p = template;
+	Size		length = 0;
+
+	memset(guard, 0, sizeof(Guard));
+	guard->relid = RelationGetRelid(rel);
+	initStringInfo(&literal);
+	while (*p)
+	{
+		if (*p == '{' && p[1] != '{')
+		{
+			const char *end = strchr(p, '}');
+			Piece	   *piece;
+			Oid			output;
+			bool		is_varlena;
+
+			if (end == NULL)
+				return bad_template(problem, template, "A brace is not closed.");
+			if (end == p + 1)
+				return bad_template(problem, template, "There is no name between the braces.");
+			if (literal.len > 0)
+			{
+				add_piece(guard)->literal = al_cstring(literal.data);
+				initStringInfo(&literal);
+			}
+			piece = add_piece(guard);
+			piece->column = find_column(rel, pnstrdup(p + 1, end - p - 1), problem);
+			if (piece->column == 0)
+				return false;
+			getTypeOutputInfo(TupleDescAttr(RelationGetDescr(rel), piece->column - 1)->atttypid,
+							  &output, &is_varlena);
+			fmgr_info(output, &piece->output);
+			p = end + 1;
+		}
+		else
+		{
+			/* Braces are safe here: in no server encoding are they part of a character. */
+			appendStringInfoChar(&literal, *p);
+			length++;
+			p += (*p == '{' || *p == '}') && p[1] == *p ? 2 : 1;
+		}
+	}
+	if (literal.len > 0)
+		add_piece(guard)->literal = al_cstring(literal.data);
+	if (guard->count == 0)
+		return bad_template(problem, template, "It is empty.");
+	if (length > AL_MAX_KEY_BYTES)
+		return bad_template(problem, template, "The keys would be too long.");
+	return true;
+}
+
+/* Raise what is wrong with a template */
+static void
+raise_problem(Relation rel, const Problem *problem)
+{
+	ereport(ERROR,
+			(errcode(problem->sqlstate), al_hide_owners(),
+			 errmsg_internal("%s", problem->message),
+			 errdetail_internal("%s", problem->detail),
+			 errhint("%s", problem->hint),
+			 errtable(rel)));
+}
+
+/* The key of a row, into a buffer; raises 22004 for a NULL in it */
+static void
+make_key(const Guard *guard, Relation rel, HeapTuple row, StringInfo key)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int i = 0; i < guard->count; i++)
+	{
+		Piece	   *piece = &guard->pieces[i];
+		Datum		value;
+		bool		is_null;
+
+		if (piece->column == 0)
+		{
+			appendBinaryStringInfo(key, piece->literal.data, piece->literal.len);
+			continue;
+		}
+		value = heap_getattr(row, piece->column, desc, &is_null);
+		if (is_null)
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+					 errmsg("column \"%s\" of protected table \"%s\" must not be null",
+							NameStr(TupleDescAttr(desc, piece->column - 1)->attname),
+							RelationGetRelationName(rel)),
+					 errdetail("It is part of the key of the lock that covers the row."),
+					 errtablecol(rel, piece->column)));
+		appendStringInfoString(key, OutputFunctionCall(&piece->output, value));
+	}
+}
+
+/* Have two versions of a row the same key? */
+static bool
+is_same_key(const Guard *guard, Relation rel, HeapTuple old_row, HeapTuple new_row)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int i = 0; i < guard->count; i++)
+	{
+		AttrNumber	column = guard->pieces[i].column;
+		Form_pg_attribute attribute;
+		Datum		old_value;
+		Datum		new_value;
+		bool		old_null;
+		bool		new_null;
+
+		if (column == 0)
+			continue;
+		attribute = TupleDescAttr(desc, column - 1);
+		old_value = heap_getattr(old_row, column, desc, &old_null);
+		new_value = heap_getattr(new_row, column, desc, &new_null);
+		if (old_null || new_null ||
+			!datum_image_eq(old_value, new_value, attribute->attbyval, attribute->attlen))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Pin the lock that covers a row.  Raises LK006 where the session's owner does
+ * not have it alone.
+ */
+static void
+guard_row(const Guard *guard, Relation rel, HeapTuple row)
+{
+	StringInfoData buffer;
+	AlString	name;
+	AlKey		key;
+	AlResult	result = {.outcome = AL_NOT_FOUND};
+	const AlPin *pin = NULL;
+
+	initStringInfo(&buffer);
+	make_key(guard, rel, row, &buffer);
+	name.data = buffer.data;
+	name.len = buffer.len;
+	al_check_key(name);
+
+	if (al_owner_setting == NULL || al_owner_setting[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_HELD), al_hide_owners(),
+				 errmsg("lock \"%s\" is not held by this session", al_display(name)),
+				 errdetail("The setting atomic_lock.owner is empty."),
+				 errhint("Table \"%s\" is protected: acquire the lock, and set atomic_lock.owner to its owner.",
+						 RelationGetRelationName(rel)),
+				 errtable(rel)));
+	pin = al_pin(name, al_cstring(al_owner_setting), &result);
+	if (pin && pin->slot == AL_SLOT_EXCLUSIVE)
+		return;
+	if (pin)
+		result.outcome = AL_HELD_BY_OWNER;
+	al_key_init(&key, name);
+	al_raise_not_held(&key, &result, rel);
+}
+
+/* lock_guard(template): the trigger */
+Datum
+atomic_lock_guard(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TriggerEvent event;
+	Relation	rel;
+	HeapTuple	result;
+	Guard	   *guard = fcinfo->flinfo->fn_extra;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		trigger->tg_trigger->tgnargs != 1 ||
+		TRIGGER_FIRED_FOR_ROW(trigger->tg_event) == TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED), al_hide_owners(),
+				 errmsg("lock_guard() must be called by a trigger that lock_protect() has made")));
+
+	event = trigger->tg_event;
+	rel = trigger->tg_relation;
+	result = TRIGGER_FIRED_BY_UPDATE(event) ? trigger->tg_newtuple : trigger->tg_trigtuple;
+	if (!al_enforce_guards)
+		return PointerGetDatum(result);
+	if (TRIGGER_FIRED_BY_TRUNCATE(event))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				 errmsg("cannot truncate table \"%s\", which is protected by locks",
+						RelationGetRelationName(rel)),
+				 errhint("Use DELETE, or set atomic_lock.enforce_guards to off."),
+				 errtable(rel)));
+
+	if (guard == NULL || guard->relid != RelationGetRelid(rel))
+	{
+		MemoryContext old_context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
+		Problem		problem;
+
+		guard = palloc(sizeof(Guard));
+		if (!read_template(rel, trigger->tg_trigger->tgargs[0], guard, &problem))
+			raise_problem(rel, &problem);
+		MemoryContextSwitchTo(old_context);
+		fcinfo->flinfo->fn_extra = guard;
+	}
+	guard_row(guard, rel, trigger->tg_trigtuple);
+	if (TRIGGER_FIRED_BY_UPDATE(event) &&
+		!is_same_key(guard, rel, trigger->tg_trigtuple, trigger->tg_newtuple))
+		guard_row(guard, rel, trigger->tg_newtuple);
+	return PointerGetDatum(result);
+}
+
+/* Raise unless a template fits a table */
+void
+al_check_template(Relation rel, const char *template)
+{
+	Guard		guard;
+	Problem		problem;
+
+	if (!read_template(rel, template, &guard, &problem))
+		raise_problem(rel, &problem);
+}
+
+/* app_lock_guard_problem(relation, template): NULL where it fits, or why it does not */
+Datum
+atomic_lock_guard_problem(PG_FUNCTION_ARGS)
+{
+	Relation	rel = relation_open(PG_GETARG_OID(0), AccessShareLock);
+	Guard		guard;
+	Problem		problem;
+	bool		is_good;
+
+	is_good = read_template(rel, text_to_cstring(PG_GETARG_TEXT_PP(1)), &guard, &problem);
+	relation_close(rel, AccessShareLock);
+	if (is_good)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(problem.message));
+}

@@ -1,0 +1,270 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_pin.c
+ *		Pins: to rely on a holding until the transaction ends.
+ *
+ * Model: a pin is a claim (AL_CLAIM_PIN) by a transaction that has found its
+ * owner's holding live.  While it is there nobody else can take, release,
+ * transfer, convert, force or sweep the holding, not even when its time is up;
+ * extending it passes.  So what the transaction writes is committed while the
+ * owner has the key, or not at all.
+ *
+ * The clock is asked once, when the holding is pinned.  From then on the pin
+ * proves it, and is kept in memory: with the claims of the transaction
+ * (lock_xact.c), so that it goes when its claim goes, at the end or with a
+ * savepoint.  The only one who can end a pinned holding is the transaction
+ * itself.  Whenever it has changed anything, what is in memory is compared with
+ * the row again: the same grant, not released, is still proven.
+ *
+ * Locking rules: a pin waits for unfinished transactions that are changing the
+ * holding.  app_lock stays locked with AccessShareLock to the end of the
+ * transaction, so that nobody drops it, and with it what was proven.  Nothing
+ * is written: no transaction id, no WAL.
+ *
+ * IDENTIFICATION
+ *		src/lock_pin.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "access/xlog.h"
+#include "errors.h"
+#include "lock_lease.h"
+#include "miscadmin.h"
+#include "tcop/utility.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_assert);
+PG_FUNCTION_INFO_V1(atomic_lock_assert_fence);
+
+/* The pin that was asked for last; there while nothing has changed since */
+static const AlPin *last = NULL;
+static uint64 last_changes = 0;
+
+static const AlPin *
+remember(const AlPin *pin)
+{
+	last = pin;
+	last_changes = al_xact_changes();
+	return pin;
+}
+
+/* Is what was pinned still there? */
+static bool
+is_still_there(Relation rel, const AlKey *key, AlPin *pin)
+{
+	AlHolding	holding;
+	ListCell   *cell;
+
+	if (pin->seen == al_xact_changes())
+		return true;
+	if (al_table_find_slot(rel, key, pin->slot, &holding) &&
+		holding.released_at == 0 && holding.fencing_token == pin->fencing_token)
+	{
+		pin->seen = al_xact_changes();
+		return true;
+	}
+	foreach(cell, al_held_mine(key))
+	{
+		if (((AlHolding *) lfirst(cell))->fencing_token == pin->fencing_token)
+			return true;
+	}
+	return false;
+}
+
+/* Note that a holding is pinned */
+static const AlPin *
+note_pin(const AlKey *key, const AlHolding *holding)
+{
+	AlString	owner = al_string(holding->owner);
+	char	   *data = MemoryContextAlloc(TopTransactionContext,
+										  sizeof(AlPin) + key->name.len + owner.len);
+	AlPin	   *pin = (AlPin *) data;
+
+	data += sizeof(AlPin);
+	memcpy(data, key->name.data, key->name.len);
+	memcpy(data + key->name.len, owner.data, owner.len);
+	pin->key.data = data;
+	pin->key.len = key->name.len;
+	pin->owner.data = data + key->name.len;
+	pin->owner.len = owner.len;
+	pin->fencing_token = holding->fencing_token;
+	pin->slot = holding->slot;
+	pin->seen = al_xact_changes();
+	al_xact_pinned(key->hash, pin, al_held_until(holding));
+	return remember(pin);
+}
+
+/*
+ * Pin what an owner holds of a key until the transaction ends, or find that it
+ * has been.  NULL where the owner does not hold it, with what al_judge_owner()
+ * has to say of that.  Waits for unfinished transactions; raises what a claim
+ * can.
+ */
+const AlPin *
+al_pin(AlString name, AlString owner_name, AlResult *result)
+{
+	AlKey		key;
+	AlOwner		owner;
+	AlState		state;
+	AlHolding  *own;
+	AlClaim		claim;
+	Relation	rel;
+
+	if (last_changes == al_xact_changes() &&
+		al_string_equal(last->key, name) && al_string_equal(last->owner, owner_name))
+		return last;
+
+	al_key_init(&key, name);
+	rel = al_open_app_lock(AccessShareLock);
+	for (AlPin *pin = al_xact_pins(key.hash); pin; pin = pin->next)
+	{
+		if (al_string_equal(pin->key, name) && al_string_equal(pin->owner, owner_name) &&
+			is_still_there(rel, &key, pin))
+		{
+			table_close(rel, AccessShareLock);
+			return remember(pin);
+		}
+	}
+
+	al_owner_init(&owner, owner_name);
+	if (!al_claim_own(rel, &key, &owner, AL_CLAIM_PIN, &state, &own, &claim, result))
+	{
+		table_close(rel, AccessShareLock);
+		return NULL;
+	}
+	table_close(rel, NoLock);
+	return note_pin(&key, own);
+}
+
+/* lock_assert(key, owner): the fencing token, or raises LK006 */
+Datum
+atomic_lock_assert(PG_FUNCTION_ARGS)
+{
+	AlKey		key;
+	AlOwner		owner;
+	AlResult	result;
+	const AlPin *pin;
+
+	PreventCommandDuringRecovery("lock_assert()");
+	al_key_arg(fcinfo, 0, &key);
+	al_owner_arg(fcinfo, 1, &owner);
+	pin = al_pin(key.name, owner.name, &result);
+	if (pin == NULL)
+		al_raise_not_held(&key, &result, NULL);
+	PG_RETURN_INT64(pin->fencing_token);
+}
+
+/*
+ * The newest grant of a key, dead or alive, as far as there is a row of it or
+ * this transaction holds it; NULL: none
+ */
+static const AlHolding *
+newest_grant(const AlState *state)
+{
+	const AlHolding *newest = NULL;
+	List	   *holdings = list_concat_copy(state->shared, state->mine);
+	ListCell   *cell;
+
+	if (ItemPointerIsValid(&state->exclusive.tid))
+		newest = &state->exclusive;
+	foreach(cell, holdings)
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (newest == NULL || holding->fencing_token > newest->fencing_token)
+			newest = holding;
+	}
+	return newest;
+}
+
+/* Raise LK005 unless a grant is the one with this token, and live */
+static void
+check_grant(const AlKey *key, int64 token, const AlHolding *newest)
+{
+	const char *name = al_display(key->name);
+
+	if (newest == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
+				 errmsg("fencing token %lld is not valid for lock \"%s\"", (long long) token, name),
+				 errdetail("Nobody holds the lock: it is free, was swept, or was never taken.")));
+	if (newest->fencing_token != token)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
+				 errmsg("fencing token %lld is not valid for lock \"%s\"", (long long) token, name),
+				 errdetail("The newest grant has fencing token %lld.",
+						   (long long) newest->fencing_token)));
+	if (!al_is_live(newest, GetCurrentTimestamp()))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
+				 errmsg("the lease with fencing token %lld on lock \"%s\" is over",
+						(long long) token, name),
+				 newest->released_at != 0 ?
+				 errdetail("It was released at %s.", timestamptz_to_str(newest->released_at)) :
+				 errdetail("It ran out at %s.", timestamptz_to_str(newest->expires_at)),
+				 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
+}
+
+/* lock_assert_fence(key, fencing_token): nothing, or raises LK005 */
+Datum
+atomic_lock_assert_fence(PG_FUNCTION_ARGS)
+{
+	Relation	rel;
+	AlKey		key;
+	int64		token;
+
+	PreventCommandDuringRecovery("lock_assert_fence()");
+	al_key_arg(fcinfo, 0, &key);
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				 errmsg("fencing token must not be null")));
+	token = PG_GETARG_INT64(1);
+
+	rel = al_open_app_lock(AccessShareLock);
+	for (AlPin *pin = al_xact_pins(key.hash); pin; pin = pin->next)
+	{
+		if (al_string_equal(pin->key, key.name) && pin->fencing_token == token &&
+			is_still_there(rel, &key, pin))
+		{
+			table_close(rel, AccessShareLock);
+			PG_RETURN_VOID();
+		}
+	}
+	for (;;)
+	{
+		AlState		state;
+		const AlHolding *newest;
+		AlOwner		owner;
+		AlClaim		claim;
+		bool		is_shared;
+
+		CHECK_FOR_INTERRUPTS();
+		al_look(rel, &key, &state);
+		newest = newest_grant(&state);
+		check_grant(&key, token, newest);
+		is_shared = al_is_shared(newest);
+		if (newest->lifetime != AL_TRANSACTION)
+		{
+			al_owner_init(&owner, al_string(newest->owner));
+			al_claim(&claim, &key, is_shared ? &owner : NULL, AL_CLAIM_PIN);
+			al_look(rel, &key, &state);
+			newest = newest_grant(&state);
+			if (newest == NULL || newest->fencing_token != token ||
+				al_is_shared(newest) != is_shared ||
+				!al_is_live(newest, GetCurrentTimestamp()))
+			{
+				/* It changed before we had the claim: look once more. */
+				al_claim_drop(&claim);
+				continue;
+			}
+		}
+		(void) note_pin(&key, newest);
+		table_close(rel, NoLock);
+		PG_RETURN_VOID();
+	}
+}

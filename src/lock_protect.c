@@ -1,0 +1,279 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_protect.c
+ *		Functions for owners of tables: put a guard on a table, or take it off.
+ *
+ * Model: a guard is two triggers (lock_guard.c), one before rows and one before
+ * TRUNCATE, made and dropped by ordinary commands with the caller's privileges.
+ * There is no other record of it, so that dumps, renames and new partitions have
+ * it too.  PostgreSQL clones the one before rows to partitions; the rest of the
+ * family of a table, which is inheritance children and what is to be truncated,
+ * gets triggers of its own.
+ *
+ * Locking rules: the table and its family are locked with ShareRowExclusiveLock,
+ * as CREATE TRIGGER does, until the transaction ends.
+ *
+ * IDENTIFICATION
+ *		src/lock_protect.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "catalog/dependency.h"
+#include "catalog/objectaddress.h"
+#include "catalog/partition.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "commands/extension.h"
+#include "compat.h"
+#include "executor/spi.h"
+#include "lib/stringinfo.h"
+#include "lock_lease.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_protect);
+PG_FUNCTION_INFO_V1(atomic_lock_unprotect);
+
+/* Names that sort behind others: triggers fire in their order */
+#define ROW_TRIGGER			"~atomic_lock_guard"
+#define TRUNCATE_TRIGGER	"~atomic_lock_guard_truncate"
+
+/* The trigger of a table by its name, or NULL */
+static const Trigger *
+find_trigger(Relation rel, const char *name)
+{
+	const TriggerDesc *desc = rel->trigdesc;
+
+	for (int i = 0; desc && i < desc->numtriggers; i++)
+	{
+		if (strcmp(desc->triggers[i].tgname, name) == 0)
+			return &desc->triggers[i];
+	}
+	return NULL;
+}
+
+static const char *
+kind_detail(char relkind)
+{
+	switch (relkind)
+	{
+		case RELKIND_VIEW:
+			return "A view has no rows of its own.";
+		case RELKIND_MATVIEW:
+			return "The rows of a materialized view are only changed as a whole.";
+		case RELKIND_FOREIGN_TABLE:
+			return "The rows of a foreign table can be changed where they are.";
+		default:
+			return "It is no table.";
+	}
+}
+
+/*
+ * The argument that is a table to be protected, and its family: a list of OIDs,
+ * itself first, all locked.  Raises 22004, 42P01, 42809, 42501, and 55000 for a
+ * partition that has its guard from its parent.
+ */
+static List *
+family_arg(FunctionCallInfo fcinfo)
+{
+	Oid			relid;
+	char		relkind;
+	List	   *family;
+	Relation	rel;
+	const Trigger *guard;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				 errmsg("relation must not be null")));
+	relid = PG_GETARG_OID(0);
+	relkind = get_rel_relkind(relid);
+	if (relkind == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE), al_hide_owners(),
+				 errmsg("relation with OID %u does not exist", relid)));
+	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE), al_hide_owners(),
+				 errmsg("\"%s\" cannot be protected", get_rel_name(relid)),
+				 errdetail_internal("%s", kind_detail(relkind)),
+				 errhint("Protect the tables that have the rows.")));
+	if (!al_is_table_owner(relid))
+		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(relkind), get_rel_name(relid));
+	if (getExtensionOfObject(RelationRelationId, relid) == get_extension_oid("atomic_lock", true))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE), al_hide_owners(),
+				 errmsg("\"%s\" is a table of atomic_lock itself", get_rel_name(relid))));
+
+	family = find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
+	rel = table_open(relid, NoLock);
+	guard = find_trigger(rel, ROW_TRIGGER);
+	if (guard && guard->tgisclone)
+	{
+		const char *parent = get_rel_name(get_partition_parent(relid, true));
+
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				 errmsg("partition \"%s\" has its guard from table \"%s\"",
+						RelationGetRelationName(rel), parent),
+				 errhint("Use the function for table \"%s\".", parent)));
+	}
+	table_close(rel, NoLock);
+	return family;
+}
+
+/* The events argument, as CREATE TRIGGER has them; raises 22004, 22023 */
+static char *
+events_arg(FunctionCallInfo fcinfo, int argno)
+{
+	static const char *const words[] = {"insert", "update", "delete"};
+	bool		wanted[lengthof(words)] = {0};
+	ArrayType  *array;
+	ArrayIterator iterator;
+	Datum		element;
+	bool		is_null;
+	StringInfoData events;
+
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				 errmsg("events must not be null")));
+	array = PG_GETARG_ARRAYTYPE_P(argno);
+	iterator = array_create_iterator(array, 0, NULL);
+	while (array_iterate(iterator, &element, &is_null))
+	{
+		char	   *word;
+		int			i = 0;
+
+		if (is_null)
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+					 errmsg("events must not be null")));
+		word = text_to_cstring(DatumGetTextPP(element));
+		while (i < (int) lengthof(words) && pg_strcasecmp(word, words[i]) != 0)
+			i++;
+		if (i == (int) lengthof(words))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+					 errmsg("invalid event: \"%s\"", al_display(al_cstring(word))),
+					 errhint("Events are insert, update and delete.")));
+		wanted[i] = true;
+	}
+	array_free_iterator(iterator);
+
+	initStringInfo(&events);
+	for (int i = 0; i < (int) lengthof(words); i++)
+	{
+		if (wanted[i])
+			appendStringInfo(&events, "%s%s", events.len > 0 ? " OR " : "", words[i]);
+	}
+	if (events.len == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+				 errmsg("there must be at least one event"),
+				 errhint("Events are insert, update and delete.")));
+	return events.data;
+}
+
+static char *
+table_name(Relation rel)
+{
+	return quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+									  RelationGetRelationName(rel));
+}
+
+static void
+run(const char *command)
+{
+	int			result = SPI_execute(command, false, 0);
+
+	if (result != SPI_OK_UTILITY)
+		elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(result));
+}
+
+/* lock_protect(relation, key_template, events): nothing, or raises */
+Datum
+atomic_lock_protect(PG_FUNCTION_ARGS)
+{
+	List	   *family;
+	char	   *template;
+	char	   *events;
+	char	   *function;
+	ListCell   *cell;
+
+	PreventCommandDuringRecovery("lock_protect()");
+	PreventCommandIfReadOnly("lock_protect()");
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				 errmsg("key template must not be null")));
+	template = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	events = events_arg(fcinfo, 2);
+	family = family_arg(fcinfo);
+	function = psprintf("%s(%s)",
+						quote_qualified_identifier(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)),
+												   "lock_guard"),
+						quote_literal_cstr(template));
+
+	SPI_connect();
+	foreach(cell, family)
+	{
+		Relation	rel = table_open(lfirst_oid(cell), NoLock);
+		char		relkind = rel->rd_rel->relkind;
+		bool		is_clone = rel->rd_rel->relispartition && lfirst_oid(cell) != linitial_oid(family);
+		char	   *name = table_name(rel);
+
+		if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE)
+			al_check_template(rel, template);
+		table_close(rel, NoLock);
+		if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
+			continue;
+		if (!is_clone)
+			run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH ROW EXECUTE FUNCTION %s",
+						 quote_identifier(ROW_TRIGGER), events, name, function));
+		run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s",
+					 quote_identifier(TRUNCATE_TRIGGER), name, function));
+	}
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/* lock_unprotect(relation): nothing, or raises 42704 where there is no guard */
+Datum
+atomic_lock_unprotect(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {ROW_TRIGGER, TRUNCATE_TRIGGER};
+	List	   *family;
+	ListCell   *cell;
+
+	PreventCommandDuringRecovery("lock_unprotect()");
+	PreventCommandIfReadOnly("lock_unprotect()");
+	family = family_arg(fcinfo);
+
+	SPI_connect();
+	foreach(cell, family)
+	{
+		for (int i = 0; i < (int) lengthof(names); i++)
+		{
+			Relation	rel = table_open(lfirst_oid(cell), NoLock);
+			const Trigger *trigger = find_trigger(rel, names[i]);
+			bool		is_own = trigger && !trigger->tgisclone;
+			char	   *name = table_name(rel);
+
+			if (trigger == NULL && i == 0 && lfirst_oid(cell) == linitial_oid(family))
+				ereport(ERROR,
+						(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
+						 errmsg("table \"%s\" is not protected", RelationGetRelationName(rel)),
+						 errtable(rel)));
+			table_close(rel, NoLock);
+			if (is_own)
+				run(psprintf("DROP TRIGGER %s ON %s", quote_identifier(names[i]), name));
+		}
+	}
+	SPI_finish();
+	PG_RETURN_VOID();
+}
