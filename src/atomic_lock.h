@@ -170,7 +170,6 @@ typedef struct AlClaim
 	uint64		owner_hash;		/* whose shared holding, or 0 */
 	AlClaimMode mode;
 	bool		first;			/* of this key in the transaction */
-	bool		over;			/* see al_claim_try_over() */
 } AlClaim;
 
 extern void al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner,
@@ -178,7 +177,7 @@ extern void al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 extern bool al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 						 AlClaimMode mode);
 extern void al_claim_holding(const AlKey *key, const AlOwner *owner);
-extern bool al_claim_try_over(AlClaim *claim);
+extern bool al_claim_may_share(const AlClaim *claim);
 extern bool al_claim_is_others(uint64 hash);
 extern void al_claim_drop(const AlClaim *claim);
 extern void al_claim_transaction(const AlKey *key, bool is_shared);

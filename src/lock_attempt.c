@@ -354,7 +354,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 		{
 			if (result->outcome != AL_ACQUIRED || mode != AL_CLAIM_SHARE ||
 				!is_unreleased(&attempt->state.exclusive) ||
-				al_claim_try_over(&attempt->claim))
+				al_claim_may_share(&attempt->claim))
 				return;
 			al_attempt_drop(attempt);
 			explain_claim(attempt);

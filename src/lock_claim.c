@@ -18,7 +18,6 @@
  *		key				key					of what is done, see below
  *		holding			key and owner		AccessExclusive; ShareUpdateExclusive to
  *											extend it, AccessShare to pin it
- *		exclusive		key					RowExclusive, or Share to pin it
  *		transaction		key					Share or Exclusive
  *		upgrade			key					AccessExclusive
  *
@@ -26,13 +25,18 @@
  *		exclusive: acquire, release, transfer;
  *		convert, force, steal, sweep			AccessExclusive		nothing
  *		exclusive: extend						ShareRowExclusive	pins
+ *		exclusive: pin							RowShare			all but the first
  *		shared: acquire, release, extend ...	RowExclusive		itself, pins
- *		pin										AccessShare			all but the first
+ *		shared: pin								AccessShare			all but the first
  *
  * A pin keeps a lease from being taken, even one whose time is up.  It lets
- * extensions pass, and so must let those pass that share the key.  Therefore a
- * pin is also on the holding, and who is to share a key whose exclusive lease
- * ran out claims that one in the exclusive class, beside others.
+ * extensions pass, and so must let those pass that share the key.  A pin of a
+ * shared lease is on the holding too.  Who is to share a key whose exclusive
+ * lease ran out asks whether it is pinned: which others have a lock that meets
+ * Exclusive, and none that meets Share?  Once the lease has run out nobody can
+ * pin it any more, so to ask once is enough.  A transaction that has pinned
+ * the lease itself and then shares the key takes it for itself, lest it be
+ * taken for one that only shares it.
  *
  * Shared holdings of different owners do not exclude each other.  What is done
  * with the shared holding of one owner excludes the rest by a claim on that
@@ -59,6 +63,7 @@
 
 #include "common/hashfn.h"
 #include "compat.h"
+#include "lock_table.h"
 #include "lock_wait.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -69,7 +74,6 @@
 #define HOLDING		1707
 #define TRANSACTION	1708
 #define UPGRADE		1709
-#define EXCLUSIVE	1710
 
 static void
 set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
@@ -78,14 +82,11 @@ set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
 						 (uint32) hash, class);
 }
 
-/* The tag of an owner's shared holding, or where that is 0, of the exclusive one */
+/* The tag of an owner's shared holding */
 static void
 set_holding_tag(LOCKTAG *tag, uint64 hash, uint64 owner_hash)
 {
-	if (owner_hash != 0)
-		set_tag(tag, HOLDING, hash_combine64(hash, owner_hash));
-	else
-		set_tag(tag, EXCLUSIVE, hash);
+	set_tag(tag, HOLDING, hash_combine64(hash, owner_hash));
 }
 
 /*
@@ -115,24 +116,50 @@ release_in_transaction(const LOCKTAG *tag, LOCKMODE mode)
 	CurrentResourceOwner = saved;
 }
 
-/* How a key is claimed */
-static const LOCKMODE key_modes[] = {
-	[AL_CLAIM_PIN] = AccessShareLock,
-	[AL_CLAIM_SHARE] = RowExclusiveLock,
-	[AL_CLAIM_SHARE_EXTEND] = RowExclusiveLock,
-	[AL_CLAIM_EXTEND] = ShareRowExclusiveLock,
-	[AL_CLAIM_TAKE] = AccessExclusiveLock
-};
-
-/* Is the holding to be claimed with its key, and how? */
-static bool
-claims_holding(const AlClaim *claim, LOCKMODE *mode)
+/* How the key itself is claimed */
+static LOCKMODE
+key_mode(const AlClaim *claim)
 {
-	if (claim->mode == AL_CLAIM_PIN)
-		*mode = claim->owner_hash != 0 ? AccessShareLock : ShareLock;
-	else
-		*mode = claim->mode == AL_CLAIM_SHARE_EXTEND ? ShareUpdateExclusiveLock : AccessExclusiveLock;
-	return claim->owner_hash != 0 || claim->mode == AL_CLAIM_PIN;
+	switch (claim->mode)
+	{
+		case AL_CLAIM_PIN:
+			return claim->owner_hash != 0 ? AccessShareLock : RowShareLock;
+		case AL_CLAIM_SHARE:
+		case AL_CLAIM_SHARE_EXTEND:
+			return RowExclusiveLock;
+		case AL_CLAIM_EXTEND:
+			return ShareRowExclusiveLock;
+		case AL_CLAIM_TAKE:
+			break;
+	}
+	return AccessExclusiveLock;
+}
+
+/* How the holding is claimed with its key, where it is */
+static LOCKMODE
+holding_mode(const AlClaim *claim)
+{
+	switch (claim->mode)
+	{
+		case AL_CLAIM_PIN:
+			return AccessShareLock;
+		case AL_CLAIM_SHARE_EXTEND:
+			return ShareUpdateExclusiveLock;
+		default:
+			return AccessExclusiveLock;
+	}
+}
+
+/* Has this transaction pinned the exclusive lease of a key? */
+static bool
+has_pinned(uint64 hash)
+{
+	for (const AlPin *pin = al_xact_pins(hash); pin; pin = pin->next)
+	{
+		if (pin->slot == AL_SLOT_EXCLUSIVE)
+			return true;
+	}
+	return false;
 }
 
 /* Give the claim on the key itself back */
@@ -142,7 +169,7 @@ give_back(const AlClaim *claim)
 	LOCKTAG		tag;
 
 	set_tag(&tag, KEY, claim->hash);
-	release_in_transaction(&tag, key_modes[claim->mode]);
+	release_in_transaction(&tag, key_mode(claim));
 	if (claim->first)
 		al_xact_unclaimed(claim->hash);
 	if (claim->mode == AL_CLAIM_TAKE || claim->mode == AL_CLAIM_EXTEND)
@@ -156,25 +183,25 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 			   AlClaimMode mode, bool wait)
 {
 	LOCKTAG		tag;
-	LOCKMODE	holding_mode;
 
 	set_tag(&tag, KEY, key->hash);
 	claim->hash = key->hash;
 	claim->owner_hash = owner && !owner->generated ? owner->hash : 0;
-	claim->mode = mode;
 	claim->first = !al_xact_is_claimed(key->hash);
-	claim->over = false;
+	claim->mode = mode;
+	if ((mode == AL_CLAIM_SHARE || mode == AL_CLAIM_SHARE_EXTEND) && has_pinned(key->hash))
+		claim->mode = AL_CLAIM_TAKE;
 
 	(void) al_queue();			/* for the wake-up when it is given back */
 	al_xact_before_claim(claim->first);
-	if (!acquire_in_transaction(&tag, key_modes[mode], wait))
+	if (!acquire_in_transaction(&tag, key_mode(claim), wait))
 		return false;
 	al_xact_claimed(key->hash, mode == AL_CLAIM_PIN);
-	if (!claims_holding(claim, &holding_mode))
+	if (claim->owner_hash == 0)
 		return true;
 
 	set_holding_tag(&tag, key->hash, claim->owner_hash);
-	if (acquire_in_transaction(&tag, holding_mode, wait))
+	if (acquire_in_transaction(&tag, holding_mode(claim), wait))
 		return true;
 	give_back(claim);
 	return false;
@@ -214,17 +241,32 @@ al_claim_holding(const AlKey *key, const AlOwner *owner)
 }
 
 /*
- * Where the exclusive lease of a key ran out, and was not released: add to a
- * claim what it takes to share the key.  False where the lease is pinned.
+ * May a key be shared whose exclusive lease ran out and was not released?  Not
+ * where somebody else has pinned the lease.  The key is claimed to be shared.
  */
 bool
-al_claim_try_over(AlClaim *claim)
+al_claim_may_share(const AlClaim *claim)
 {
 	LOCKTAG		tag;
+	VirtualTransactionId *all;
+	VirtualTransactionId *sharers;
 
-	set_holding_tag(&tag, claim->hash, 0);
-	claim->over = acquire_in_transaction(&tag, RowExclusiveLock, false);
-	return claim->over;
+	if (claim->mode == AL_CLAIM_TAKE)
+		return true;
+	set_tag(&tag, KEY, claim->hash);
+	all = GetLockConflicts(&tag, ExclusiveLock, NULL);
+	sharers = GetLockConflicts(&tag, ShareLock, NULL);
+	for (; VirtualTransactionIdIsValid(*all); all++)
+	{
+		const VirtualTransactionId *sharer = sharers;
+
+		while (VirtualTransactionIdIsValid(*sharer) &&
+			   !VirtualTransactionIdEquals(*all, *sharer))
+			sharer++;
+		if (!VirtualTransactionIdIsValid(*sharer))
+			return false;
+	}
+	return true;
 }
 
 /*
@@ -235,17 +277,11 @@ void
 al_claim_drop(const AlClaim *claim)
 {
 	LOCKTAG		tag;
-	LOCKMODE	holding_mode;
 
-	if (claims_holding(claim, &holding_mode))
+	if (claim->owner_hash != 0)
 	{
 		set_holding_tag(&tag, claim->hash, claim->owner_hash);
-		release_in_transaction(&tag, holding_mode);
-	}
-	if (claim->over)
-	{
-		set_holding_tag(&tag, claim->hash, 0);
-		release_in_transaction(&tag, RowExclusiveLock);
+		release_in_transaction(&tag, holding_mode(claim));
 	}
 	give_back(claim);
 }
@@ -362,20 +398,20 @@ int
 al_claim_rival(const AlClaim *claim)
 {
 	LOCKTAG		tag;
-	LOCKMODE	holding_mode;
 	List	   *pids;
 
 	set_tag(&tag, KEY, claim->hash);
-	pids = pids_of(conflicts(&tag, key_modes[claim->mode]));
-	if (pids == NIL && claims_holding(claim, &holding_mode))
+	pids = pids_of(conflicts(&tag, key_mode(claim)));
+	if (pids == NIL && claim->owner_hash != 0)
 	{
 		set_holding_tag(&tag, claim->hash, claim->owner_hash);
-		pids = pids_of(conflicts(&tag, holding_mode));
+		pids = pids_of(conflicts(&tag, holding_mode(claim)));
 	}
 	if (pids == NIL && claim->mode == AL_CLAIM_SHARE)
 	{
-		set_holding_tag(&tag, claim->hash, 0);
-		pids = pids_of(conflicts(&tag, RowExclusiveLock));
+		/* It is a pin; see al_claim_may_share(). */
+		set_tag(&tag, KEY, claim->hash);
+		pids = pids_of(conflicts(&tag, ExclusiveLock));
 	}
 	return pids == NIL ? 0 : linitial_int(pids);
 }

@@ -349,6 +349,47 @@ has_block(Relation rel, BlockNumber block)
 }
 
 /*
+ * Many keys that are used one after the other, such as those of the rows that one
+ * statement updates, often have rows one after the other too.  Where the last two
+ * had, the place behind them is as good as a hint, and costs much less than the
+ * index where the keys are more than there are hints.
+ */
+static ItemPointerData last_place;
+static bool in_sequence = false;
+
+static bool
+is_next_place(ItemPointer tid)
+{
+	BlockNumber block = ItemPointerGetBlockNumberNoCheck(tid);
+	BlockNumber last_block = ItemPointerGetBlockNumberNoCheck(&last_place);
+	OffsetNumber offset = ItemPointerGetOffsetNumberNoCheck(tid);
+
+	return (block == last_block &&
+			offset == ItemPointerGetOffsetNumberNoCheck(&last_place) + 1) ||
+		(block == last_block + 1 && offset == FirstOffsetNumber);
+}
+
+static void
+note_place(ItemPointer tid)
+{
+	in_sequence = is_next_place(tid);
+	last_place = *tid;
+}
+
+/* Where to look for a row first; false where nothing is known */
+static bool
+get_place(const AlKey *key, int32 slot, ItemPointer tid)
+{
+	if (al_hint_get(key, slot, tid))
+		return true;
+	if (slot != AL_SLOT_EXCLUSIVE || !in_sequence)
+		return false;
+	*tid = last_place;
+	ItemPointerSetOffsetNumber(tid, ItemPointerGetOffsetNumberNoCheck(tid) + 1);
+	return true;
+}
+
+/*
  * Find the row in a slot of a key from where it was last seen, going on to
  * newer versions.  False says nothing.
  */
@@ -361,7 +402,7 @@ find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 	bool		found = false;
 	bool		more = true;
 
-	if (!al_hint_get(key, slot, &tid))
+	if (!get_place(key, slot, &tid))
 		return false;
 
 	/*
@@ -440,6 +481,7 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 	PreventCommandIfParallelMode("functions of atomic_lock");
 	if (find_by_hint(rel, key, slot, holding))
 	{
+		note_place(&holding->tid);
 		holding->is_alone = slot == AL_SLOT_EXCLUSIVE && al_known_alone(key);
 		return true;
 	}
@@ -457,8 +499,12 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 	else
 		found = find_by_index(rel, key, slot, holding);
 
+	in_sequence = false;
 	if (found)
+	{
 		al_hint_set(key, slot, &holding->tid);
+		note_place(&holding->tid);
+	}
 	else
 	{
 		memset(holding, 0, sizeof(AlHolding));
