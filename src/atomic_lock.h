@@ -75,6 +75,13 @@ typedef struct AlOwner
 	uint64		hash;			/* app_lock.owner_hash has the lower half */
 } AlOwner;
 
+/* What makes values of a type parts of keys; see lock_key.c */
+typedef struct AlPart
+{
+	FmgrInfo	output;
+	bool		is_plain;
+} AlPart;
+
 typedef enum AlReacquire
 {
 	AL_REACQUIRE_EXTEND,
@@ -140,6 +147,8 @@ extern text *al_holder_arg(FunctionCallInfo fcinfo, int argno);
 extern text *al_holder_default(void);
 extern text *al_reason_arg(FunctionCallInfo fcinfo, int argno);
 extern struct varlena *al_meta_arg(FunctionCallInfo fcinfo, int argno);
+extern void al_part_init(AlPart *part, Oid type);
+extern char *al_part_text(AlPart *part, Datum value);
 extern bool al_owner_check_hook(char **newval, void **extra, GucSource source);
 
 /* lock_catalog.c */

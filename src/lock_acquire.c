@@ -124,7 +124,7 @@ attempt_in_line(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sear
 		sleep = Min(time_to_look(attempt),
 					Min(start + wait, *next_search) - al_monotonic_now());
 		table_close(*rel, RowExclusiveLock);
-		al_wait_sleep(Max(sleep, 0));
+		al_wait_sleep(Max(sleep, 0), result->outcome == AL_CLAIMED);
 		*rel = al_open_app_lock(RowExclusiveLock);
 	}
 }

@@ -6,7 +6,9 @@
  * Model: what a transaction has read before it has the lock may be stale by the
  * time that it has it, and so may what its statement reads after a wait.  Here
  * the key is claimed, the row is read with a snapshot taken after that, and only
- * then the lease is written: where there is no such row, nothing was.
+ * then the lease is written: where there is no such row, nothing was.  Where the
+ * row may be hidden by row security from those who do not hold its lock, the
+ * lease is written in a subtransaction, and the row read once more.
  *
  * Under REPEATABLE READ and SERIALIZABLE the rest of the transaction goes by an
  * older snapshot.  The row is read with that too; where it is another version,
@@ -40,6 +42,8 @@
 #include "utils/datum.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
+#include "utils/resowner.h"
+#include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -183,16 +187,16 @@ read_id(Target *target, char *id)
 	{
 		Form_pg_attribute column = TupleDescAttr(RelationGetDescr(target->rel),
 												 target->columns[i] - 1);
-		Oid			function;
+		Oid			input;
 		Oid			param;
-		bool		is_varlena;
+		AlPart		part;
 
-		getTypeInputInfo(column->atttypid, &function, &param);
-		target->values[i] = OidInputFunctionCall(function,
+		getTypeInputInfo(column->atttypid, &input, &param);
+		target->values[i] = OidInputFunctionCall(input,
 												 object ? member_text(target, object, i) : id,
 												 param, column->atttypmod);
-		getTypeOutputInfo(column->atttypid, &function, &is_varlena);
-		appendStringInfo(&key, ":%s", OidOutputFunctionCall(function, target->values[i]));
+		al_part_init(&part, column->atttypid);
+		appendStringInfo(&key, ":%s", al_part_text(&part, target->values[i]));
 	}
 	target->key = key.data;
 }
@@ -290,6 +294,50 @@ read_newest(Target *target)
 }
 
 /*
+ * Grant the lock and read the row then: its policies may show it only to who has
+ * the lock.  Where there is still no row, undo the grant, and return NULL.
+ */
+static SPITupleTable *
+grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	SPITupleTable *rows = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		al_attempt_refresh(app_lock, attempt);
+		al_grant(app_lock, attempt);
+		rows = read_newest(target);
+		if (rows->numvals > 0)
+			ReleaseCurrentSubTransaction();
+		else
+		{
+			RollbackAndReleaseCurrentSubTransaction();
+			rows = NULL;
+		}
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		ReThrowError(error);
+	}
+	PG_END_TRY();
+	return rows;
+}
+
+/*
  * lock_fetch(row_type, id, ttl, owner, wait, key): the row, or none; raises what
  * lock_acquire does
  */
@@ -328,7 +376,19 @@ atomic_lock_fetch(PG_FUNCTION_ARGS)
 	SPI_connect();
 	prepare_query(&target);
 	rows = read_newest(&target);
-	for (uint64 i = 0; i < rows->numvals; i++)
+	if (rows->numvals > 0)
+	{
+		al_attempt_refresh(app_lock, &attempt);
+		al_grant(app_lock, &attempt);
+	}
+	else
+	{
+		rows = check_enable_rls(RelationGetRelid(target.rel), InvalidOid, true) == RLS_ENABLED ?
+			grant_and_read(app_lock, &attempt, &target) : NULL;
+		if (rows == NULL)
+			al_attempt_drop(&attempt);
+	}
+	for (uint64 i = 0; rows && i < rows->numvals; i++)
 	{
 		int			natts = rows->tupdesc->natts;
 		Datum	   *values = palloc(natts * sizeof(Datum));
@@ -337,15 +397,8 @@ atomic_lock_fetch(PG_FUNCTION_ARGS)
 		heap_deform_tuple(rows->vals[i], rows->tupdesc, values, nulls);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
-	if (rows->numvals > 0)
-	{
-		al_attempt_refresh(app_lock, &attempt);
-		al_grant(app_lock, &attempt);
-	}
-	else
-		al_attempt_drop(&attempt);
 	table_close(target.rel, AccessShareLock);
-	table_close(app_lock, rows->numvals > 0 ? NoLock : RowExclusiveLock);
+	table_close(app_lock, rows ? NoLock : RowExclusiveLock);
 	SPI_finish();
 	return (Datum) 0;
 }

@@ -36,6 +36,7 @@
 #include "errors.h"
 #include "lib/stringinfo.h"
 #include "lock_lease.h"
+#include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
@@ -50,7 +51,7 @@ typedef struct Piece
 {
 	AlString	literal;
 	AttrNumber	column;			/* 0: literal */
-	FmgrInfo	output;
+	AlPart		part;
 } Piece;
 
 /* A template as it was read for a relation */
@@ -73,8 +74,11 @@ typedef struct Problem
 static bool
 bad_template(Problem *problem, const char *template, const char *detail)
 {
+	AlString	shown = al_cstring(template);
+
+	shown.len = pg_mbcliplen(shown.data, shown.len, 64);
 	problem->sqlstate = ERRCODE_INVALID_PARAMETER_VALUE;
-	problem->message = psprintf("invalid key template: \"%s\"", al_display(al_cstring(template)));
+	problem->message = psprintf("invalid key template: \"%s\"", al_display(shown));
 	problem->detail = detail;
 	problem->hint = "A template is text with names of columns in braces, such as \"order:{id}\"; \"{{\" is a brace.";
 	return false;
@@ -135,8 +139,6 @@ read_template(Relation rel, const char *template, Guard *guard, Problem *problem
 		{
 			const char *end = strchr(p, '}');
 			Piece	   *piece;
-			Oid			output;
-			bool		is_varlena;
 
 			if (end == NULL)
 				return bad_template(problem, template, "A brace is not closed.");
@@ -151,9 +153,8 @@ read_template(Relation rel, const char *template, Guard *guard, Problem *problem
 			piece->column = find_column(rel, pnstrdup(p + 1, end - p - 1), problem);
 			if (piece->column == 0)
 				return false;
-			getTypeOutputInfo(TupleDescAttr(RelationGetDescr(rel), piece->column - 1)->atttypid,
-							  &output, &is_varlena);
-			fmgr_info(output, &piece->output);
+			al_part_init(&piece->part,
+						 TupleDescAttr(RelationGetDescr(rel), piece->column - 1)->atttypid);
 			p = end + 1;
 		}
 		else
@@ -211,7 +212,7 @@ make_key(const Guard *guard, Relation rel, HeapTuple row, StringInfo key)
 							RelationGetRelationName(rel)),
 					 errdetail("It is part of the key of the lock that covers the row."),
 					 errtablecol(rel, piece->column)));
-		appendStringInfoString(key, OutputFunctionCall(&piece->output, value));
+		appendStringInfoString(key, al_part_text(&piece->part, value));
 	}
 }
 
@@ -301,12 +302,17 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 	if (!al_enforce_guards)
 		return PointerGetDatum(result);
 	if (TRIGGER_FIRED_BY_TRUNCATE(event))
+	{
+		/* A partition that was detached has lost its guard, and kept this. */
+		if (al_find_trigger(rel, AL_ROW_TRIGGER) == NULL)
+			return PointerGetDatum(NULL);
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
 				 errmsg("cannot truncate table \"%s\", which is protected by locks",
 						RelationGetRelationName(rel)),
 				 errhint("Use DELETE, or set atomic_lock.enforce_guards to off."),
 				 errtable(rel)));
+	}
 
 	if (guard == NULL || guard->relid != RelationGetRelid(rel))
 	{

@@ -13,6 +13,8 @@
  * owner that may have leases outside of app_lock_owner_idx, which only holds
  * owners that applications named.
  *
+ * Here is also how the value of a column becomes a part of a key.
+ *
  * Locking: none.
  *
  * IDENTIFICATION
@@ -23,6 +25,7 @@
 #include "postgres.h"
 
 #include "atomic_lock.h"
+#include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "common/int.h"
 #include "compat.h"
@@ -30,8 +33,10 @@
 #include "mb/pg_wchar.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/float.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -529,6 +534,73 @@ al_meta_arg(FunctionCallInfo fcinfo, int argno)
 				 errmsg("meta must not be larger than %d bytes", AL_MAX_META_BYTES),
 				 errdetail("It has %zu bytes.", (size_t) VARSIZE(meta) - VARHDRSZ)));
 	return meta;
+}
+
+/* Do the settings of a session have no influence on the text of a type's values? */
+static bool
+is_plain(Oid type)
+{
+	switch (getBaseType(type))
+	{
+		case BOOLOID:
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+		case NUMERICOID:
+		case TEXTOID:
+		case VARCHAROID:
+		case BPCHAROID:
+		case NAMEOID:
+		case UUIDOID:
+			return true;
+		default:
+			return get_typtype(getBaseType(type)) == TYPTYPE_ENUM;
+	}
+}
+
+/* Prepare to make values of a type parts of keys */
+void
+al_part_init(AlPart *part, Oid type)
+{
+	Oid			output;
+	bool		is_varlena;
+
+	getTypeOutputInfo(type, &output, &is_varlena);
+	fmgr_info(output, &part->output);
+	part->is_plain = is_plain(type);
+}
+
+static void
+set_for_output(const char *name, const char *value)
+{
+	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+							 true, 0, false);
+}
+
+/*
+ * The text of a value, by the output function of its type.  Two sessions must not
+ * make different keys of it: dates are ISO, moments UTC, whatever they have set.
+ */
+char *
+al_part_text(AlPart *part, Datum value)
+{
+	char	   *text;
+	int			nest_level;
+
+	if (part->is_plain)
+		return OutputFunctionCall(&part->output, value);
+
+	nest_level = NewGUCNestLevel();
+	set_for_output("DateStyle", "ISO");
+	set_for_output("IntervalStyle", "postgres");
+	set_for_output("TimeZone", "UTC");
+	set_for_output("bytea_output", "hex");
+	set_for_output("search_path", "pg_catalog, pg_temp");
+	if (extra_float_digits < 1)
+		set_for_output("extra_float_digits", "1");
+	text = OutputFunctionCall(&part->output, value);
+	AtEOXact_GUC(true, nest_level);
+	return text;
 }
 
 /* Check atomic_lock.owner, without showing it */

@@ -130,6 +130,14 @@ extern void al_held_commit(int level);
 /* lock_pin.c */
 extern const AlPin *al_pin(AlString name, AlString owner_name, AlResult *result);
 
+/* lock_protect.c */
+
+/* Triggers fire in the order of their names: these sort behind others. */
+#define AL_ROW_TRIGGER		"~atomic_lock_guard"
+#define AL_TRUNCATE_TRIGGER	"~atomic_lock_guard_truncate"
+
+extern const struct Trigger *al_find_trigger(Relation rel, const char *name);
+
 /* lock_guard.c */
 extern void al_check_template(Relation rel, const char *template);
 

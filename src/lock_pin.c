@@ -159,14 +159,17 @@ atomic_lock_assert(PG_FUNCTION_ARGS)
 }
 
 /*
- * The newest grant of a key, dead or alive, as far as there is a row of it or
- * this transaction holds it; NULL: none
+ * The grant that a fencing token must be of: the one with the token, if it is
+ * live, or else the newest, dead or alive, as far as there is a row of it or
+ * this transaction holds it.  Those who share a key do not outdate each other.
+ * NULL: none.
  */
 static const AlHolding *
-newest_grant(const AlState *state)
+find_grant(const AlState *state, int64 token)
 {
 	const AlHolding *newest = NULL;
 	List	   *holdings = list_concat_copy(state->shared, state->mine);
+	TimestampTz now = GetCurrentTimestamp();
 	ListCell   *cell;
 
 	if (ItemPointerIsValid(&state->exclusive.tid))
@@ -178,34 +181,41 @@ newest_grant(const AlState *state)
 		if (newest == NULL || holding->fencing_token > newest->fencing_token)
 			newest = holding;
 	}
+	if (newest == NULL || !al_is_shared(newest))
+		return newest;
+	foreach(cell, holdings)
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (holding->fencing_token == token && al_is_shared(holding) &&
+			token > state->exclusive.fencing_token && al_is_live(holding, now))
+			return holding;
+	}
 	return newest;
 }
 
-/* Raise LK005 unless a grant is the one with this token, and live */
+/* Raise LK005 unless the token is of a grant, which is live */
 static void
-check_grant(const AlKey *key, int64 token, const AlHolding *newest)
+check_grant(const AlKey *key, int64 token, const AlHolding *grant)
 {
 	const char *name = al_display(key->name);
 
-	if (newest == NULL)
+	if (grant == NULL || grant->fencing_token != token)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
 				 errmsg("fencing token %lld is not valid for lock \"%s\"", (long long) token, name),
-				 errdetail("Nobody holds the lock: it is free, was swept, or was never taken.")));
-	if (newest->fencing_token != token)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
-				 errmsg("fencing token %lld is not valid for lock \"%s\"", (long long) token, name),
+				 grant == NULL ?
+				 errdetail("Nobody holds the lock: it is free, was swept, or was never taken.") :
 				 errdetail("The newest grant has fencing token %lld.",
-						   (long long) newest->fencing_token)));
-	if (!al_is_live(newest, GetCurrentTimestamp()))
+						   (long long) grant->fencing_token)));
+	if (!al_is_live(grant, GetCurrentTimestamp()))
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
 				 errmsg("the lease with fencing token %lld on lock \"%s\" is over",
 						(long long) token, name),
-				 newest->released_at != 0 ?
-				 errdetail("It was released at %s.", timestamptz_to_str(newest->released_at)) :
-				 errdetail("It ran out at %s.", timestamptz_to_str(newest->expires_at)),
+				 grant->released_at != 0 ?
+				 errdetail("It was released at %s.", timestamptz_to_str(grant->released_at)) :
+				 errdetail("It ran out at %s.", timestamptz_to_str(grant->expires_at)),
 				 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
 }
 
@@ -238,32 +248,32 @@ atomic_lock_assert_fence(PG_FUNCTION_ARGS)
 	for (;;)
 	{
 		AlState		state;
-		const AlHolding *newest;
+		const AlHolding *grant;
 		AlOwner		owner;
 		AlClaim		claim;
 		bool		is_shared;
 
 		CHECK_FOR_INTERRUPTS();
 		al_look(rel, &key, &state);
-		newest = newest_grant(&state);
-		check_grant(&key, token, newest);
-		is_shared = al_is_shared(newest);
-		if (newest->lifetime != AL_TRANSACTION)
+		grant = find_grant(&state, token);
+		check_grant(&key, token, grant);
+		is_shared = al_is_shared(grant);
+		if (grant->lifetime != AL_TRANSACTION)
 		{
-			al_owner_init(&owner, al_string(newest->owner));
+			al_owner_init(&owner, al_string(grant->owner));
 			al_claim(&claim, &key, is_shared ? &owner : NULL, AL_CLAIM_PIN);
 			al_look(rel, &key, &state);
-			newest = newest_grant(&state);
-			if (newest == NULL || newest->fencing_token != token ||
-				al_is_shared(newest) != is_shared ||
-				!al_is_live(newest, GetCurrentTimestamp()))
+			grant = find_grant(&state, token);
+			if (grant == NULL || grant->fencing_token != token ||
+				al_is_shared(grant) != is_shared ||
+				!al_is_live(grant, GetCurrentTimestamp()))
 			{
 				/* It changed before we had the claim: look once more. */
 				al_claim_drop(&claim);
 				continue;
 			}
 		}
-		(void) note_pin(&key, newest);
+		(void) note_pin(&key, grant);
 		table_close(rel, NoLock);
 		PG_RETURN_VOID();
 	}

@@ -38,13 +38,9 @@
 PG_FUNCTION_INFO_V1(atomic_lock_protect);
 PG_FUNCTION_INFO_V1(atomic_lock_unprotect);
 
-/* Names that sort behind others: triggers fire in their order */
-#define ROW_TRIGGER			"~atomic_lock_guard"
-#define TRUNCATE_TRIGGER	"~atomic_lock_guard_truncate"
-
 /* The trigger of a table by its name, or NULL */
-static const Trigger *
-find_trigger(Relation rel, const char *name)
+const Trigger *
+al_find_trigger(Relation rel, const char *name)
 {
 	const TriggerDesc *desc = rel->trigdesc;
 
@@ -70,6 +66,27 @@ kind_detail(char relkind)
 		default:
 			return "It is no table.";
 	}
+}
+
+/* The table from which a partition has its guard */
+static Oid
+guarded_ancestor(Oid relid)
+{
+	Oid			found = InvalidOid;
+	ListCell   *cell;
+
+	foreach(cell, get_partition_ancestors(relid))
+	{
+		Relation	rel = table_open(lfirst_oid(cell), AccessShareLock);
+		const Trigger *guard = al_find_trigger(rel, AL_ROW_TRIGGER);
+
+		if (guard)
+			found = lfirst_oid(cell);
+		table_close(rel, AccessShareLock);
+		if (guard && !guard->tgisclone)
+			break;
+	}
+	return found;
 }
 
 /*
@@ -111,10 +128,10 @@ family_arg(FunctionCallInfo fcinfo)
 
 	family = find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
 	rel = table_open(relid, NoLock);
-	guard = find_trigger(rel, ROW_TRIGGER);
+	guard = al_find_trigger(rel, AL_ROW_TRIGGER);
 	if (guard && guard->tgisclone)
 	{
-		const char *parent = get_rel_name(get_partition_parent(relid, true));
+		const char *parent = get_rel_name(guarded_ancestor(relid));
 
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
@@ -234,9 +251,9 @@ atomic_lock_protect(PG_FUNCTION_ARGS)
 			continue;
 		if (!is_clone)
 			run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH ROW EXECUTE FUNCTION %s",
-						 quote_identifier(ROW_TRIGGER), events, name, function));
+						 quote_identifier(AL_ROW_TRIGGER), events, name, function));
 		run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s",
-					 quote_identifier(TRUNCATE_TRIGGER), name, function));
+					 quote_identifier(AL_TRUNCATE_TRIGGER), name, function));
 	}
 	SPI_finish();
 	PG_RETURN_VOID();
@@ -246,9 +263,10 @@ atomic_lock_protect(PG_FUNCTION_ARGS)
 Datum
 atomic_lock_unprotect(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {ROW_TRIGGER, TRUNCATE_TRIGGER};
+	static const char *const names[] = {AL_ROW_TRIGGER, AL_TRUNCATE_TRIGGER};
 	List	   *family;
 	ListCell   *cell;
+	bool		found = false;
 
 	PreventCommandDuringRecovery("lock_unprotect()");
 	PreventCommandIfReadOnly("lock_unprotect()");
@@ -260,20 +278,21 @@ atomic_lock_unprotect(PG_FUNCTION_ARGS)
 		for (int i = 0; i < (int) lengthof(names); i++)
 		{
 			Relation	rel = table_open(lfirst_oid(cell), NoLock);
-			const Trigger *trigger = find_trigger(rel, names[i]);
+			const Trigger *trigger = al_find_trigger(rel, names[i]);
 			bool		is_own = trigger && !trigger->tgisclone;
 			char	   *name = table_name(rel);
 
-			if (trigger == NULL && i == 0 && lfirst_oid(cell) == linitial_oid(family))
-				ereport(ERROR,
-						(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
-						 errmsg("table \"%s\" is not protected", RelationGetRelationName(rel)),
-						 errtable(rel)));
 			table_close(rel, NoLock);
-			if (is_own)
-				run(psprintf("DROP TRIGGER %s ON %s", quote_identifier(names[i]), name));
+			if (!is_own)
+				continue;
+			run(psprintf("DROP TRIGGER %s ON %s", quote_identifier(names[i]), name));
+			found = true;
 		}
 	}
 	SPI_finish();
+	if (!found)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
+				 errmsg("table \"%s\" is not protected", get_rel_name(linitial_oid(family)))));
 	PG_RETURN_VOID();
 }

@@ -190,7 +190,8 @@ wake_first(AlQueue *queue, uint64 hash, int64 held_until)
 		if (among_shared && !slot->waiter.is_shared)
 			break;
 		if (slot != my_slot &&
-			(passed_over || !slot->asleep || slot->waiter.due > held_until))
+			(passed_over || !slot->asleep || slot->behind_claim ||
+			 slot->waiter.due > held_until))
 		{
 			slot->waiter.due = Min(slot->waiter.due, now);
 			pg_atomic_write_u32(&slot->woken, 1);
@@ -424,10 +425,11 @@ al_test_pause(bool pause)
 
 /*
  * Sleep until woken, for so long at most, and never for more than a second.
- * Raises what interrupts raise, also when the client is gone.
+ * "behind_claim": what is in the way is a claim, not a lease; then any claim on
+ * the key that goes wakes, whatever it leaves behind.  Raises what interrupts raise, also when the client is gone.
  */
 void
-al_wait_sleep(int64 microseconds)
+al_wait_sleep(int64 microseconds, bool behind_claim)
 {
 	int64		end;
 
@@ -452,6 +454,7 @@ al_wait_sleep(int64 microseconds)
 		if (pg_atomic_read_u32(&my_slot->woken) == 0)
 		{
 			my_slot->waiter.due = end;
+			my_slot->behind_claim = behind_claim;
 			my_slot->asleep = true;
 		}
 		LWLockRelease(&queue->lock);

@@ -48,6 +48,7 @@ typedef struct AlSlot
 	AlWaiter	waiter;
 	pg_atomic_uint32 woken;		/* set by others, cleared by the waiter */
 	bool		asleep;			/* or about to; has looked at the row before */
+	bool		behind_claim;	/* and met one: any that goes may be it */
 	int			previous;		/* in the bucket; -1: none */
 	int			next;
 } AlSlot;
@@ -117,7 +118,7 @@ extern void al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared
 						  bool is_upgrade, text *holder);
 extern void al_wait_end(bool granted);
 extern void al_wait_look(void);
-extern void al_wait_sleep(int64 microseconds);
+extern void al_wait_sleep(int64 microseconds, bool behind_claim);
 extern bool al_wait_resign(const AlWaiter *others, int count);
 extern bool al_wait_behind(const AlKey *key, bool is_shared, char **first);
 extern void al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash);
