@@ -1,6 +1,6 @@
 # The examples in the documentation do what they say.
 #
-# Every ```sql block of README.md and doc/reference.md is run, in order, on one
+# Every ```sql block of README.md, doc/reference.md and doc/guards.md is run, in order, on one
 # server.  In a block, "-- => " is a line of output that the statements above
 # it must give (unaligned, as psql -At prints it), and "-- ERROR: " an error
 # that must occur; no other output is looked at in blocks without "-- => ",
@@ -18,7 +18,7 @@ $node->init;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'");
 $node->start;
 
-foreach my $file ('README.md', 'doc/reference.md')
+foreach my $file ('README.md', 'doc/reference.md', 'doc/guards.md')
 {
 	my $text = slurp_file($file);
 	my $dbname = lc($file) =~ s/\W/_/gr;
