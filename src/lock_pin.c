@@ -52,27 +52,40 @@ remember(const AlPin *pin)
 	return pin;
 }
 
-/* Is what was pinned still there? */
+/* Is what was pinned still there?  Asked only after this transaction has changed something. */
 static bool
-is_still_there(Relation rel, const AlKey *key, AlPin *pin)
+is_still_there(const AlKey *key, AlPin *pin)
 {
+	Relation	rel = al_open_app_lock(AccessShareLock);
 	AlHolding	holding;
+	bool		found;
 	ListCell   *cell;
 
-	if (pin->seen == al_xact_changes())
-		return true;
-	if (al_table_find_slot(rel, key, pin->slot, &holding) &&
-		holding.released_at == 0 && holding.fencing_token == pin->fencing_token)
-	{
+	found = al_table_find_slot(rel, key, pin->slot, &holding) &&
+		holding.released_at == 0 && holding.fencing_token == pin->fencing_token;
+	table_close(rel, AccessShareLock);
+	foreach(cell, found ? NIL : al_held_mine(key))
+		found = found || ((AlHolding *) lfirst(cell))->fencing_token == pin->fencing_token;
+	if (found)
 		pin->seen = al_xact_changes();
-		return true;
-	}
-	foreach(cell, al_held_mine(key))
+	return found;
+}
+
+/*
+ * Find what this transaction has pinned of a key, for an owner, or where that is
+ * NULL, of the grant with a fencing token
+ */
+static const AlPin *
+find_pin(const AlKey *key, const AlString *owner, int64 token)
+{
+	for (AlPin *pin = al_xact_pins(key->hash); pin; pin = pin->next)
 	{
-		if (((AlHolding *) lfirst(cell))->fencing_token == pin->fencing_token)
-			return true;
+		if (al_string_equal(pin->key, key->name) &&
+			(owner ? al_string_equal(pin->owner, *owner) : pin->fencing_token == token) &&
+			(pin->seen == al_xact_changes() || is_still_there(key, pin)))
+			return remember(pin);
 	}
-	return false;
+	return NULL;
 }
 
 /* Note that a holding is pinned */
@@ -112,6 +125,7 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 	AlState		state;
 	AlHolding  *own;
 	AlClaim		claim;
+	const AlPin *pin;
 	Relation	rel;
 
 	if (last_changes == al_xact_changes() &&
@@ -119,17 +133,11 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 		return last;
 
 	al_key_init(&key, name);
-	rel = al_open_app_lock(AccessShareLock);
-	for (AlPin *pin = al_xact_pins(key.hash); pin; pin = pin->next)
-	{
-		if (al_string_equal(pin->key, name) && al_string_equal(pin->owner, owner_name) &&
-			is_still_there(rel, &key, pin))
-		{
-			table_close(rel, AccessShareLock);
-			return remember(pin);
-		}
-	}
+	pin = find_pin(&key, &owner_name, 0);
+	if (pin)
+		return pin;
 
+	rel = al_open_app_lock(AccessShareLock);
 	al_owner_init(&owner, owner_name);
 	if (!al_claim_own(rel, &key, &owner, AL_CLAIM_PIN, &state, &own, &claim, result))
 	{
@@ -235,16 +243,10 @@ atomic_lock_assert_fence(PG_FUNCTION_ARGS)
 				 errmsg("fencing token must not be null")));
 	token = PG_GETARG_INT64(1);
 
+	if (find_pin(&key, NULL, token))
+		PG_RETURN_VOID();
+
 	rel = al_open_app_lock(AccessShareLock);
-	for (AlPin *pin = al_xact_pins(key.hash); pin; pin = pin->next)
-	{
-		if (al_string_equal(pin->key, key.name) && pin->fencing_token == token &&
-			is_still_there(rel, &key, pin))
-		{
-			table_close(rel, AccessShareLock);
-			PG_RETURN_VOID();
-		}
-	}
 	for (;;)
 	{
 		AlState		state;
