@@ -151,4 +151,5 @@ _PG_init(void)
 	al_report_init();
 	al_xact_init();
 	al_session_init();
+	al_protect_init();
 }

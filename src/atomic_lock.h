@@ -227,6 +227,7 @@ extern void al_xact_before_claim(bool first);
 extern void al_xact_claimed(uint64 hash, bool is_pin);
 extern void al_xact_unclaimed(uint64 hash);
 extern bool al_xact_is_claimed(uint64 hash);
+extern bool al_xact_is_changing(uint64 hash);
 extern int	al_xact_claims(void);
 extern AlPin *al_xact_pins(uint64 hash);
 extern void al_xact_pinned(uint64 hash, AlPin *pin, TimestampTz held_until);

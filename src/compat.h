@@ -109,17 +109,6 @@ al_is_table_owner(Oid relid)
 #endif
 }
 
-/* The index of the primary key, or InvalidOid; also where it is deferrable */
-static inline Oid
-al_primary_key(Relation rel)
-{
-#if PG_VERSION_NUM >= 180000
-	return RelationGetPrimaryKeyIndex(rel, true);
-#else
-	return RelationGetPrimaryKeyIndex(rel);
-#endif
-}
-
 /*
  * Process that runs a transaction, NULL if none does.  A prepared transaction
  * keeps the virtual id of the backend that prepared it, which goes on to other

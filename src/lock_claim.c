@@ -34,9 +34,11 @@
  * shared lease is on the holding too.  Who is to share a key whose exclusive
  * lease ran out asks whether it is pinned: which others have a lock that meets
  * Exclusive, and none that meets Share?  Once the lease has run out nobody can
- * pin it any more, so to ask once is enough.  A transaction that has pinned
- * the lease itself and then shares the key takes it for itself, lest it be
- * taken for one that only shares it.
+ * pin it any more, so to ask once is enough.  A transaction that pins a lease
+ * must not be taken for one that only shares the key, though it may do that
+ * too, or with another key of the same hash.  What it does second it claims in
+ * a mode that lets nobody share: ShareRowExclusive to pin, AccessExclusive to
+ * share.
  *
  * Shared holdings of different owners do not exclude each other.  What is done
  * with the shared holding of one owner excludes the rest by a claim on that
@@ -191,6 +193,8 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 	claim->mode = mode;
 	if ((mode == AL_CLAIM_SHARE || mode == AL_CLAIM_SHARE_EXTEND) && has_pinned(key->hash))
 		claim->mode = AL_CLAIM_TAKE;
+	else if (mode == AL_CLAIM_PIN && claim->owner_hash == 0 && al_xact_is_changing(key->hash))
+		claim->mode = AL_CLAIM_EXTEND;
 
 	(void) al_queue();			/* for the wake-up when it is given back */
 	al_xact_before_claim(claim->first);

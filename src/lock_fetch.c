@@ -10,6 +10,10 @@
  * row may be hidden by row security from those who do not hold its lock, the
  * lease is written in a subtransaction, and the row read once more.
  *
+ * The key is made of the row, not of what was asked for: 1.0 finds the row of 1.
+ * Where the row turns out to have another key than what was claimed, the claim is
+ * dropped and that key is claimed.
+ *
  * Under REPEATABLE READ and SERIALIZABLE the rest of the transaction goes by an
  * older snapshot.  The row is read with that too; where it is another version,
  * going on would mean to decide on stale data, so 40001 is raised.
@@ -18,7 +22,8 @@
  * Its policies are somebody's code, which may do something with the same key, so
  * what was found of the key is looked at again before it is written.
  *
- * Locking rules: those of acquire; app_lock stays open while the row is read.
+ * Locking rules: those of acquire; app_lock stays open while the row is read, and
+ * the table is closed while the call waits for the key.
  *
  * IDENTIFICATION
  *		src/lock_fetch.c
@@ -60,7 +65,6 @@ typedef struct Target
 	Oid			types[INDEX_MAX_KEYS];
 	Oid			operators[INDEX_MAX_KEYS];	/* that say "equal" */
 	Datum		values[INDEX_MAX_KEYS];
-	char	   *key;			/* by default */
 	SPIPlanPtr	plan;
 } Target;
 
@@ -90,7 +94,10 @@ append_operator(StringInfo query, const char *left, Oid operator, const char *ri
 	ReleaseSysCache(tuple);
 }
 
-/* Open the table whose row type an argument has; raises 42809 where there is none */
+/*
+ * Open the table whose row type an argument has.  Raises 42809 where there is
+ * none, 42501 where the role may not read it.
+ */
 static Relation
 open_table(FunctionCallInfo fcinfo, int argno)
 {
@@ -104,23 +111,41 @@ open_table(FunctionCallInfo fcinfo, int argno)
 				 errmsg("lock_fetch needs the row type of a table"),
 				 OidIsValid(type) ? errdetail("It was given type %s.", format_type_be(type)) : 0,
 				 errhint("Name the table by a NULL of its type, such as NULL::orders.")));
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK &&
+		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT, ACLMASK_ALL) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, get_relkind_objtype(relkind), get_rel_name(relid));
 	return table_open(relid, AccessShareLock);
 }
 
-/* Find the primary key of the table; raises 42704 where it has none */
+/* Open the index of the primary key; raises 42704 where there is none */
+static Relation
+open_primary_key(Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (index->rd_index->indisprimary)
+			return index;
+		index_close(index, AccessShareLock);
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
+			 errmsg("table \"%s\" has no primary key", RelationGetRelationName(rel)),
+			 errhint("lock_fetch finds a row by it."),
+			 errtable(rel)));
+	return NULL;				/* keep compiler quiet */
+}
+
+/* Find the columns of the primary key, and what is equal to them; raises 0A000 */
 static void
 find_primary_key(Target *target)
 {
-	Oid			oid = al_primary_key(target->rel);
-	Relation	index;
+	Relation	index = open_primary_key(target->rel);
 
-	if (!OidIsValid(oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
-				 errmsg("table \"%s\" has no primary key", RelationGetRelationName(target->rel)),
-				 errhint("lock_fetch finds a row by it."),
-				 errtable(target->rel)));
-	index = index_open(oid, AccessShareLock);
 	target->nkeys = index->rd_index->indnkeyatts;
 	for (int i = 0; i < target->nkeys; i++)
 	{
@@ -172,14 +197,13 @@ member_text(const Target *target, Jsonb *object, int i)
 }
 
 /*
- * Read the id: text of the only column of the primary key, or a JSON object.
- * Sets values and key of the target.  Raises 22023 for an object with other
- * members, 22004 for a NULL in it, and what input functions raise.
+ * Read the id, text of the only column of the primary key or a JSON object, into
+ * values of the target.  Raises 22023 for an object with other members, 22004 for
+ * a NULL in it, and what input functions raise.
  */
 static void
 read_id(Target *target, char *id)
 {
-	StringInfoData key;
 	Jsonb	   *object = NULL;
 
 	if (target->nkeys > 1)
@@ -193,24 +217,66 @@ read_id(Target *target, char *id)
 					 errdetail("Table \"%s\" has a primary key of several columns, the first is \"%s\".",
 							   RelationGetRelationName(target->rel), column_name(target, 0))));
 	}
-	initStringInfo(&key);
-	appendStringInfoString(&key, RelationGetRelationName(target->rel));
 	for (int i = 0; i < target->nkeys; i++)
 	{
 		Form_pg_attribute column = TupleDescAttr(RelationGetDescr(target->rel),
 												 target->columns[i] - 1);
 		Oid			input;
 		Oid			param;
-		AlPart		part;
 
 		getTypeInputInfo(column->atttypid, &input, &param);
 		target->values[i] = OidInputFunctionCall(input,
 												 object ? member_text(target, object, i) : id,
 												 param, column->atttypmod);
-		al_part_init(&part, column->atttypid);
-		appendStringInfo(&key, ":%s", al_part_text(&part, target->values[i]));
 	}
-	target->key = key.data;
+}
+
+/* The default key for values of the primary key */
+static char *
+make_key(const Target *target, const Datum *values)
+{
+	StringInfoData key;
+
+	initStringInfo(&key);
+	appendStringInfoString(&key, RelationGetRelationName(target->rel));
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		AlPart		part;
+
+		al_part_init(&part, target->types[i]);
+		appendStringInfo(&key, ":%s", al_part_text(&part, values[i]));
+	}
+	return key.data;
+}
+
+/* The default key of the row that was read, in a memory context; NULL: no row */
+static char *
+key_of_row(const Target *target, const SPITupleTable *rows, MemoryContext context)
+{
+	Datum		values[INDEX_MAX_KEYS];
+
+	if (rows->numvals == 0)
+		return NULL;
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		bool		is_null;
+
+		values[i] = SPI_getbinval(rows->vals[0], rows->tupdesc, target->columns[i], &is_null);
+	}
+	return MemoryContextStrdup(context, make_key(target, values));
+}
+
+/* Open the table and read the id */
+static void
+open_target(FunctionCallInfo fcinfo, Target *target)
+{
+	target->rel = open_table(fcinfo, 0);
+	find_primary_key(target);
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				 errmsg("id must not be null")));
+	read_id(target, text_to_cstring(PG_GETARG_TEXT_PP(1)));
 }
 
 /*
@@ -253,8 +319,8 @@ get_plan(Target *target, const char *query)
 }
 
 /*
- * Prepare the query: all columns in their places, and what tells the version of
- * a row.
+ * Prepare the query: all columns in their places, and where versions of rows are
+ * to be compared, what tells them apart.
  */
 static void
 prepare_query(Target *target)
@@ -268,10 +334,12 @@ prepare_query(Target *target)
 	{
 		Form_pg_attribute column = TupleDescAttr(desc, i);
 
-		appendStringInfo(&query, "%s, ", column->attisdropped ? "NULL" :
+		appendStringInfo(&query, "%s%s", i > 0 ? ", " : "", column->attisdropped ? "NULL" :
 						 quote_qualified_identifier("r", NameStr(column->attname)));
 	}
-	appendStringInfo(&query, "r.tableoid, r.ctid FROM %s AS r",
+	if (IsolationUsesXactSnapshot())
+		appendStringInfoString(&query, ", r.tableoid, r.ctid");
+	appendStringInfo(&query, " FROM %s AS r",
 					 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(target->rel)),
 												RelationGetRelationName(target->rel)));
 	for (int i = 0; i < target->nkeys; i++)
@@ -342,12 +410,19 @@ read_newest(Target *target)
 	return newest;
 }
 
+static bool
+is_key(const AlKey *key, const char *name)
+{
+	return al_string_equal(key->name, al_cstring(name));
+}
+
 /*
  * Grant the lock and read the row then: its policies may show it only to who has
- * the lock.  Where there is still no row, undo the grant, and return NULL.
+ * the lock.  Where there is still no row, or it has another key, undo the grant.
  */
 static SPITupleTable *
-grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target)
+grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
+			   bool is_default_key, MemoryContext key_context, char **key)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -360,13 +435,11 @@ grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target)
 		al_attempt_refresh(app_lock, attempt);
 		al_grant(app_lock, attempt);
 		rows = read_newest(target);
-		if (rows->numvals > 0)
+		*key = key_of_row(target, rows, key_context);
+		if (*key && (!is_default_key || is_key(attempt->key, *key)))
 			ReleaseCurrentSubTransaction();
 		else
-		{
 			RollbackAndReleaseCurrentSubTransaction();
-			rows = NULL;
-		}
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
 	}
@@ -386,58 +459,10 @@ grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target)
 	return rows;
 }
 
-/*
- * lock_fetch(row_type, id, ttl, owner, wait, key): the row, or none; raises what
- * lock_acquire does
- */
-Datum
-atomic_lock_fetch(PG_FUNCTION_ARGS)
+static void
+put_rows(ReturnSetInfo *rsinfo, const SPITupleTable *rows)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Relation	app_lock = al_open_for_writing("lock_fetch()");
-	Target		target;
-	AlKey		key;
-	AlAcquire	request = {0};
-	AlResult	result;
-	AlAttempt	attempt = {.key = &key,.request = &request,.result = &result};
-	SPITupleTable *rows;
-
-	target.rel = open_table(fcinfo, 0);
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
-				 errmsg("id must not be null")));
-	find_primary_key(&target);
-	read_id(&target, text_to_cstring(PG_GETARG_TEXT_PP(1)));
-	request.ttl = al_new_ttl_arg(fcinfo, 2);
-	al_owner_arg(fcinfo, 3, &request.owner);
-	request.wait = al_wait_arg(fcinfo, 4);
-	if (PG_ARGISNULL(5))
-		al_key_init(&key, al_check_key(al_cstring(target.key)));
-	else
-		al_key_arg(fcinfo, 5, &key);
-
-	InitMaterializedSRF(fcinfo, 0);
-	al_attempt_in_turn(&app_lock, &attempt);
-	if (!al_is_granted(&result))
-		al_raise(&key, &result);
-
-	SPI_connect();
-	prepare_query(&target);
-	rows = read_newest(&target);
-	if (rows->numvals > 0)
-	{
-		al_attempt_refresh(app_lock, &attempt);
-		al_grant(app_lock, &attempt);
-	}
-	else
-	{
-		rows = check_enable_rls(RelationGetRelid(target.rel), InvalidOid, true) == RLS_ENABLED ?
-			grant_and_read(app_lock, &attempt, &target) : NULL;
-		if (rows == NULL)
-			al_attempt_drop(&attempt);
-	}
-	for (uint64 i = 0; rows && i < rows->numvals; i++)
+	for (uint64 i = 0; i < rows->numvals; i++)
 	{
 		int			natts = rows->tupdesc->natts;
 		Datum	   *values = palloc(natts * sizeof(Datum));
@@ -446,8 +471,107 @@ atomic_lock_fetch(PG_FUNCTION_ARGS)
 		heap_deform_tuple(rows->vals[i], rows->tupdesc, values, nulls);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
-	table_close(target.rel, AccessShareLock);
-	table_close(app_lock, rows ? NoLock : RowExclusiveLock);
+}
+
+/*
+ * Lock a key and put the row into the result.  True: done.  False: the row has
+ * another key, which is in "actual", and nothing is locked.
+ */
+static bool
+fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
+			 bool is_default_key, char **actual)
+{
+	MemoryContext context = CurrentMemoryContext;
+	Relation	app_lock = al_open_app_lock(RowExclusiveLock);
+	bool		has_waited = attempt->request->wait > 0;
+	bool		is_granted = false;
+	bool		is_done;
+	SPITupleTable *rows;
+
+	/* Nobody who has to lock the table otherwise shall wait for the wait. */
+	if (has_waited)
+		table_close(target->rel, AccessShareLock);
+	al_attempt_in_turn(&app_lock, attempt);
+	if (!al_is_granted(attempt->result))
+		al_raise(attempt->key, attempt->result);
+	if (has_waited)
+		open_target(fcinfo, target);
+
+	SPI_connect();
+	prepare_query(target);
+	rows = read_newest(target);
+	*actual = key_of_row(target, rows, context);
+	if (*actual == NULL && check_enable_rls(RelationGetRelid(target->rel), InvalidOid,
+											true) == RLS_ENABLED)
+	{
+		rows = grant_and_read(app_lock, attempt, target, is_default_key, context, actual);
+		is_granted = true;
+	}
+	is_done = *actual == NULL || !is_default_key || is_key(attempt->key, *actual);
+	if (*actual && is_done)
+	{
+		if (!is_granted)
+		{
+			al_attempt_refresh(app_lock, attempt);
+			al_grant(app_lock, attempt);
+		}
+		put_rows((ReturnSetInfo *) fcinfo->resultinfo, rows);
+		table_close(app_lock, NoLock);
+	}
+	else
+	{
+		al_attempt_drop(attempt);
+		table_close(app_lock, RowExclusiveLock);
+	}
 	SPI_finish();
+	return is_done;
+}
+
+/* Errors of others, with the statement that has an owner in it: see al_hide_owners() */
+static void
+hide_statement(void *arg)
+{
+	errhidestmt(true);
+	errhidecontext(true);
+}
+
+/*
+ * lock_fetch(row_type, id, ttl, owner, wait, key): the row, or none; raises what
+ * lock_acquire does
+ */
+Datum
+atomic_lock_fetch(PG_FUNCTION_ARGS)
+{
+	Target		target;
+	AlKey		key;
+	AlAcquire	request = {0};
+	AlResult	result;
+	AlAttempt	attempt = {.key = &key,.request = &request,.result = &result};
+	bool		is_default_key = PG_ARGISNULL(5);
+	char	   *name;
+	ErrorContextCallback callback = {.callback = hide_statement,.previous = error_context_stack};
+
+	error_context_stack = &callback;
+	table_close(al_open_for_writing("lock_fetch()"), RowExclusiveLock);
+	request.ttl = al_new_ttl_arg(fcinfo, 2);
+	al_owner_arg(fcinfo, 3, &request.owner);
+	request.wait = al_wait_arg(fcinfo, 4);
+	if (!is_default_key)
+		al_key_arg(fcinfo, 5, &key);
+	InitMaterializedSRF(fcinfo, 0);
+
+	open_target(fcinfo, &target);
+	name = make_key(&target, target.values);
+	for (;;)
+	{
+		if (is_default_key)
+			al_key_init(&key, al_check_key(al_cstring(name)));
+		if (fetch_by_key(fcinfo, &target, &attempt, is_default_key, &name))
+			break;
+		request.wait = Max(request.wait - result.waited, 0);
+		CHECK_FOR_INTERRUPTS();
+	}
+	table_close(target.rel, AccessShareLock);
+	error_context_stack = callback.previous;
 	return (Datum) 0;
 }

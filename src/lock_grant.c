@@ -200,8 +200,14 @@ al_grant(Relation rel, AlAttempt *attempt)
 	if (result->outcome == AL_REACQUIRED)
 	{
 		*holding = *own;
-		if (request->is_convert || request->lifetime == AL_TRANSACTION)
+		if (request->is_convert)
 			return;
+		if (request->lifetime == AL_TRANSACTION)
+		{
+			if (own->lifetime != AL_TRANSACTION)
+				al_pin_note(attempt->key, own);
+			return;
+		}
 		is_shared = al_is_shared(own);
 		renew(request, result->at, holding);
 		if (holding->lifetime == AL_SESSION)

@@ -30,7 +30,8 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/relation.h"
+#include "catalog/partition.h"
+#include "catalog/pg_attribute.h"
 #include "commands/trigger.h"
 #include "compat.h"
 #include "errors.h"
@@ -42,6 +43,8 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/syscache.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_guard);
 PG_FUNCTION_INFO_V1(atomic_lock_guard_problem);
@@ -84,32 +87,36 @@ bad_template(Problem *problem, const char *template, const char *detail)
 	return false;
 }
 
-/* Number of a column, or 0, and why */
+/* Number and type of a column, or 0, and why */
 static AttrNumber
-find_column(Relation rel, const char *name, Problem *problem)
+find_column(Oid relid, const char *name, Oid *type, Problem *problem)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
+	HeapTuple	tuple = strlen(name) < NAMEDATALEN ? SearchSysCacheAttName(relid, name) : NULL;
+	AttrNumber	column = 0;
 
-	for (int i = 0; i < desc->natts; i++)
+	if (!HeapTupleIsValid(tuple) || ((Form_pg_attribute) GETSTRUCT(tuple))->attnum < 0)
 	{
-		Form_pg_attribute column = TupleDescAttr(desc, i);
-
-		if (column->attisdropped || strcmp(NameStr(column->attname), name) != 0)
-			continue;
-		if (!column->attgenerated)
-			return column->attnum;
+		problem->sqlstate = ERRCODE_UNDEFINED_COLUMN;
+		problem->message = psprintf("column \"%s\" of relation \"%s\" does not exist",
+									al_display(al_cstring(name)), get_rel_name(relid));
+		problem->detail = "The key template of the table's guard names it.";
+		problem->hint = "Use lock_protect with a template that fits the table.";
+	}
+	else if (((Form_pg_attribute) GETSTRUCT(tuple))->attgenerated)
+	{
 		problem->sqlstate = ERRCODE_FEATURE_NOT_SUPPORTED;
 		problem->message = psprintf("generated column \"%s\" cannot be part of a key template", name);
 		problem->detail = "It is computed after the guard has looked at the row.";
 		problem->hint = "Use the columns that it is computed from.";
-		return 0;
 	}
-	problem->sqlstate = ERRCODE_UNDEFINED_COLUMN;
-	problem->message = psprintf("column \"%s\" of relation \"%s\" does not exist",
-								al_display(al_cstring(name)), RelationGetRelationName(rel));
-	problem->detail = "The key template of the table's guard names it.";
-	problem->hint = "Use lock_protect with a template that fits the table.";
-	return 0;
+	else
+	{
+		column = ((Form_pg_attribute) GETSTRUCT(tuple))->attnum;
+		*type = ((Form_pg_attribute) GETSTRUCT(tuple))->atttypid;
+	}
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return column;
 }
 
 static Piece *
@@ -124,14 +131,14 @@ add_piece(Guard *guard)
 
 /* Read a template for a relation, into the current memory context; or say why not */
 static bool
-read_template(Relation rel, const char *template, Guard *guard, Problem *problem)
+read_template(Oid relid, const char *template, Guard *guard, Problem *problem)
 {
 	StringInfoData literal;
 	const char *p = template;
 	Size		length = 0;
 
 	memset(guard, 0, sizeof(Guard));
-	guard->relid = RelationGetRelid(rel);
+	guard->relid = relid;
 	initStringInfo(&literal);
 	while (*p)
 	{
@@ -139,6 +146,7 @@ read_template(Relation rel, const char *template, Guard *guard, Problem *problem
 		{
 			const char *end = strchr(p, '}');
 			Piece	   *piece;
+			Oid			type;
 
 			if (end == NULL)
 				return bad_template(problem, template, "A brace is not closed.");
@@ -150,11 +158,10 @@ read_template(Relation rel, const char *template, Guard *guard, Problem *problem
 				initStringInfo(&literal);
 			}
 			piece = add_piece(guard);
-			piece->column = find_column(rel, pnstrdup(p + 1, end - p - 1), problem);
+			piece->column = find_column(relid, pnstrdup(p + 1, end - p - 1), &type, problem);
 			if (piece->column == 0)
 				return false;
-			al_part_init(&piece->part,
-						 TupleDescAttr(RelationGetDescr(rel), piece->column - 1)->atttypid);
+			al_part_init(&piece->part, type);
 			p = end + 1;
 		}
 		else
@@ -243,6 +250,45 @@ is_same_key(const Guard *guard, Relation rel, HeapTuple old_row, HeapTuple new_r
 	return true;
 }
 
+/* May the current role read the columns of a template in a relation? */
+static bool
+may_read(const Guard *guard, Oid relid)
+{
+	Oid			role = GetUserId();
+
+	if (check_enable_rls(relid, InvalidOid, true) == RLS_ENABLED)
+		return false;
+	if (pg_class_aclcheck(relid, role, ACL_SELECT) == ACLCHECK_OK)
+		return true;
+	for (int i = 0; i < guard->count; i++)
+	{
+		if (guard->pieces[i].column != 0 &&
+			(relid != guard->relid ||
+			 pg_attribute_aclcheck(relid, guard->pieces[i].column, role, ACL_SELECT) != ACLCHECK_OK))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * May the current role see the key of a row, and with it values of columns?  A
+ * partition is usually read through the table that it is a part of.
+ */
+static bool
+may_see_key(const Guard *guard, Relation rel)
+{
+	ListCell   *cell;
+
+	if (may_read(guard, guard->relid))
+		return true;
+	foreach(cell, rel->rd_rel->relispartition ? get_partition_ancestors(guard->relid) : NIL)
+	{
+		if (may_read(guard, lfirst_oid(cell)))
+			return true;
+	}
+	return false;
+}
+
 /*
  * Pin the lock that covers a row.  Raises LK006 where the session's owner does
  * not have it alone.
@@ -254,7 +300,8 @@ guard_row(const Guard *guard, Relation rel, HeapTuple row)
 	AlString	name;
 	AlKey		key;
 	AlResult	result = {.outcome = AL_NOT_FOUND};
-	const AlPin *pin = NULL;
+	const AlPin *pin;
+	bool		has_owner = false;
 
 	initStringInfo(&buffer);
 	make_key(guard, rel, row, &buffer);
@@ -262,21 +309,30 @@ guard_row(const Guard *guard, Relation rel, HeapTuple row)
 	name.len = buffer.len;
 	al_check_key(name);
 
-	if (al_owner_setting == NULL || al_owner_setting[0] == '\0')
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_HELD), al_hide_owners(),
-				 errmsg("lock \"%s\" is not held by this session", al_display(name)),
-				 errdetail("The setting atomic_lock.owner is empty."),
-				 errhint("Table \"%s\" is protected: acquire the lock, and set atomic_lock.owner to its owner.",
-						 RelationGetRelationName(rel)),
-				 errtable(rel)));
-	pin = al_pin(name, al_cstring(al_owner_setting), &result);
-	if (pin && pin->slot == AL_SLOT_EXCLUSIVE)
-		return;
-	if (pin)
-		result.outcome = AL_HELD_BY_OWNER;
+	if (al_owner_setting && al_owner_setting[0] != '\0')
+	{
+		pin = al_pin(name, al_cstring(al_owner_setting), &result);
+		if (pin && pin->slot == AL_SLOT_EXCLUSIVE)
+			return;
+		if (pin)
+			result.outcome = AL_HELD_BY_OWNER;
+		has_owner = true;
+	}
 	al_key_init(&key, name);
-	al_raise_not_held(&key, &result, rel);
+	al_raise_guard(may_see_key(guard, rel) ? &key : NULL, has_owner ? &result : NULL, rel);
+}
+
+/* Raise 55000: the rows of a table cannot go all at once */
+void
+al_refuse_truncate(Relation rel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+			 errmsg("cannot truncate table \"%s\", which is protected by locks",
+					RelationGetRelationName(rel)),
+			 errhint("Use DELETE, or set atomic_lock.enforce_guards to off."),
+			 errtable(rel)));
+	pg_unreachable();
 }
 
 /* lock_guard(template): the trigger */
@@ -306,12 +362,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 		/* A partition that was detached has lost its guard, and kept this. */
 		if (al_find_trigger(rel, AL_ROW_TRIGGER) == NULL)
 			return PointerGetDatum(NULL);
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
-				 errmsg("cannot truncate table \"%s\", which is protected by locks",
-						RelationGetRelationName(rel)),
-				 errhint("Use DELETE, or set atomic_lock.enforce_guards to off."),
-				 errtable(rel)));
+		al_refuse_truncate(rel);
 	}
 
 	if (guard == NULL || guard->relid != RelationGetRelid(rel))
@@ -320,7 +371,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 		Problem		problem;
 
 		guard = palloc(sizeof(Guard));
-		if (!read_template(rel, trigger->tg_trigger->tgargs[0], guard, &problem))
+		if (!read_template(RelationGetRelid(rel), trigger->tg_trigger->tgargs[0], guard, &problem))
 			raise_problem(rel, &problem);
 		MemoryContextSwitchTo(old_context);
 		fcinfo->flinfo->fn_extra = guard;
@@ -339,22 +390,23 @@ al_check_template(Relation rel, const char *template)
 	Guard		guard;
 	Problem		problem;
 
-	if (!read_template(rel, template, &guard, &problem))
+	if (!read_template(RelationGetRelid(rel), template, &guard, &problem))
 		raise_problem(rel, &problem);
 }
 
-/* app_lock_guard_problem(relation, template): NULL where it fits, or why it does not */
+/*
+ * app_lock_guard_problem(relation, template): NULL where it fits, or why it does
+ * not.  The table is not locked, and may be gone.
+ */
 Datum
 atomic_lock_guard_problem(PG_FUNCTION_ARGS)
 {
-	Relation	rel = relation_open(PG_GETARG_OID(0), AccessShareLock);
+	Oid			relid = PG_GETARG_OID(0);
 	Guard		guard;
 	Problem		problem;
-	bool		is_good;
 
-	is_good = read_template(rel, text_to_cstring(PG_GETARG_TEXT_PP(1)), &guard, &problem);
-	relation_close(rel, AccessShareLock);
-	if (is_good)
+	if (get_rel_relkind(relid) == '\0' ||
+		read_template(relid, text_to_cstring(PG_GETARG_TEXT_PP(1)), &guard, &problem))
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(problem.message));
 }

@@ -128,6 +128,7 @@ extern void al_held_abort(int level);
 extern void al_held_commit(int level);
 
 /* lock_pin.c */
+extern const AlPin *al_pin_note(const AlKey *key, const AlHolding *holding);
 extern const AlPin *al_pin(AlString name, AlString owner_name, AlResult *result);
 
 /* lock_protect.c */
@@ -136,10 +137,12 @@ extern const AlPin *al_pin(AlString name, AlString owner_name, AlResult *result)
 #define AL_ROW_TRIGGER		"~atomic_lock_guard"
 #define AL_TRUNCATE_TRIGGER	"~atomic_lock_guard_truncate"
 
+extern void al_protect_init(void);
 extern const struct Trigger *al_find_trigger(Relation rel, const char *name);
 
 /* lock_guard.c */
 extern void al_check_template(Relation rel, const char *template);
+AL_NORETURN extern void al_refuse_truncate(Relation rel);
 
 /* lock_session.c */
 extern void al_session_init(void);
@@ -160,8 +163,10 @@ extern Datum al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key,
 extern void al_report_init(void);
 AL_NORETURN extern void al_raise(const AlKey *key, const AlResult *result);
 AL_NORETURN extern void al_raise_not_found(const AlKey *key);
-AL_NORETURN extern void al_raise_not_held(const AlKey *key, const AlResult *result,
-										  Relation table);
+extern char *al_nobody_detail(const AlKey *key);
+AL_NORETURN extern void al_raise_not_held(const AlKey *key, const AlResult *result);
+AL_NORETURN extern void al_raise_guard(const AlKey *key, const AlResult *result,
+									   Relation table);
 AL_NORETURN extern void al_raise_no_lease(const char *what);
 AL_NORETURN extern void al_raise_in_transaction(const AlKey *key, int pid);
 

@@ -88,9 +88,9 @@ find_pin(const AlKey *key, const AlString *owner, int64 token)
 	return NULL;
 }
 
-/* Note that a holding is pinned */
-static const AlPin *
-note_pin(const AlKey *key, const AlHolding *holding)
+/* Note that a holding was pinned, by a claim of this transaction */
+const AlPin *
+al_pin_note(const AlKey *key, const AlHolding *holding)
 {
 	AlString	owner = al_string(holding->owner);
 	char	   *data = MemoryContextAlloc(TopTransactionContext,
@@ -145,7 +145,7 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 		return NULL;
 	}
 	table_close(rel, NoLock);
-	return note_pin(&key, own);
+	return al_pin_note(&key, own);
 }
 
 /* lock_assert(key, owner): the fencing token, or raises LK006 */
@@ -162,7 +162,7 @@ atomic_lock_assert(PG_FUNCTION_ARGS)
 	al_owner_arg(fcinfo, 1, &owner);
 	pin = al_pin(key.name, owner.name, &result);
 	if (pin == NULL)
-		al_raise_not_held(&key, &result, NULL);
+		al_raise_not_held(&key, &result);
 	PG_RETURN_INT64(pin->fencing_token);
 }
 
@@ -213,7 +213,7 @@ check_grant(const AlKey *key, int64 token, const AlHolding *grant)
 				(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
 				 errmsg("fencing token %lld is not valid for lock \"%s\"", (long long) token, name),
 				 grant == NULL ?
-				 errdetail("Nobody holds the lock: it is free, was swept, or was never taken.") :
+				 errdetail_internal("%s", al_nobody_detail(key)) :
 				 errdetail("The newest grant has fencing token %lld.",
 						   (long long) grant->fencing_token)));
 	if (!al_is_live(grant, GetCurrentTimestamp()))
@@ -275,7 +275,7 @@ atomic_lock_assert_fence(PG_FUNCTION_ARGS)
 				continue;
 			}
 		}
-		(void) note_pin(&key, grant);
+		(void) al_pin_note(&key, grant);
 		table_close(rel, NoLock);
 		PG_RETURN_VOID();
 	}

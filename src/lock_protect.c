@@ -8,7 +8,8 @@
  * There is no other record of it, so that dumps, renames and new partitions have
  * it too.  PostgreSQL clones the one before rows to partitions; the rest of the
  * family of a table, which is inheritance children and what is to be truncated,
- * gets triggers of its own.
+ * gets triggers of its own.  A partition that is added later has nothing against
+ * TRUNCATE; where the library is loaded, a hook sees to that.
  *
  * Locking rules: the table and its family are locked with ShareRowExclusiveLock,
  * as CREATE TRIGGER does, until the transaction ends.
@@ -20,13 +21,16 @@
  */
 #include "postgres.h"
 
+#include "access/relation.h"
 #include "access/table.h"
 #include "catalog/dependency.h"
+#include "catalog/objectaccess.h"
 #include "catalog/objectaddress.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "commands/extension.h"
+#include "commands/trigger.h"
 #include "compat.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
@@ -37,6 +41,8 @@
 
 PG_FUNCTION_INFO_V1(atomic_lock_protect);
 PG_FUNCTION_INFO_V1(atomic_lock_unprotect);
+
+static object_access_hook_type previous_object_access_hook = NULL;
 
 /* The trigger of a table by its name, or NULL */
 const Trigger *
@@ -126,8 +132,8 @@ family_arg(FunctionCallInfo fcinfo)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE), al_hide_owners(),
 				 errmsg("\"%s\" is a table of atomic_lock itself", get_rel_name(relid))));
 
+	rel = table_open(relid, ShareRowExclusiveLock);
 	family = find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
-	rel = table_open(relid, NoLock);
 	guard = al_find_trigger(rel, AL_ROW_TRIGGER);
 	if (guard && guard->tgisclone)
 	{
@@ -194,6 +200,43 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 				 errmsg("there must be at least one event"),
 				 errhint("Events are insert, update and delete.")));
 	return events.data;
+}
+
+/* Would a trigger fire in this session? */
+static bool
+fires(const Trigger *trigger)
+{
+	if (trigger->tgenabled == TRIGGER_FIRES_ALWAYS)
+		return true;
+	return trigger->tgenabled ==
+		(SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ?
+		 TRIGGER_FIRES_ON_REPLICA : TRIGGER_FIRES_ON_ORIGIN);
+}
+
+/* Refuse to truncate a table that has a guard, but may have no trigger for this */
+static void
+object_access(ObjectAccessType access, Oid class, Oid object, int sub_object, void *arg)
+{
+	if (previous_object_access_hook)
+		previous_object_access_hook(access, class, object, sub_object, arg);
+	if (access == OAT_TRUNCATE && class == RelationRelationId && al_enforce_guards)
+	{
+		/* Who truncates has not locked the table that was named yet. */
+		Relation	rel = try_relation_open(object, AccessShareLock);
+		const Trigger *guard = rel ? al_find_trigger(rel, AL_ROW_TRIGGER) : NULL;
+
+		if (guard && fires(guard))
+			al_refuse_truncate(rel);
+		if (rel)
+			relation_close(rel, AccessShareLock);
+	}
+}
+
+void
+al_protect_init(void)
+{
+	previous_object_access_hook = object_access_hook;
+	object_access_hook = object_access;
 }
 
 static char *

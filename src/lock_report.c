@@ -207,7 +207,7 @@ al_raise(const AlKey *key, const AlResult *result)
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_FOUND), al_hide_owners(),
 					 errmsg("lock \"%s\" is not held", name),
-					 errdetail("It is free, was swept, or was never taken.")));
+					 errdetail_internal("%s", al_nobody_detail(key))));
 			break;
 
 		case AL_NOT_OWNER:
@@ -278,9 +278,18 @@ al_raise_in_transaction(const AlKey *key, int pid)
 	pg_unreachable();
 }
 
-/* How a holding that was expected is not there */
+/* Why there is no lease on a key */
+char *
+al_nobody_detail(const AlKey *key)
+{
+	if (al_held_by_others(key) != NIL)
+		return "An unfinished transaction holds it.";
+	return "It is free, was swept, or was never taken.";
+}
+
+/* What there is instead of the holding that was expected */
 static char *
-missing_detail(const AlResult *result)
+missing_detail(const AlKey *key, const AlResult *result)
 {
 	const AlHolding *holding = &result->holding;
 
@@ -296,35 +305,59 @@ missing_detail(const AlResult *result)
 		case AL_HELD_BY_OWNER:
 			return "This owner shares it, which does not allow writing.";
 		default:
-			return "Nobody holds it: it is free, was swept, or was never taken.";
+			return al_nobody_detail(key);
 	}
 }
 
+/* The same in short, to go on with "lock ... is" */
+static char *
+missing_message(const AlResult *result)
+{
+	if (result->outcome == AL_NOT_OWNER)
+		return psprintf("%s, not by this owner", show_holders(result));
+	if (result->outcome == AL_HELD_BY_OWNER)
+		return "not held in exclusive mode by this owner";
+	return "not held by this owner";
+}
+
+/* Raise LK006: an owner does not hold a key */
+void
+al_raise_not_held(const AlKey *key, const AlResult *result)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_HELD), al_hide_owners(),
+			 errmsg("lock \"%s\" is %s", al_display(key->name), missing_message(result)),
+			 errdetail_internal("%s", missing_detail(key, result)),
+			 errhint("Acquire the lock, and check what others may have changed meanwhile.")));
+	pg_unreachable();
+}
+
 /*
- * Raise LK006: what an owner must hold to go on, it does not.  AL_HELD_BY_OWNER:
- * not alone.  "table", where it is not NULL, is one that the lock protects.
+ * Raise LK006: an owner does not hold the key that covers a row of a table, or
+ * with AL_HELD_BY_OWNER only shares it.  A NULL key is one that the role may not
+ * see; without a result there is no owner.
  */
 void
-al_raise_not_held(const AlKey *key, const AlResult *result, Relation table)
+al_raise_guard(const AlKey *key, const AlResult *result, Relation table)
 {
-	const char *name = al_display(key->name);
+	char	   *lock = key ? psprintf("lock \"%s\"", al_display(key->name)) :
+		psprintf("the lock that covers a row of table \"%s\"", RelationGetRelationName(table));
+	bool		is_shared = result && result->outcome == AL_HELD_BY_OWNER;
 
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_HELD), al_hide_owners(),
-			 result->outcome == AL_NOT_OWNER ?
-			 errmsg("lock \"%s\" is %s, not by this owner", name, show_holders(result)) :
-			 result->outcome == AL_HELD_BY_OWNER ?
-			 errmsg("lock \"%s\" is not held in exclusive mode by this owner", name) :
-			 errmsg("lock \"%s\" is not held by this owner", name),
-			 errdetail_internal("%s", missing_detail(result)),
-			 table == NULL ?
-			 errhint("Acquire the lock, and check what others may have changed meanwhile.") :
-			 result->outcome == AL_HELD_BY_OWNER ?
+			 result == NULL ? errmsg("%s is not held by this session", lock) :
+			 key == NULL ? errmsg("%s is not held by this owner", lock) :
+			 errmsg("%s is %s", lock, missing_message(result)),
+			 result == NULL ? errdetail("The setting atomic_lock.owner is empty.") :
+			 key == NULL ? 0 :
+			 errdetail_internal("%s", missing_detail(key, result)),
+			 is_shared ?
 			 errhint("Table \"%s\" is protected: use lock_convert to have the lock in exclusive mode.",
 					 RelationGetRelationName(table)) :
 			 errhint("Table \"%s\" is protected: acquire the lock, and set atomic_lock.owner to its owner.",
 					 RelationGetRelationName(table)),
-			 table ? errtable(table) : 0));
+			 errtable(table)));
 	pg_unreachable();
 }
 

@@ -409,6 +409,17 @@ al_xact_unclaimed(uint64 hash)
 		claims--;
 }
 
+/* Has this transaction claimed a key for more than to pin its holding? */
+bool
+al_xact_is_changing(uint64 hash)
+{
+	ClaimedKey *key = find_claimed(hash);
+
+	while (key && key->only_pins)
+		key = key->previous >= 0 ? &claimed[key->previous] : NULL;
+	return key != NULL;
+}
+
 /* Has this transaction claimed a key? */
 bool
 al_xact_is_claimed(uint64 hash)
