@@ -558,9 +558,9 @@ atomic_lock_fetch(PG_FUNCTION_ARGS)
 	request.wait = al_wait_arg(fcinfo, 4);
 	if (!is_default_key)
 		al_key_arg(fcinfo, 5, &key);
-	InitMaterializedSRF(fcinfo, 0);
 
 	open_target(fcinfo, &target);
+	InitMaterializedSRF(fcinfo, 0);
 	name = make_key(&target, target.values);
 	for (;;)
 	{

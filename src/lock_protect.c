@@ -219,7 +219,8 @@ object_access(ObjectAccessType access, Oid class, Oid object, int sub_object, vo
 {
 	if (previous_object_access_hook)
 		previous_object_access_hook(access, class, object, sub_object, arg);
-	if (access == OAT_TRUNCATE && class == RelationRelationId && al_enforce_guards)
+	if (access == OAT_TRUNCATE && class == RelationRelationId && al_enforce_guards &&
+		pg_class_aclcheck(object, GetUserId(), ACL_TRUNCATE) == ACLCHECK_OK)
 	{
 		/* Who truncates has not locked the table that was named yet. */
 		Relation	rel = try_relation_open(object, AccessShareLock);
