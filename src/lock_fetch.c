@@ -45,10 +45,8 @@
 #include "lock_attempt.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
-#include "utils/hsearch.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
@@ -67,16 +65,6 @@ typedef struct Target
 	Datum		values[INDEX_MAX_KEYS];
 	SPIPlanPtr	plan;
 } Target;
-
-/* The query of a table, once it was prepared */
-typedef struct KeptPlan
-{
-	Oid			relid;			/* must be first */
-	char	   *query;
-	SPIPlanPtr	plan;
-} KeptPlan;
-
-static HTAB *kept_plans = NULL;
 
 /* Two operands of an operator, to go on with a query */
 static void
@@ -280,45 +268,6 @@ open_target(FunctionCallInfo fcinfo, Target *target)
 }
 
 /*
- * The plan of a query.  It is kept for the session and used again while the
- * query of the table is the same, word for word; what else may have changed the
- * plan cache sees to.
- */
-static SPIPlanPtr
-get_plan(Target *target, const char *query)
-{
-	Oid			relid = RelationGetRelid(target->rel);
-	KeptPlan   *kept;
-	bool		found;
-	SPIPlanPtr	plan;
-
-	if (kept_plans == NULL)
-	{
-		HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(KeptPlan),.hcxt = CacheMemoryContext};
-
-		kept_plans = hash_create("lock_fetch plans", 16, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	}
-	kept = hash_search(kept_plans, &relid, HASH_FIND, NULL);
-	if (kept && strcmp(kept->query, query) == 0)
-		return kept->plan;
-
-	plan = SPI_prepare(query, target->nkeys, target->types);
-	if (plan == NULL)
-		elog(ERROR, "SPI_prepare failed: %s", SPI_result_code_string(SPI_result));
-	query = MemoryContextStrdup(CacheMemoryContext, query);
-	kept = hash_search(kept_plans, &relid, HASH_ENTER, &found);
-	if (found)
-	{
-		SPI_freeplan(kept->plan);
-		pfree(kept->query);
-	}
-	kept->query = unconstify(char *, query);
-	kept->plan = plan;
-	SPI_keepplan(plan);
-	return plan;
-}
-
-/*
  * Prepare the query: all columns in their places, and where versions of rows are
  * to be compared, what tells them apart.
  */
@@ -348,7 +297,9 @@ prepare_query(Target *target)
 		append_operator(&query, quote_qualified_identifier("r", column_name(target, i)),
 						target->operators[i], psprintf("$%d", i + 1));
 	}
-	target->plan = get_plan(target, query.data);
+	target->plan = SPI_prepare(query.data, target->nkeys, target->types);
+	if (target->plan == NULL)
+		elog(ERROR, "SPI_prepare failed: %s", SPI_result_code_string(SPI_result));
 }
 
 /* The rows that a snapshot sees */
