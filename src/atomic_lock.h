@@ -223,7 +223,7 @@ extern int64 al_fence_next(void);
 
 /* lock_xact.c */
 extern void al_xact_init(void);
-extern void al_xact_before_claim(bool first);
+extern void al_xact_before_claim(uint64 hash);
 extern void al_xact_claimed(uint64 hash, bool is_pin);
 extern void al_xact_unclaimed(uint64 hash);
 extern bool al_xact_is_claimed(uint64 hash);

@@ -172,9 +172,9 @@ give_back(const AlClaim *claim)
 
 	set_tag(&tag, KEY, claim->hash);
 	release_in_transaction(&tag, key_mode(claim));
-	if (claim->first)
-		al_xact_unclaimed(claim->hash);
-	if (claim->mode == AL_CLAIM_TAKE || claim->mode == AL_CLAIM_EXTEND)
+	al_xact_unclaimed(claim->hash);
+	if (claim->mode == AL_CLAIM_TAKE || claim->mode == AL_CLAIM_EXTEND ||
+		(claim->mode == AL_CLAIM_PIN && claim->owner_hash == 0))
 		al_wait_wake(claim->hash, 0, 0);
 	else
 		al_wait_wake_alone(claim->hash);
@@ -197,7 +197,7 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 		claim->mode = AL_CLAIM_EXTEND;
 
 	(void) al_queue();			/* for the wake-up when it is given back */
-	al_xact_before_claim(claim->first);
+	al_xact_before_claim(key->hash);
 	if (!acquire_in_transaction(&tag, key_mode(claim), wait))
 		return false;
 	al_xact_claimed(key->hash, mode == AL_CLAIM_PIN);

@@ -85,11 +85,12 @@ guarded_ancestor(Oid relid)
 	{
 		Relation	rel = table_open(lfirst_oid(cell), AccessShareLock);
 		const Trigger *guard = al_find_trigger(rel, AL_ROW_TRIGGER);
+		bool		is_own = guard && !guard->tgisclone;
 
 		if (guard)
 			found = lfirst_oid(cell);
 		table_close(rel, AccessShareLock);
-		if (guard && !guard->tgisclone)
+		if (is_own)
 			break;
 	}
 	return found;

@@ -48,9 +48,9 @@ typedef struct ClaimedKey
 	TimestampTz held_until;		/* 0: not known */
 	uint64		owner_hash;		/* of whom it was granted to, if so */
 	int			level;			/* of nesting, at which it was claimed */
+	int			count;			/* of claims; 0: all given back */
 	int			previous;		/* claimed at a level above it, too: where; or -1 */
 	bool		only_pins;		/* nothing but pins at this level */
-	bool		is_over;		/* given back */
 	AlPin	   *pins;			/* newest first, those of levels above at the end */
 } ClaimedKey;
 
@@ -171,21 +171,36 @@ forget_claims(void)
 		places_reset(places);
 }
 
+/* The newest entry of a key */
+static ClaimedKey *
+find_claimed(uint64 hash)
+{
+	ClaimedPlace *place = claims > 0 ? places_lookup(places, hash) : NULL;
+
+	return place ? &claimed[place->place] : NULL;
+}
+
+/* What was claimed of a key at a level is gone; what was above it is the newest */
+static void
+unlink_claimed(const ClaimedKey *key)
+{
+	if (key->previous >= 0)
+		places_lookup(places, key->hash)->place = key->previous;
+	else
+	{
+		places_delete(places, key->hash);
+		keys--;
+	}
+}
+
 /* Take the last entry off */
 static void
 pop_claimed(void)
 {
 	ClaimedKey *key = &claimed[--claims];
 
-	if (key->is_over)
-		return;
-	if (key->previous < 0)
-	{
-		places_delete(places, key->hash);
-		keys--;
-	}
-	else
-		places_lookup(places, key->hash)->place = key->previous;
+	if (key->count > 0)
+		unlink_claimed(key);
 }
 
 /* Wake those who wait for the keys that were claimed at a level or below it */
@@ -197,7 +212,7 @@ wake_waiters(int level, bool committed)
 		ClaimedKey	key = claimed[claims - 1];
 
 		pop_claimed();
-		if (!key.is_over)
+		if (key.count > 0)
 			al_wait_wake(key.hash, committed || key.only_pins ? key.held_until : 0,
 						 key.owner_hash);
 	}
@@ -271,7 +286,7 @@ lower_claims(int level)
 		ClaimedKey	key = claimed[i];
 		ClaimedKey *above = key.previous >= 0 ? &claimed[key.previous] : NULL;
 
-		if (key.is_over)
+		if (key.count == 0)
 			continue;
 		key.level = level - 1;
 		if (above == NULL || above->level != level - 1)
@@ -281,8 +296,12 @@ lower_claims(int level)
 			continue;
 		}
 		places_lookup(places, key.hash)->place = key.previous;
+		key.count += above->count;
 		if (key.only_pins)
+		{
 			above->pins = key.pins;
+			above->count = key.count;
+		}
 		else
 		{
 			key.previous = above->previous;
@@ -320,14 +339,13 @@ al_xact_init(void)
 }
 
 /*
- * A claim is about to be taken.  Where it is the first of its key, raises 54000
- * if it is one too many.  Makes room to note it: once it is there, nothing may
+ * A claim is about to be taken.  Raises 54000 if it would be one key too many.  Makes room to note it: once it is there, nothing may
  * go wrong.
  */
 void
-al_xact_before_claim(bool first)
+al_xact_before_claim(uint64 hash)
 {
-	if (first && keys >= al_max_claims)
+	if (keys >= al_max_claims && find_claimed(hash) == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED), al_hide_owners(),
 				 errmsg("a transaction may touch at most %d lock keys", al_max_claims),
@@ -347,14 +365,6 @@ al_xact_before_claim(bool first)
 		places = places_create(TopMemoryContext, 32, NULL);
 	else if (places->members >= places->grow_threshold)
 		places_grow(places, (uint64) places->size * 2);
-}
-
-static ClaimedKey *
-find_claimed(uint64 hash)
-{
-	ClaimedPlace *place = claims > 0 ? places_lookup(places, hash) : NULL;
-
-	return place ? &claimed[place->place] : NULL;
 }
 
 /* A claim was taken, for what is not known yet, or to pin a holding */
@@ -379,7 +389,8 @@ al_xact_claimed(uint64 hash, bool is_pin)
 		else
 			keys++;
 		place->place = claims;
-		claimed[claims++] = new_key;
+		key = &claimed[claims++];
+		*key = new_key;
 	}
 	else if (!is_pin)
 	{
@@ -387,25 +398,19 @@ al_xact_claimed(uint64 hash, bool is_pin)
 		key->owner_hash = 0;
 		key->only_pins = false;
 	}
+	key->count++;
 }
 
-/* The first claim of a key was given back */
+/* A claim was given back, at the level at which it was taken */
 void
 al_xact_unclaimed(uint64 hash)
 {
 	ClaimedKey *key = find_claimed(hash);
 
-	if (key == NULL)
+	if (key == NULL || --key->count > 0)
 		return;
-	if (key->previous < 0)
-	{
-		keys--;
-		places_delete(places, hash);
-	}
-	else
-		places_lookup(places, hash)->place = key->previous;
-	key->is_over = true;
-	while (claims > 0 && claimed[claims - 1].is_over)
+	unlink_claimed(key);
+	while (claims > 0 && claimed[claims - 1].count == 0)
 		claims--;
 }
 
