@@ -410,17 +410,35 @@ grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
 	return rows;
 }
 
+/*
+ * Put rows into the result.  Raises 55000 where they are not what the statement
+ * expects: the table may have been altered while the call waited.
+ */
 static void
-put_rows(ReturnSetInfo *rsinfo, const SPITupleTable *rows)
+put_rows(const Target *target, const ReturnSetInfo *rsinfo, const SPITupleTable *rows)
 {
+	TupleDesc	expected = rsinfo->setDesc;
+	int			natts = rows->tupdesc->natts;
+	bool		is_good = RelationGetDescr(target->rel)->natts == expected->natts;
+
+	for (int i = 0; is_good && i < expected->natts; i++)
+		is_good = TupleDescAttr(expected, i)->attisdropped ?
+			TupleDescAttr(RelationGetDescr(target->rel), i)->attisdropped :
+			TupleDescAttr(expected, i)->atttypid == TupleDescAttr(rows->tupdesc, i)->atttypid;
+	if (!is_good)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				 errmsg("table \"%s\" was altered while lock_fetch waited",
+						RelationGetRelationName(target->rel)),
+				 errhint("Retry the statement."),
+				 errtable(target->rel)));
 	for (uint64 i = 0; i < rows->numvals; i++)
 	{
-		int			natts = rows->tupdesc->natts;
 		Datum	   *values = palloc(natts * sizeof(Datum));
 		bool	   *nulls = palloc(natts * sizeof(bool));
 
 		heap_deform_tuple(rows->vals[i], rows->tupdesc, values, nulls);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		tuplestore_putvalues(rsinfo->setResult, expected, values, nulls);
 	}
 }
 
@@ -466,7 +484,7 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
 			al_attempt_refresh(app_lock, attempt);
 			al_grant(app_lock, attempt);
 		}
-		put_rows((ReturnSetInfo *) fcinfo->resultinfo, rows);
+		put_rows(target, (ReturnSetInfo *) fcinfo->resultinfo, rows);
 		table_close(app_lock, NoLock);
 	}
 	else

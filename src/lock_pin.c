@@ -18,8 +18,8 @@
  *
  * Locking rules: a pin waits for unfinished transactions that are changing the
  * holding.  app_lock stays locked with AccessShareLock to the end of the
- * transaction, so that nobody drops it, and with it what was proven.  Nothing
- * is written: no transaction id, no WAL.
+ * transaction, or of the cursor in which it was pinned, so that nobody drops it,
+ * and with it what was proven.  Nothing is written: no transaction id, no WAL.
  *
  * IDENTIFICATION
  *		src/lock_pin.c
