@@ -10,7 +10,7 @@ SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS what, e.
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'atomic_lock'
 WHERE d.deptype = 'e';
 
-SELECT plan(28);
+SELECT plan(34);
 
 -- The control file
 SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), false, 'not trusted');
@@ -51,12 +51,18 @@ SELECT matches(col_description('lock_grant'::regclass, (SELECT attnum FROM pg_at
 SELECT matches(col_description('lock_grant'::regclass, (SELECT attnum FROM pg_attribute WHERE attrelid = 'lock_grant'::regclass AND attname = 'waited')), 'waited', 'lock_grant.waited');
 SELECT matches(obj_description('lock_waiters()'::regprocedure, 'pg_proc'), '55000 before PostgreSQL 17.*not preloaded', 'lock_waiters(): where it raises');
 SELECT matches(obj_description('lock_waiters'::regclass, 'pg_class'), 'this database.*order', 'lock_waiters: which waiters, in which order');
+SELECT matches(obj_description('lock_assert(text,text)'::regprocedure, 'pg_proc'), 'LK006.*pins it until the transaction ends.*writes nothing', 'lock_assert: what it raises, for how long it pins');
+SELECT matches(obj_description('lock_assert_fence(text,bigint)'::regprocedure, 'pg_proc'), 'LK005.*pins it', 'lock_assert_fence: what it raises, that it pins');
+SELECT matches(obj_description('lock_fetch(anyelement,text,interval,text,interval,text)'::regprocedure, 'pg_proc'), 'JSON object.*no row and no lock.*40001', 'lock_fetch: how to name the row, what happens where there is none, what it raises');
+SELECT matches(obj_description('lock_protect(regclass,text,text[])'::regprocedure, 'pg_proc'), 'insert, update, delete.*order:\{id\}.*owner of the table.*42703.*22023', 'lock_protect: which events, what a template is, who may, what it raises');
+SELECT matches(obj_description('lock_unprotect(regclass)'::regprocedure, 'pg_proc'), 'partitions and children.*42704', 'lock_unprotect: of what, what it raises');
+SELECT matches(obj_description('lock_guard()'::regprocedure, 'pg_proc'), 'LK006.*exclusive.*pins.*22004.*55000', 'lock_guard(): what it raises');
 SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_waiters', 'lock_grant_access: who may see lock_waiters');
 
 -- It goes as a whole.
 DROP EXTENSION atomic_lock;
 SELECT is_empty($$SELECT proname FROM pg_proc WHERE proname ~ '^(app_)?lock_|^force_release' AND pronamespace = 'public'::regnamespace
-	UNION ALL SELECT relname FROM pg_class WHERE relname ~ '^(app_lock|lock_audit|lock_waiters|lock_grant)'$$, 'dropped, it leaves nothing behind');
+	UNION ALL SELECT relname FROM pg_class WHERE relname ~ '^(app_lock|lock_audit|lock_waiters|lock_guards|lock_grant)'$$, 'dropped, it leaves nothing behind');
 
 SELECT * FROM finish();
 ROLLBACK;

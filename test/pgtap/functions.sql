@@ -25,6 +25,9 @@ INSERT INTO expected VALUES
 	('lock_extend', 'key text, owner text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval', 'timestamp with time zone', 'volatile', 'unsafe', 'c', false),
 	('lock_try_extend', 'key text, owner text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval', 'timestamp with time zone', 'volatile', 'unsafe', 'c', false),
 	('lock_extend_all', 'owner text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval', 'bigint', 'volatile', 'unsafe', 'c', false),
+	('lock_assert', 'key text, owner text DEFAULT NULL::text', 'bigint', 'volatile', 'unsafe', 'c', false),
+	('lock_assert_fence', 'key text, fencing_token bigint', 'void', 'volatile', 'unsafe', 'c', false),
+	('lock_fetch', 'row_type anyelement, id text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, wait interval DEFAULT ''00:00:00''::interval, key text DEFAULT NULL::text', 'SETOF anyelement', 'volatile', 'unsafe', 'c', false),
 	('lock_is_held', 'key text, owner text DEFAULT NULL::text', 'boolean', 'stable', 'unsafe', 'c', false),
 	('lock_holder', 'key text', 'text', 'stable', 'unsafe', 'c', false),
 	('lock_status', 'INOUT key text, OUT locked boolean, OUT mode text, OUT owner text, OUT holder text, OUT fencing_token bigint, OUT acquired_at timestamp with time zone, OUT expires_at timestamp with time zone, OUT ttl_remaining interval, OUT lifetime text, OUT holders integer, OUT waiters integer, OUT pid integer, OUT meta jsonb',
@@ -38,6 +41,10 @@ INSERT INTO expected VALUES
 	('lock_force_release', 'key text, reason text', 'boolean', 'volatile', 'unsafe', 'c', false),
 	('lock_steal', 'key text, new_owner text, reason text, ttl interval DEFAULT NULL::interval, holder text DEFAULT NULL::text', 'lock_grant', 'volatile', 'unsafe', 'c', false),
 	('lock_sweep', 'max_rows bigint DEFAULT NULL::bigint', 'bigint', 'volatile', 'unsafe', 'c', false),
+	('lock_guard', '', 'trigger', 'volatile', 'unsafe', 'c', false),
+	('lock_protect', 'relation regclass, key_template text, events text[] DEFAULT ''{update,delete}''::text[]', 'void', 'volatile', 'unsafe', 'c', false),
+	('lock_unprotect', 'relation regclass', 'void', 'volatile', 'unsafe', 'c', false),
+	('app_lock_guard_problem', 'relation regclass, key_template text', 'text', 'stable', 'safe', 'c', false),
 	('lock_grant_access', 'role regrole, level text', 'void', 'volatile', 'unsafe', 'sql', true),
 	('lock_revoke_access', 'role regrole, level text', 'void', 'volatile', 'unsafe', 'sql', true),
 	('app_lock_change_access', 'role regrole, level text, granting boolean', 'void', 'volatile', 'unsafe', 'plpgsql', false);
@@ -65,7 +72,7 @@ FROM expected e LEFT JOIN actual a USING (name, arguments) ORDER BY e.name, e.ar
 SELECT is(a.definer, e.definer, format('%s(%s): security definer', e.name, left(e.arguments, 30)))
 FROM expected e LEFT JOIN actual a USING (name, arguments) ORDER BY e.name, e.arguments;
 
-SELECT is_empty('SELECT name FROM actual WHERE proisstrict', 'none is strict: NULL must not turn into an answer');
+SELECT is_empty('SELECT name FROM actual WHERE proisstrict AND name <> ''app_lock_guard_problem''', 'none but what the view lock_guards calls is strict: NULL must not turn into an answer');
 SELECT is_empty('SELECT name FROM actual WHERE proleakproof', 'none is leakproof');
 SELECT is_empty('SELECT name FROM actual WHERE prokind <> ''f''', 'all are plain functions');
 SELECT is_empty('SELECT name FROM actual WHERE definer AND proconfig IS DISTINCT FROM ''{"search_path=pg_catalog, pg_temp"}''::text[]', 'security definers set a safe search_path');

@@ -12,6 +12,7 @@ WHERE d.deptype = 'e';
 CREATE TEMP VIEW member_function AS SELECT p.* FROM pg_proc p JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = p.oid;
 CREATE TEMP VIEW member_relation AS SELECT c.* FROM pg_class c JOIN member m ON m.classid = 'pg_class'::regclass AND m.objid = c.oid;
 CREATE ROLE regress_al_fresh;
+CREATE TEMP TABLE another_s (id int PRIMARY KEY);
 
 CREATE FUNCTION pg_temp.may(r text) RETURNS text[] LANGUAGE sql AS $$
 	SELECT coalesce(array_agg(p.oid::regprocedure::text ORDER BY p.oid::regprocedure::text COLLATE "C"), '{}') FROM member_function p WHERE has_function_privilege(r, p.oid, 'EXECUTE')
@@ -38,7 +39,7 @@ CREATE FUNCTION pg_temp.allowed() RETURNS text LANGUAGE sql AS $$
 	SELECT CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' ELSE '00000' END
 $$;
 
-SELECT plan(33);
+SELECT plan(40);
 
 SELECT isnt_empty('SELECT FROM member_function', 'there are functions to look at');
 SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p WHERE p.proacl IS NULL', 'no function has default privileges, which include PUBLIC');
@@ -53,33 +54,41 @@ SELECT is_empty($$SELECT c.oid::regclass, p FROM member_relation c, unnest(ARRAY
 	WHERE c.relkind = 'S' AND has_sequence_privilege('regress_al_fresh', c.oid, p)$$, 'a new role has no right on any sequence');
 
 SELECT lock_grant_access('regress_al_fresh', 'user') \g /dev/null
-SELECT is(pg_temp.may('regress_al_fresh'), '{"lock_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_acquire_all(text[],interval,text,text,interval,text,jsonb)","lock_convert(text,text,text,interval)","lock_extend(text,text,interval)","lock_extend_all(text,interval)","lock_holder(text)","lock_is_held(text,text)","lock_key(text[])","lock_release(text,text)","lock_release_all(text)","lock_status(text)","lock_transfer(text,text,text,text,interval)","lock_try_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_try_acquire_all(text[],interval,text,text,interval,text,jsonb)","lock_try_extend(text,text,interval)","lock_try_release(text,text)"}',
+SELECT is(pg_temp.may('regress_al_fresh'), '{"lock_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_acquire_all(text[],interval,text,text,interval,text,jsonb)","lock_assert(text,text)","lock_assert_fence(text,bigint)","lock_convert(text,text,text,interval)","lock_extend(text,text,interval)","lock_extend_all(text,interval)","lock_fetch(anyelement,text,interval,text,interval,text)","lock_holder(text)","lock_is_held(text,text)","lock_key(text[])","lock_release(text,text)","lock_release_all(text)","lock_status(text)","lock_transfer(text,text,text,text,interval)","lock_try_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_try_acquire_all(text[],interval,text,text,interval,text,jsonb)","lock_try_extend(text,text,interval)","lock_try_release(text,text)"}',
 	'level user: the functions for applications');
 SELECT is(pg_temp.may_with('regress_al_fresh'), '{}', 'and no table or view');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), '42501', 'such as lock_waiters');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_waiters()'), '42501', 'nor the function behind it');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_try_acquire_all(ARRAY[''k'']), lock_acquire_all(ARRAY[''j''])'), '00000', 'it may lock sets');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_acquire(''k'', owner => ''o''), lock_assert(''k'', ''o''), lock_assert_fence(''k'', lock_assert(''k'', ''o''))'), '00000', 'assert');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_fetch(NULL::pg_temp.another_s, ''1'', owner => ''o'')'), '42501', 'but fetch only what it may read');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT (lock_acquire(''k'', owner => ''o'', mode => ''shared'', lifetime => ''session'')).status, (lock_convert(''k'', ''o'')).status, (lock_transfer(''k'', ''o'', ''p'')).status'), '00000', 'in every mode and lifetime, convert and hand over');
 SELECT lock_revoke_access('regress_al_fresh', 'user') \g /dev/null
 SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'and taken back');
 SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || call)), '{42501}', 'with sets, conversion and hand-over')
-FROM unnest(ARRAY['lock_acquire_all(ARRAY[''k''])', 'lock_try_acquire_all(ARRAY[''k''])', 'lock_convert(''k'', ''o'')', 'lock_transfer(''k'', ''o'', ''p'')']) call;
+FROM unnest(ARRAY['lock_acquire_all(ARRAY[''k''])', 'lock_try_acquire_all(ARRAY[''k''])', 'lock_convert(''k'', ''o'')', 'lock_transfer(''k'', ''o'', ''p'')',
+	'lock_assert(''k'', ''o'')', 'lock_assert_fence(''k'', 1)', 'lock_fetch(NULL::pg_temp.another_s, ''1'', owner => ''o'')']) call;
 SELECT lock_grant_access('regress_al_fresh', 'monitor') \g /dev/null
-SELECT is(pg_temp.may('regress_al_fresh'), '{lock_status(),lock_waiters()}', 'level monitor: the state of all keys, and who waits');
-SELECT is(pg_temp.may_with('regress_al_fresh'), '{lock_waiters SELECT}', 'and reading lock_waiters, nothing else');
+SELECT is(pg_temp.may('regress_al_fresh'), '{"app_lock_guard_problem(regclass,text)",lock_status(),lock_waiters()}', 'level monitor: the state of all keys, who waits, and what lock_guards needs');
+SELECT is(pg_temp.may_with('regress_al_fresh'), '{"lock_guards SELECT","lock_waiters SELECT"}', 'and reading lock_waiters and lock_guards, nothing else');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), pg_temp.allowed(), 'which works');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_waiters()'), pg_temp.allowed(), 'through the function, too');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_guards'), '00000', 'lock_guards works');
 SELECT lock_revoke_access('regress_al_fresh', 'monitor') \g /dev/null
 SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'and taken back');
-SELECT is(pg_temp.may_with('regress_al_fresh'), '{}', 'with lock_waiters');
-SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), '42501', 'which cannot be read any more');
+SELECT is(pg_temp.may_with('regress_al_fresh'), '{}', 'with the views');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), '42501', 'lock_waiters cannot be read any more');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_guards'), '42501', 'nor lock_guards');
 SELECT lock_grant_access('regress_al_fresh', 'admin') \g /dev/null
-SELECT is(pg_temp.may('regress_al_fresh'), '{"force_release(text,text)","lock_force_release(text,text)","lock_grant_access(regrole,text)","lock_revoke_access(regrole,text)","lock_steal(text,text,text,interval,text)",lock_sweep(bigint)}',
+SELECT is(pg_temp.may('regress_al_fresh'), '{"force_release(text,text)","lock_force_release(text,text)","lock_grant_access(regrole,text)",lock_guard(),"lock_protect(regclass,text,text[])","lock_revoke_access(regrole,text)","lock_steal(text,text,text,interval,text)",lock_sweep(bigint),lock_unprotect(regclass)}',
 	'level admin: the functions for DBAs');
 SELECT is(pg_temp.may_with('regress_al_fresh'), '{lock_audit SELECT}', 'and reading lock_audit, nothing else');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), '42501', 'so not lock_waiters');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_waiters()'), '42501', 'nor the function behind it');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_protect(''pg_temp.another_s'', ''{id}'')'), '42501', 'tables of others are not for it to protect');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'CREATE TEMP TABLE own (id int); SELECT lock_protect(''own'', ''{id}''), lock_unprotect(''own'')'), '00000', 'its own are');
 SELECT lock_revoke_access('regress_al_fresh', 'admin') \g /dev/null
+SELECT is(pg_temp.code_as('regress_al_fresh', 'CREATE TEMP TABLE own (id int); SELECT lock_protect(''own'', ''{id}'')'), '42501', 'no longer');
 SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'and taken back');
 SELECT ok(NOT has_table_privilege('regress_al_fresh', 'lock_audit', 'SELECT'), 'with lock_audit');
 SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p, aclexplode(p.proacl) a WHERE a.grantee <> p.proowner', 'no right is left over');

@@ -6,7 +6,7 @@ CREATE EXTENSION IF NOT EXISTS pgtap;
 CREATE EXTENSION IF NOT EXISTS atomic_lock;
 LOAD 'atomic_lock';
 
-SELECT plan(51);
+SELECT plan(55);
 
 CREATE TEMP TABLE expected (name text PRIMARY KEY, value text, context text, vartype text);
 INSERT INTO expected VALUES
@@ -19,6 +19,7 @@ INSERT INTO expected VALUES
 	('atomic_lock.lock_delay', '0', 'superuser', 'real'),
 	('atomic_lock.acquire_durability', 'forced', 'superuser', 'enum'),
 	('atomic_lock.release_durability', 'relaxed', 'user', 'enum'),
+	('atomic_lock.enforce_guards', 'on', 'superuser', 'bool'),
 	('atomic_lock.released_retention', '1h', 'sighup', 'real'),
 	('atomic_lock.sweep_batch', '1000', 'sighup', 'integer'),
 	('atomic_lock.max_claims_per_transaction', '1000', 'superuser', 'integer');

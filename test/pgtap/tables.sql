@@ -14,10 +14,10 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(45);
+SELECT plan(49);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
-	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_waiters', 'v')$$,
+	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v')$$,
 	'the relations are these');
 
 -- lock_grant
@@ -48,6 +48,16 @@ SELECT is_empty($$SELECT refobjid::regclass FROM pg_depend d JOIN pg_rewrite r O
 		WHERE r.ev_class = 'lock_waiters'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> 'lock_waiters'::regclass$$,
 	'it reads nothing but that function');
 SELECT is((SELECT reloptions FROM pg_class WHERE oid = 'lock_waiters'::regclass), NULL, 'it has no options');
+
+-- lock_guards
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_guards'),
+	ARRAY['relation regclass', 'key_template text', 'events text[]', 'state text', 'parent regclass', 'problem text'],
+	'columns of lock_guards, in this order');
+SELECT is((SELECT array_agg(DISTINCT refobjid::regclass::text) FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+		WHERE r.ev_class = 'lock_guards'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> 'lock_guards'::regclass), NULL,
+	'it reads no table of ours or of others: the triggers are the truth');
+SELECT matches(pg_get_viewdef('lock_guards'), 'FROM \(\(pg_trigger t', 'but pg_trigger');
+SELECT is((SELECT reloptions FROM pg_class WHERE oid = 'lock_guards'::regclass), NULL, 'it has no options');
 
 -- app_lock: at least these
 SELECT col_type_is('app_lock', 'key', 'text', 'app_lock.key');

@@ -30,10 +30,12 @@ SELECT stmt, t.raises(stmt) FROM unnest(ARRAY[
 	$$SELECT lock_acquire_all(ARRAY['k'])$$, $$SELECT lock_try_acquire_all(ARRAY['k'])$$, $$SELECT lock_convert('k', 'o')$$, $$SELECT lock_transfer('k', 'o', 'p')$$,
 	$$SELECT lock_release('k', 'o')$$, $$SELECT lock_try_release('k', 'o')$$, $$SELECT lock_release_all('o')$$,
 	$$SELECT lock_extend('k', 'o')$$, $$SELECT lock_try_extend('k', 'o')$$, $$SELECT lock_extend_all('o')$$,
+	$$SELECT lock_assert('k', 'o')$$, $$SELECT lock_assert_fence('k', 1)$$, $$SELECT lock_fetch(NULL::app_lock, '1')$$,
 	$$SELECT lock_is_held('k', 'o')$$, $$SELECT lock_holder('k')$$, $$SELECT lock_status('k')$$, $$SELECT lock_status()$$,
-	$$SELECT lock_waiters()$$, $$SELECT * FROM lock_waiters$$,
+	$$SELECT lock_waiters()$$, $$SELECT * FROM lock_waiters$$, $$SELECT * FROM lock_guards$$, $$SELECT app_lock_guard_problem('pg_class', 'x')$$,
 	$$SELECT lock_key('k')$$, $$SELECT force_release('k', 'r')$$, $$SELECT lock_force_release('k', 'r')$$,
 	$$SELECT lock_steal('k', 'o', 'r')$$, $$SELECT lock_sweep()$$,
+	$$SELECT lock_protect('pg_class', 'x')$$, $$SELECT lock_unprotect('pg_class')$$, $$SELECT lock_guard()$$,
 	$$SELECT lock_grant_access('regress_al_fresh', 'admin')$$, $$SELECT lock_revoke_access('regress_al_user', 'user')$$,
 	$$SELECT app_lock_change_access('regress_al_fresh', 'admin', true)$$]) stmt;
 RESET ROLE;
@@ -50,10 +52,10 @@ SELECT * FROM t.may('regress_al_fresh');
 SELECT lock_grant_access('regress_al_user', 'user');
 SELECT count(*) FROM t.may('regress_al_user');
 
--- Relations: nothing but reading lock_waiters, for monitors, and lock_audit, for administrators.
+-- Relations: nothing but reading lock_waiters and lock_guards, for monitors, and lock_audit, for administrators.
 SELECT role, rel, string_agg(priv, ', ' ORDER BY priv)
 FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_admin']) role,
-	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters']) rel,
+	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'lock_guards']) rel,
 	unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) priv
 WHERE has_table_privilege(role, rel, priv) GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT role, priv
@@ -61,14 +63,14 @@ FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', '
 	unnest(ARRAY['SELECT', 'UPDATE', 'USAGE']) priv
 WHERE has_sequence_privilege(role, 'app_lock_fence', priv);
 SELECT role, rel FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor']) role,
-	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters']) rel
+	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'lock_guards']) rel
 WHERE has_any_column_privilege(role, rel, 'SELECT, INSERT, UPDATE, REFERENCES');
 
 -- A user can lock, and cannot get at the tables in any way.
 GRANT CREATE ON SCHEMA t TO regress_al_user;
 SET SESSION AUTHORIZATION regress_al_user;
 SELECT s.status FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice') g, t.show(g) s;
-SELECT lock_holder('k'), lock_is_held('k', 'alice-1'), lock_extend('k', 'alice-1') IS NOT NULL AS extended;
+SELECT lock_holder('k'), lock_is_held('k', 'alice-1'), lock_extend('k', 'alice-1') IS NOT NULL AS extended, lock_assert('k', 'alice-1') > 0 AS asserted, t.code('SELECT lock_assert_fence(''k'', 1)') AS fence;
 SELECT (lock_convert('k', 'alice-1', 'shared')).mode, (lock_acquire('k', '10 min', 'bob-1', 'shared')).status, (lock_transfer('k', 'bob-1', 'carol-1')).owner, lock_release('k', 'carol-1'), (lock_convert('k', 'alice-1')).mode;
 SELECT key, status, lock_release(key, owner) FROM lock_acquire_all(ARRAY['set 2', 'set 1']);
 SELECT key, status FROM lock_try_acquire_all(ARRAY['set', 'k']);
@@ -100,8 +102,10 @@ SELECT t.raises(stmt) FROM unnest(ARRAY[
 	$$CREATE OR REPLACE FUNCTION lock_key(VARIADIC parts text[]) RETURNS text LANGUAGE sql AS 'SELECT NULL::text'$$,
 	$$ALTER EXTENSION atomic_lock UPDATE$$, $$DROP EXTENSION atomic_lock$$]) stmt;
 -- nor at what the other levels may do
+CREATE TABLE t.mine (id int);
 SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY[
-	$$SELECT lock_status()$$, $$SELECT lock_waiters()$$, $$SELECT * FROM lock_waiters$$,
+	$$SELECT lock_status()$$, $$SELECT lock_waiters()$$, $$SELECT * FROM lock_waiters$$, $$SELECT * FROM lock_guards$$,
+	$$SELECT lock_fetch(NULL::app_lock, '{"key": "k", "slot": 0}', owner => 'o')$$, $$SELECT lock_protect('t.mine', 'x')$$, $$SELECT lock_unprotect('t.mine')$$, $$CREATE TRIGGER r BEFORE UPDATE ON t.mine FOR EACH ROW EXECUTE FUNCTION lock_guard('x')$$,
 	$$SELECT force_release('k', 'r')$$, $$SELECT lock_force_release('k', 'r')$$,
 	$$SELECT lock_steal('k', 'o', 'r')$$, $$SELECT lock_sweep()$$,
 	$$SELECT lock_grant_access('regress_al_user', 'admin')$$, $$SELECT lock_revoke_access('regress_al_admin', 'admin')$$,
@@ -114,8 +118,8 @@ SET SESSION AUTHORIZATION regress_al_monitor;
 SELECT key, owner, holder FROM lock_status();
 SELECT stmt, CASE WHEN answer LIKE '55000: it is not known who waits for locks' || E'\n' || 'DETAIL: %' || E'\n' || 'HINT: %' AND current_setting('server_version_num')::int < 170000
 		THEN 'no error' ELSE answer END AS answer
-FROM unnest(ARRAY['SELECT * FROM lock_waiters', 'SELECT lock_waiters()', 'INSERT INTO lock_waiters DEFAULT VALUES', 'DELETE FROM lock_waiters']) stmt, t.raises(stmt) answer;
-SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY['SELECT lock_acquire(''k'')', 'SELECT lock_status(''k'')', 'SELECT lock_acquire_all(ARRAY[''k''])', 'SELECT lock_try_acquire_all(ARRAY[''k''])', 'SELECT lock_convert(''k'', ''alice-1'')', 'SELECT lock_transfer(''k'', ''alice-1'', ''o'')', 'SELECT * FROM app_lock', 'SELECT * FROM lock_audit',
+FROM unnest(ARRAY['SELECT * FROM lock_guards', 'SELECT * FROM lock_waiters', 'SELECT lock_waiters()', 'INSERT INTO lock_waiters DEFAULT VALUES', 'DELETE FROM lock_waiters']) stmt, t.raises(stmt) answer;
+SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY['SELECT lock_acquire(''k'')', 'SELECT lock_status(''k'')', 'SELECT lock_acquire_all(ARRAY[''k''])', 'SELECT lock_try_acquire_all(ARRAY[''k''])', 'SELECT lock_convert(''k'', ''alice-1'')', 'SELECT lock_transfer(''k'', ''alice-1'', ''o'')', 'SELECT lock_assert(''k'', ''alice-1'')', 'SELECT lock_assert_fence(''k'', 1)', 'SELECT lock_fetch(NULL::app_lock, ''1'')', 'SELECT lock_protect(''t.mine'', ''x'')', 'SELECT * FROM app_lock', 'SELECT * FROM lock_audit',
 	'DROP VIEW lock_waiters', 'CREATE OR REPLACE VIEW lock_waiters AS SELECT 1']) stmt;
 RESET SESSION AUTHORIZATION;
 
@@ -125,7 +129,7 @@ SELECT force_release('k', 'by an administrator');
 SELECT action, key, previous_holder, reason, session_role, acting_role FROM lock_audit;
 SELECT acquired FROM lock_steal('k', 'dba-1', 'by an administrator', '1 ms');
 SELECT lock_sweep() >= 0 AS swept;
-SELECT t.code($$SELECT lock_acquire('k')$$) AS acquire, t.code($$SELECT lock_status()$$) AS status, t.code($$SELECT * FROM lock_waiters$$) AS waiters;
+SELECT t.code($$SELECT lock_acquire('k')$$) AS acquire, t.code($$SELECT lock_status()$$) AS status, t.code($$SELECT * FROM lock_waiters$$) AS waiters, t.code($$SELECT * FROM lock_guards$$) AS guards, t.code($$SELECT lock_protect('t.mine', 'x')$$) AS another_s_table;
 SELECT lock_grant_access('regress_al_fresh', 'user');
 SELECT lock_grant_access('regress_al_fresh', 'monitor');
 RESET SESSION AUTHORIZATION;
