@@ -112,6 +112,26 @@ al_pin_note(const AlKey *key, const AlHolding *holding)
 }
 
 /*
+ * Pin the exclusive lease of a key for an owner who is likely to have it, since a
+ * statement that writes many rows usually may: claim, then look, once.  False: it
+ * did not work out, and nothing is claimed.
+ */
+static bool
+claim_first(Relation rel, const AlKey *key, AlString owner, AlHolding *holding)
+{
+	AlClaim		claim;
+
+	if (!al_claim_try(&claim, key, NULL, AL_CLAIM_PIN))
+		return false;
+	if ((al_table_find_next(rel, key, holding) || al_table_find(rel, key, holding)) &&
+		holding->owner && al_string_equal(al_string(holding->owner), owner) &&
+		al_is_live(holding, GetCurrentTimestamp()))
+		return true;
+	al_claim_drop(&claim);
+	return false;
+}
+
+/*
  * Pin what an owner holds of a key until the transaction ends, or find that it
  * has been.  NULL where the owner does not hold it, with what al_judge_owner()
  * has to say of that.  Waits for unfinished transactions; raises what a claim
@@ -127,9 +147,10 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 	AlClaim		claim;
 	const AlPin *pin;
 	Relation	rel;
+	bool		is_last_owner;
 
-	if (last_changes == al_xact_changes() &&
-		al_string_equal(last->key, name) && al_string_equal(last->owner, owner_name))
+	is_last_owner = last_changes == al_xact_changes() && al_string_equal(last->owner, owner_name);
+	if (is_last_owner && al_string_equal(last->key, name))
 		return last;
 
 	al_key_init(&key, name);
@@ -138,6 +159,11 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 		return pin;
 
 	rel = al_open_app_lock(AccessShareLock);
+	if (is_last_owner && claim_first(rel, &key, owner_name, &state.exclusive))
+	{
+		table_close(rel, NoLock);
+		return al_pin_note(&key, &state.exclusive);
+	}
 	al_owner_init(&owner, owner_name);
 	if (!al_claim_own(rel, &key, &owner, AL_CLAIM_PIN, &state, &own, &claim, result))
 	{

@@ -376,37 +376,20 @@ note_place(ItemPointer tid)
 	last_place = *tid;
 }
 
-/* Where to look for a row first; false where nothing is known */
-static bool
-get_place(const AlKey *key, int32 slot, ItemPointer tid)
-{
-	if (al_hint_get(key, slot, tid))
-		return true;
-	if (slot != AL_SLOT_EXCLUSIVE || !in_sequence)
-		return false;
-	*tid = last_place;
-	ItemPointerSetOffsetNumber(tid, ItemPointerGetOffsetNumberNoCheck(tid) + 1);
-	return true;
-}
-
 /*
- * Find the row in a slot of a key from where it was last seen, going on to
- * newer versions.  False says nothing.
+ * Find the row in a slot of a key at a place, or going on to newer versions from
+ * there.  False says nothing.
  */
 static bool
-find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
+follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, AlHolding *holding)
 {
-	ItemPointerData tid;
 	TransactionId previous_xmax = InvalidTransactionId;
 	Snapshot	snapshot;
 	bool		found = false;
 	bool		more = true;
 
-	if (!get_place(key, slot, &tid))
-		return false;
-
 	/*
-	 * Neither a hint nor a link need lead into the table: VACUUM may have
+	 * Neither the place nor a link need lead into the table: VACUUM may have
 	 * removed the end of it, which what an aborted transaction left on another
 	 * page still links to, and a row that was moved to another partition has a
 	 * link to no block.
@@ -459,13 +442,60 @@ find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 				continue;
 			}
 			prune_if_full(rel, buffer, room, tuple.t_len);
-			al_hint_set(key, slot, &tuple.t_self);
 		}
 		ReleaseBuffer(buffer);
 		CHECK_FOR_INTERRUPTS();
 	}
 	UnregisterSnapshot(snapshot);
 	return found;
+}
+
+/*
+ * Find the row in a slot of a key without the index.  In a sequence no hint is
+ * left where there was none: it would take the place of a key that is used more
+ * often.
+ */
+static bool
+find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
+{
+	ItemPointerData tid;
+	bool		has_hint = al_hint_get(key, slot, &tid);
+
+	if (!has_hint && slot == AL_SLOT_EXCLUSIVE && in_sequence)
+	{
+		tid = last_place;
+		ItemPointerSetOffsetNumber(&tid, ItemPointerGetOffsetNumberNoCheck(&tid) + 1);
+		in_sequence = follow(rel, key, slot, tid, holding);
+		return in_sequence;
+	}
+	if (!has_hint || !follow(rel, key, slot, tid, holding))
+		return false;
+	al_hint_set(key, slot, &holding->tid);
+	return true;
+}
+
+/*
+ * Find the row of the exclusive holding of a key, which is claimed, as the next in
+ * a sequence.  False says nothing.
+ */
+bool
+al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+
+	if (!in_sequence || !has_block(rel, ItemPointerGetBlockNumberNoCheck(&last_place)))
+		return false;
+	tuple.t_self = last_place;
+	ItemPointerSetOffsetNumber(&tuple.t_self, ItemPointerGetOffsetNumberNoCheck(&last_place) + 1);
+	if (!heap_fetch(rel, SnapshotSelf, &tuple, &buffer, false))
+		return false;
+	al_table_read(rel, &tuple, holding);
+	ReleaseBuffer(buffer);
+	if (holding->slot != AL_SLOT_EXCLUSIVE || !al_string_equal(holding->key, key->name))
+		return false;
+	note_place(&tuple.t_self);
+	return true;
 }
 
 /*
@@ -482,7 +512,6 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 	if (find_by_hint(rel, key, slot, holding))
 	{
 		note_place(&holding->tid);
-		holding->is_alone = slot == AL_SLOT_EXCLUSIVE && al_known_alone(key);
 		return true;
 	}
 
@@ -499,7 +528,6 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 	else
 		found = find_by_index(rel, key, slot, holding);
 
-	in_sequence = false;
 	if (found)
 	{
 		al_hint_set(key, slot, &holding->tid);

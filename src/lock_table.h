@@ -95,6 +95,7 @@ extern void al_scan_end(AlScan *scan);
 extern bool al_table_find(Relation rel, const AlKey *key, AlHolding *holding);
 extern bool al_table_find_slot(Relation rel, const AlKey *key, int32 slot,
 							   AlHolding *holding);
+extern bool al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding);
 extern void al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding);
 extern List *al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone);
 extern AlKey *al_table_find_key(Relation rel, const AlKey *start);

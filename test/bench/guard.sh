@@ -6,10 +6,11 @@
 # Each guarded run has an unguarded one of its round beside it, in turns first
 # and second, with a VACUUM before; ratios are those of a round.
 
-guards=(line item 'update 1' 'update 8' 'relaxed 1' 'relaxed 8' 'fetch 1' 'fetch 8')
+guards=(line item mixed 'update 1' 'update 8' 'relaxed 1' 'relaxed 8' 'fetch 1' 'fetch 8')
 declare -A guard_title=(
 	[line]='UPDATE of 100000 rows, one lock for all'
 	[item]='UPDATE of 100000 rows, a lock for each'
+	[mixed]='the same, not in the order of the locks'
 	['update 1']='UPDATE of a row, 1 client'
 	['update 8']='UPDATE of a row, 8 clients'
 	['relaxed 1']='the same, nothing flushed, 1 client'
@@ -27,17 +28,17 @@ guard_start() {
 	al_start "$data" "$socket"
 	psql -f "$here/guard.sql"
 	for table in plain guarded; do
-		printf '\\set id random(1, 100000)\nUPDATE %s_item SET qty = qty + 1, updated = now() WHERE id = :id;\n' $table |
+		printf '\\set id random(1, 100000)\nUPDATE %s_row SET qty = qty + 1, updated = now() WHERE id = :id;\n' $table |
 			as_user tee "$here/guard_update_$table.sql" >/dev/null
 	done
 	# A row that no other client has
 	printf '%s\n' '\set id random(0, 100000 / :clients - 1) * :clients + :client_id + 1' \
-		"SELECT acquired FROM lock_acquire('plain_item:' || :id, owner => 'bench');" \
-		'SELECT * FROM plain_item WHERE id = :id;' \
-		"SELECT lock_release('plain_item:' || :id, 'bench');" | as_user tee "$here/guard_fetch_plain.sql" >/dev/null
+		"SELECT acquired FROM lock_acquire('plain_row:' || :id, owner => 'bench');" \
+		'SELECT * FROM plain_row WHERE id = :id;' \
+		"SELECT lock_release('plain_row:' || :id, 'bench');" | as_user tee "$here/guard_fetch_plain.sql" >/dev/null
 	printf '%s\n' '\set id random(0, 100000 / :clients - 1) * :clients + :client_id + 1' \
-		"SELECT * FROM lock_fetch(NULL::plain_item, :id::text, owner => 'bench');" \
-		"SELECT lock_release('plain_item:' || :id, 'bench');" | as_user tee "$here/guard_fetch_guarded.sql" >/dev/null
+		"SELECT * FROM lock_fetch(NULL::plain_row, :id::text, owner => 'bench');" \
+		"SELECT lock_release('plain_row:' || :id, 'bench');" | as_user tee "$here/guard_fetch_guarded.sql" >/dev/null
 }
 
 # guard_time NAME plain|guarded: sets took to microseconds, of one transaction
@@ -46,7 +47,7 @@ guard_time() {
 	local name=${1% *} clients=${1##* } out=$AL_SCRATCH/guard.out sync=on
 	psql -c 'VACUUM'
 	case $name in
-		line | item)
+		line | item | mixed)
 			psql -c '\timing on' -c "SET atomic_lock.owner = 'bench'" \
 				-c "UPDATE ${2}_$name SET qty = qty + 1, updated = now()" >"$out"
 			took=$(awk '/^Time:/ { t = $2 } END { printf "%d", t * 1000 }' "$out")

@@ -1,5 +1,6 @@
 -- What the guard section of test/bench/run works on: rows as those of an order,
--- 100000 of them, with one lock for all, or one for each.
+-- 100000 of them, with one lock for all, or one for each, in the order in which
+-- the locks were taken or in another.
 
 \set rows 100000
 
@@ -15,15 +16,24 @@ CREATE INDEX ON plain_line (order_id);
 CREATE TABLE guarded_line (LIKE plain_line INCLUDING ALL);
 CREATE TABLE plain_item (LIKE plain_line INCLUDING ALL);
 CREATE TABLE guarded_item (LIKE plain_line INCLUDING ALL);
+CREATE TABLE plain_mixed (LIKE plain_line INCLUDING ALL);
+CREATE TABLE guarded_mixed (LIKE plain_line INCLUDING ALL);
+CREATE TABLE plain_row (LIKE plain_line INCLUDING ALL);
+CREATE TABLE guarded_row (LIKE plain_line INCLUDING ALL);
 
 INSERT INTO plain_line
 	SELECT n, 1, 'product ' || n, n % 10, n % 1000 / 10.0, now() FROM generate_series(1, :rows) n;
 INSERT INTO guarded_line TABLE plain_line;
 INSERT INTO plain_item SELECT id, id, product, qty, price, updated FROM plain_line;
 INSERT INTO guarded_item TABLE plain_item;
+INSERT INTO plain_row TABLE plain_item;
+INSERT INTO guarded_row TABLE plain_item;
+INSERT INTO plain_mixed SELECT * FROM plain_item ORDER BY md5(id::text);
+INSERT INTO guarded_mixed TABLE plain_mixed;
 
-SELECT lock_protect('guarded_line', 'line:{order_id}'), lock_protect('guarded_item', 'item:{order_id}') \g /dev/null
-GRANT SELECT, UPDATE ON plain_line, guarded_line, plain_item, guarded_item TO app;
+SELECT lock_protect('guarded_line', 'line:{order_id}'), lock_protect('guarded_item', 'item:{order_id}'),
+	lock_protect('guarded_mixed', 'item:{order_id}'), lock_protect('guarded_row', 'item:{order_id}') \g /dev/null
+GRANT SELECT, UPDATE ON plain_row, guarded_row TO app;
 
 -- All locks of the guarded rows are those of the session's owner, "bench".
 \o /dev/null
