@@ -23,7 +23,7 @@ declare -A guard_title=(
 guard_start() {
 	local table
 	al_stop "$data"
-	printf '%s\n' 'max_locks_per_transaction = 2000' 'atomic_lock.max_claims_per_transaction = 1000000' |
+	printf '%s\n' 'max_locks_per_transaction = 700' 'atomic_lock.max_claims_per_transaction = 1000000' |
 		as_user tee -a "$data/postgresql.conf" >/dev/null
 	al_start "$data" "$socket"
 	psql -f "$here/guard.sql"
