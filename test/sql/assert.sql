@@ -215,6 +215,15 @@ RELEASE a;
 SELECT t.run_out('pin', 'alice-1');
 SELECT t.assert('pin', 'alice-1') AS pinned_after;
 ROLLBACK;
+-- within one, of a key that the transaction had acquired before
+BEGIN;
+SELECT status FROM lock_acquire('new pin', '1 hour', 'alice-1');
+SAVEPOINT a;
+SELECT lock_assert('new pin', 'alice-1') > 0 AS pinned;
+RELEASE a;
+SELECT t.run_out('new pin', 'alice-1');
+SELECT t.assert('new pin', 'alice-1') AS pinned_within_released;
+ROLLBACK;
 -- a block that fails
 BEGIN;
 DO $$
