@@ -23,7 +23,8 @@
  * what was found of the key is looked at again before it is written.
  *
  * Locking rules: those of acquire; app_lock stays open while the row is read, and
- * the table is closed while the call waits for the key.
+ * the table is closed while the call waits for the key, but for the lock of the
+ * query where it waits a second time, for the row's own key.
  *
  * IDENTIFICATION
  *		src/lock_fetch.c
@@ -237,23 +238,6 @@ make_key(const Target *target, const Datum *values)
 	return key.data;
 }
 
-/* The default key of the row that was read, in a memory context; NULL: no row */
-static char *
-key_of_row(const Target *target, const SPITupleTable *rows, MemoryContext context)
-{
-	Datum		values[INDEX_MAX_KEYS];
-
-	if (rows->numvals == 0)
-		return NULL;
-	for (int i = 0; i < target->nkeys; i++)
-	{
-		bool		is_null;
-
-		values[i] = SPI_getbinval(rows->vals[0], rows->tupdesc, target->columns[i], &is_null);
-	}
-	return MemoryContextStrdup(context, make_key(target, values));
-}
-
 /* Open the table and read the id */
 static void
 open_target(FunctionCallInfo fcinfo, Target *target)
@@ -302,6 +286,37 @@ prepare_query(Target *target)
 		elog(ERROR, "SPI_prepare failed: %s", SPI_result_code_string(SPI_result));
 }
 
+static void
+raise_altered(Relation rel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+			 errmsg("table \"%s\" was altered while lock_fetch waited",
+					RelationGetRelationName(rel)),
+			 errhint("Retry the statement."),
+			 errtable(rel)));
+}
+
+/*
+ * Have columns the types of the table's?  A plan may be made anew when it is
+ * executed again, and names may be those of other columns by then.
+ */
+static bool
+is_of_table(Relation rel, TupleDesc columns)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	if (columns->natts < desc->natts)
+		return false;
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (!TupleDescAttr(desc, i)->attisdropped &&
+			TupleDescAttr(desc, i)->atttypid != TupleDescAttr(columns, i)->atttypid)
+			return false;
+	}
+	return true;
+}
+
 /* The rows that a snapshot sees */
 static SPITupleTable *
 read_rows(Target *target, Snapshot snapshot)
@@ -314,7 +329,28 @@ read_rows(Target *target, Snapshot snapshot)
 	UnregisterSnapshot(snapshot);
 	if (result != SPI_OK_SELECT)
 		elog(ERROR, "SPI_execute_snapshot failed: %s", SPI_result_code_string(result));
+	if (!is_of_table(target->rel, SPI_tuptable->tupdesc))
+		raise_altered(target->rel);
 	return SPI_tuptable;
+}
+
+/* The default key of the row that was read, in a memory context; NULL: no row */
+static char *
+key_of_row(const Target *target, const SPITupleTable *rows, MemoryContext context)
+{
+	Datum		values[INDEX_MAX_KEYS];
+
+	if (rows->numvals == 0)
+		return NULL;
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		bool		is_null;
+
+		values[i] = SPI_getbinval(rows->vals[0], rows->tupdesc, target->columns[i], &is_null);
+		if (is_null)
+			raise_altered(target->rel);
+	}
+	return MemoryContextStrdup(context, make_key(target, values));
 }
 
 /* Have two results the same versions of the same rows? */
@@ -419,19 +455,13 @@ put_rows(const Target *target, const ReturnSetInfo *rsinfo, const SPITupleTable 
 {
 	TupleDesc	expected = rsinfo->setDesc;
 	int			natts = rows->tupdesc->natts;
-	bool		is_good = RelationGetDescr(target->rel)->natts == expected->natts;
+	TupleDesc	desc = RelationGetDescr(target->rel);
+	bool		is_good = desc->natts == expected->natts;
 
 	for (int i = 0; is_good && i < expected->natts; i++)
-		is_good = TupleDescAttr(expected, i)->attisdropped ?
-			TupleDescAttr(RelationGetDescr(target->rel), i)->attisdropped :
-			TupleDescAttr(expected, i)->atttypid == TupleDescAttr(rows->tupdesc, i)->atttypid;
-	if (!is_good)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
-				 errmsg("table \"%s\" was altered while lock_fetch waited",
-						RelationGetRelationName(target->rel)),
-				 errhint("Retry the statement."),
-				 errtable(target->rel)));
+		is_good = TupleDescAttr(expected, i)->attisdropped == TupleDescAttr(desc, i)->attisdropped;
+	if (!is_good || !is_of_table(target->rel, expected))
+		raise_altered(target->rel);
 	for (uint64 i = 0; i < rows->numvals; i++)
 	{
 		Datum	   *values = palloc(natts * sizeof(Datum));

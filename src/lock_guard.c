@@ -250,13 +250,11 @@ is_same_key(const Guard *guard, Relation rel, HeapTuple old_row, HeapTuple new_r
 	return true;
 }
 
-/* May the current role read the columns of a template in a relation? */
+/* May a role read the columns of a template in a relation? */
 static bool
-may_read(const Guard *guard, Oid relid)
+may_read(const Guard *guard, Oid relid, Oid role)
 {
-	Oid			role = GetUserId();
-
-	if (check_enable_rls(relid, InvalidOid, true) == RLS_ENABLED)
+	if (check_enable_rls(relid, role, true) == RLS_ENABLED)
 		return false;
 	if (pg_class_aclcheck(relid, role, ACL_SELECT) == ACLCHECK_OK)
 		return true;
@@ -271,19 +269,19 @@ may_read(const Guard *guard, Oid relid)
 }
 
 /*
- * May the current role see the key of a row, and with it values of columns?  A
- * partition is usually read through the table that it is a part of.
+ * May a role see the key of a row, and with it values of columns?  A partition is
+ * usually read through the table that it is a part of.
  */
 static bool
-may_see_key(const Guard *guard, Relation rel)
+may_see_key(const Guard *guard, Relation rel, Oid role)
 {
 	ListCell   *cell;
 
-	if (may_read(guard, guard->relid))
+	if (may_read(guard, guard->relid, role))
 		return true;
 	foreach(cell, rel->rd_rel->relispartition ? get_partition_ancestors(guard->relid) : NIL)
 	{
-		if (may_read(guard, lfirst_oid(cell)))
+		if (may_read(guard, lfirst_oid(cell), role))
 			return true;
 	}
 	return false;
@@ -302,6 +300,7 @@ guard_row(const Guard *guard, Relation rel, HeapTuple row)
 	AlResult	result = {.outcome = AL_NOT_FOUND};
 	const AlPin *pin;
 	bool		has_owner = false;
+	bool		may_see;
 
 	initStringInfo(&buffer);
 	make_key(guard, rel, row, &buffer);
@@ -319,7 +318,10 @@ guard_row(const Guard *guard, Relation rel, HeapTuple row)
 		has_owner = true;
 	}
 	al_key_init(&key, name);
-	al_raise_guard(may_see_key(guard, rel) ? &key : NULL, has_owner ? &result : NULL, rel);
+
+	/* A foreign key's action runs as the owner of the table, for somebody else. */
+	may_see = may_see_key(guard, rel, GetUserId()) && may_see_key(guard, rel, GetOuterUserId());
+	al_raise_guard(may_see ? &key : NULL, has_owner ? &result : NULL, rel);
 }
 
 /* Raise 55000: the rows of a table cannot go all at once */

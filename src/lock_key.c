@@ -595,6 +595,8 @@ al_part_text(AlPart *part, Datum value)
 	set_for_output("IntervalStyle", "postgres");
 	set_for_output("TimeZone", "UTC");
 	set_for_output("bytea_output", "hex");
+	set_for_output("quote_all_identifiers", "off");
+	set_for_output("lc_monetary", "C");
 	set_for_output("search_path", "pg_catalog, pg_temp");
 	if (extra_float_digits < 1)
 		set_for_output("extra_float_digits", "1");

@@ -257,6 +257,28 @@ run(const char *command)
 		elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(result));
 }
 
+/*
+ * Make a trigger, or replace it.  One that fired always, or on replicas, still does:
+ * to replace a trigger makes it an ordinary one.
+ */
+static void
+make_trigger(Oid relid, const char *name, const char *events, const char *level,
+			 const char *function)
+{
+	Relation	rel = table_open(relid, NoLock);
+	const Trigger *former = al_find_trigger(rel, name);
+	char		state = former ? former->tgenabled : TRIGGER_FIRES_ON_ORIGIN;
+	char	   *table = table_name(rel);
+
+	table_close(rel, NoLock);
+	run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION %s",
+				 quote_identifier(name), events, table, level, function));
+	if (state == TRIGGER_FIRES_ALWAYS || state == TRIGGER_FIRES_ON_REPLICA)
+		run(psprintf("ALTER TABLE %s ENABLE %s TRIGGER %s", table,
+					 state == TRIGGER_FIRES_ALWAYS ? "ALWAYS" : "REPLICA",
+					 quote_identifier(name)));
+}
+
 /* lock_protect(relation, key_template, events): nothing, or raises */
 Datum
 atomic_lock_protect(PG_FUNCTION_ARGS)
@@ -287,7 +309,6 @@ atomic_lock_protect(PG_FUNCTION_ARGS)
 		Relation	rel = table_open(lfirst_oid(cell), NoLock);
 		char		relkind = rel->rd_rel->relkind;
 		bool		is_clone = rel->rd_rel->relispartition && lfirst_oid(cell) != linitial_oid(family);
-		char	   *name = table_name(rel);
 
 		if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE)
 			al_check_template(rel, template);
@@ -295,10 +316,8 @@ atomic_lock_protect(PG_FUNCTION_ARGS)
 		if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
 			continue;
 		if (!is_clone)
-			run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH ROW EXECUTE FUNCTION %s",
-						 quote_identifier(AL_ROW_TRIGGER), events, name, function));
-		run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s",
-					 quote_identifier(AL_TRUNCATE_TRIGGER), name, function));
+			make_trigger(lfirst_oid(cell), AL_ROW_TRIGGER, events, "ROW", function);
+		make_trigger(lfirst_oid(cell), AL_TRUNCATE_TRIGGER, "TRUNCATE", "STATEMENT", function);
 	}
 	SPI_finish();
 	PG_RETURN_VOID();

@@ -171,6 +171,54 @@ like(try($one, q{SET ROLE reader; SET my.renamed = 'no'; SELECT id FROM lock_fet
 is(ask($one, q{SELECT id FROM lock_fetch(NULL::own, '1', owner => 'u'); SELECT count(*) FROM lock_status('own:1') WHERE locked; RESET ROLE}), "1\n1", '... the server lives on');
 ask($watch, 'TRUNCATE app_lock');
 
+$node->safe_psql(
+	'postgres', q{
+CREATE TABLE swap (id text PRIMARY KEY, x name);
+INSERT INTO swap VALUES ('one', 'one');
+ALTER TABLE swap ENABLE ROW LEVEL SECURITY;
+ALTER TABLE swap FORCE ROW LEVEL SECURITY;
+ALTER TABLE swap OWNER TO reader;
+CREATE FUNCTION swaps() RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+	IF current_setting('my.swapped') = 'no' THEN
+		SET my.swapped = 'yes';
+		ALTER TABLE swap RENAME COLUMN id TO y;
+		ALTER TABLE swap RENAME COLUMN x TO id;
+		ALTER TABLE swap RENAME COLUMN y TO x;
+		SET search_path = public, pg_catalog;
+		RETURN false;
+	END IF;
+	RETURN true;
+END $$;
+CREATE POLICY p ON swap USING (swaps());
+});
+like(try($one, q{SET ROLE reader; SET my.swapped = 'no'; SELECT * FROM lock_fetch(NULL::swap, 'one', owner => 'u')}), qr/55000: +table "swap" was altered/, 'a policy that swaps columns of different types');
+is(ask($one, q{RESET ROLE; RESET search_path; SELECT count(*) FROM lock_status()}), '0', '... and nothing is locked');
+
+#
+# Rows that lie one behind the other: the one behind is not taken for the key's.
+#
+ask($one, q{SET atomic_lock.owner = 'a'; SELECT count(*) FROM lock_acquire_all('{seq:1,seq:2,seq:3}')});
+ask($watch, q{CREATE TABLE seq (id int); INSERT INTO seq VALUES (1), (2), (9); SELECT lock_protect('seq', 'seq:{id}')});
+ask($watch, q{SELECT count(*) FROM generate_series(1, 20000) n, lock_status('other:' || n) WHERE locked});
+like(try($one, 'UPDATE seq SET id = id'), qr/LK006: +lock "seq:9" is not held/, 'the lease behind the one before is of another key');
+is(ask($one, q{UPDATE seq SET id = id WHERE id < 9; SELECT lock_release_all()}), '3', '... which are there');
+
+#
+# Two settings, one key; what a foreign key does for somebody else; again, and always
+#
+ask($watch, q{CREATE TABLE reg (id regclass PRIMARY KEY); INSERT INTO reg VALUES ('seq')});
+ask($one, q{SELECT count(*) FROM lock_fetch(NULL::reg, 'seq')});
+like(try($two, q{SET quote_all_identifiers = on; SELECT * FROM lock_fetch(NULL::reg, 'seq', owner => 'b')}), qr/55P03: +lock "reg:public.seq" is held by One/, 'quote_all_identifiers makes no other key');
+ask($two, 'RESET quote_all_identifiers');
+ask($watch, q{CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (id int REFERENCES parent ON DELETE CASCADE, secret text);
+INSERT INTO parent VALUES (1); INSERT INTO child VALUES (1, 'xyzzy'); SELECT lock_protect('child', 'child:{secret}'); GRANT SELECT, DELETE ON parent TO reader});
+like(try($one, 'SET ROLE reader; DELETE FROM parent'), qr/LK006: +the lock that covers a row of table "child" is not held(?!.*xyzzy)/s, 'a cascade does not show the key to who may not read it');
+ask($one, 'RESET ROLE');
+ask($watch, q{ALTER TABLE child ENABLE ALWAYS TRIGGER "~atomic_lock_guard"; SELECT lock_protect('child', 'child:{id}')});
+is(ask($watch, q{SELECT key_template, state FROM lock_guards WHERE relation = 'child'::regclass}), 'child:{id}|always', 'lock_protect again leaves ENABLE ALWAYS');
+ask($watch, 'TRUNCATE app_lock');
+
 #
 # Who waits in lock_fetch
 #
