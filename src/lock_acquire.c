@@ -203,6 +203,13 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 		al_grant(*rel, &attempt);
 }
 
+static void
+drop_all(AlAttempt *attempts, int count)
+{
+	for (int i = 0; i < count; i++)
+		al_attempt_drop(&attempts[i]);
+}
+
 /*
  * Acquire a set of keys, which are in order: all or none.  The wait is for the
  * whole set.  Returns -1 where all are granted, otherwise which one is in the
@@ -232,8 +239,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 			waited = Max(waited, results[i].waited);
 			if (!al_is_granted(&results[i]))
 			{
-				for (int j = 0; j < count; j++)
-					al_attempt_drop(&attempts[j]);
+				drop_all(attempts, count);
 				return i;
 			}
 			if (pass == 0 && results[i].outcome == AL_REACQUIRED)
@@ -249,8 +255,14 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 		results[i].waited = waited;
 		if (waited > 0)
 			al_attempt_refresh(*rel, &attempts[i]);
-		al_grant(*rel, &attempts[i]);
+		if (!al_is_granted(&results[i]))
+		{
+			drop_all(attempts, count);
+			return i;
+		}
 	}
+	for (int i = 0; i < count; i++)
+		al_grant(*rel, &attempts[i]);
 	return -1;
 }
 

@@ -369,10 +369,11 @@ al_attempt(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * Something may have happened since a key was claimed.  The table was closed, so
- * that its rows are elsewhere by now: find them again.  What the owner had may
- * have run out, and is then granted anew.  Nobody else can have been granted the
- * key under the claim; but our own transaction can, and then raises 55P03.
+ * Something may have happened since a key was claimed, and the attempt granted.
+ * The table was closed, so that its rows are elsewhere by now: find them again.
+ * What the owner had may have run out: a claim to extend it does not do for a new
+ * grant, so that is attempted anew.  Outcomes: those of al_attempt(); nobody else
+ * can have been granted the key under the claim, but our own transaction can.
  */
 void
 al_attempt_refresh(Relation rel, AlAttempt *attempt)
@@ -381,10 +382,13 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 
 	look(rel, attempt, true);
 	now = judge(attempt);
-	if (now == AL_HELD || now == AL_HELD_BY_OWNER)
-	{
+	if (now == AL_REACQUIRED || now == AL_HELD || now == AL_HELD_BY_OWNER)
 		attempt->result->outcome = now;
-		al_raise(attempt->key, attempt->result);
+	else if (attempt->claim.mode == AL_CLAIM_TAKE || attempt->claim.mode == AL_CLAIM_SHARE)
+		attempt->result->outcome = AL_ACQUIRED;
+	else
+	{
+		al_attempt_drop(attempt);
+		al_attempt(rel, attempt);
 	}
-	attempt->result->outcome = now == AL_REACQUIRED ? AL_REACQUIRED : AL_ACQUIRED;
 }

@@ -403,6 +403,15 @@ is_key(const AlKey *key, const char *name)
 	return al_string_equal(key->name, al_cstring(name));
 }
 
+/* Policies may have done something with the key, or taken their time */
+static void
+refresh(Relation app_lock, AlAttempt *attempt)
+{
+	al_attempt_refresh(app_lock, attempt);
+	if (!al_is_granted(attempt->result))
+		al_raise(attempt->key, attempt->result);
+}
+
 /*
  * Grant the lock and read the row then: its policies may show it only to who has
  * the lock.  Where there is still no row, or it has another key, undo the grant.
@@ -415,11 +424,11 @@ grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
 	ResourceOwner owner = CurrentResourceOwner;
 	SPITupleTable *rows = NULL;
 
+	refresh(app_lock, attempt);
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		al_attempt_refresh(app_lock, attempt);
 		al_grant(app_lock, attempt);
 		rows = read_newest(target);
 		*key = key_of_row(target, rows, key_context);
@@ -511,7 +520,7 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
 	{
 		if (!is_granted)
 		{
-			al_attempt_refresh(app_lock, attempt);
+			refresh(app_lock, attempt);
 			al_grant(app_lock, attempt);
 		}
 		put_rows(target, (ReturnSetInfo *) fcinfo->resultinfo, rows);
