@@ -6,9 +6,9 @@
  * Model: what a transaction has read before it has the lock may be stale by the
  * time that it has it, and so may what its statement reads after a wait.  Here
  * the key is claimed, the row is read with a snapshot taken after that, and only
- * then the lease is written: where there is no such row, nothing was.  Where the
- * row may be hidden by row security from those who do not hold its lock, the
- * lease is written in a subtransaction, and the row read once more.
+ * then the lease is written: where there is no such row, nothing was.  With row
+ * security, which may show the row only to who holds its lock, the lease is
+ * written first, in a subtransaction that is undone where there is no row.
  *
  * The key is made of the row, not of what was asked for: 1.0 finds the row of 1.
  * Where the row turns out to have another key than what was claimed, the claim is
@@ -83,27 +83,43 @@ append_operator(StringInfo query, const char *left, Oid operator, const char *ri
 	ReleaseSysCache(tuple);
 }
 
+static void
+raise_dropped(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_TABLE), al_hide_owners(),
+			 errmsg("the table was dropped while lock_fetch waited")));
+}
+
 /*
- * Open the table whose row type an argument has.  Raises 42809 where there is
- * none, 42501 where the role may not read it.
+ * Open the table whose row type an argument has.  Raises 42809 or 42P01 where there
+ * is none, 42501 where the role may not read it.
  */
 static Relation
 open_table(FunctionCallInfo fcinfo, int argno)
 {
+	Relation	rel;
 	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, argno);
 	Oid			relid = OidIsValid(type) ? get_typ_typrelid(type) : InvalidOid;
 	char		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : 0;
 
+	if (OidIsValid(type) && !SearchSysCacheExists1(TYPEOID, ObjectIdGetDatum(type)))
+		raise_dropped();
 	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE), al_hide_owners(),
 				 errmsg("lock_fetch needs the row type of a table"),
-				 OidIsValid(type) ? errdetail("It was given type %s.", format_type_be(type)) : 0,
+				 OidIsValid(type) ?
+				 errdetail("It was given type %s.",
+						   format_type_extended(type, -1, FORMAT_TYPE_ALLOW_INVALID)) : 0,
 				 errhint("Name the table by a NULL of its type, such as NULL::orders.")));
 	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK &&
 		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT, ACLMASK_ALL) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, get_relkind_objtype(relkind), get_rel_name(relid));
-	return table_open(relid, AccessShareLock);
+	rel = try_table_open(relid, AccessShareLock);
+	if (rel == NULL)
+		raise_dropped();
+	return rel;
 }
 
 /* Open the index of the primary key; raises 42704 where there is none */
@@ -414,7 +430,7 @@ refresh(Relation app_lock, AlAttempt *attempt)
 
 /*
  * Grant the lock and read the row then: its policies may show it only to who has
- * the lock.  Where there is still no row, or it has another key, undo the grant.
+ * the lock.  Where there is no row, or it has another key, undo the grant.
  */
 static SPITupleTable *
 grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
@@ -492,7 +508,7 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
 	MemoryContext context = CurrentMemoryContext;
 	Relation	app_lock = al_open_app_lock(RowExclusiveLock);
 	bool		has_waited = attempt->request->wait > 0;
-	bool		is_granted = false;
+	bool		is_granted;
 	bool		is_done;
 	SPITupleTable *rows;
 
@@ -507,13 +523,14 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
 
 	SPI_connect();
 	prepare_query(target);
-	rows = read_newest(target);
-	*actual = key_of_row(target, rows, context);
-	if (*actual == NULL && check_enable_rls(RelationGetRelid(target->rel), InvalidOid,
-											true) == RLS_ENABLED)
-	{
+	is_granted = check_enable_rls(RelationGetRelid(target->rel), InvalidOid,
+								  true) == RLS_ENABLED;
+	if (is_granted)
 		rows = grant_and_read(app_lock, attempt, target, is_default_key, context, actual);
-		is_granted = true;
+	else
+	{
+		rows = read_newest(target);
+		*actual = key_of_row(target, rows, context);
 	}
 	is_done = *actual == NULL || !is_default_key || is_key(attempt->key, *actual);
 	if (*actual && is_done)

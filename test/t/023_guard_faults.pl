@@ -135,18 +135,11 @@ CREATE POLICY p ON doc USING (claims(id));
 });
 my $fetch = q{SELECT x FROM lock_fetch(NULL::doc, '1', owner => 'u')};
 is(ask($one, "SET ROLE reader; SET my.policy = u; SET my.answer = off; BEGIN; $fetch"), '', 'a policy that acquires the key for the same owner, and hides the row: no row');
-is(ask($two, acquire('doc:1', 'b')), 'held', '... the lock of the policy is there');
-start($two, acquire('doc:1', 'b', q{, wait => '20 s'}) =~ s/status/status, waited < '15 s'/r);
-is_waiting($watch, $two);
+is(ask($two, acquire('doc:1', 'b') . q{; SELECT lock_release('doc:1', 'b')}), "acquired\nt", '... and nothing is locked');
 ask($one, 'ROLLBACK');
-is(answer($two), 'acquired|t', '... and its end wakes who waits for it');
-ask($two, q{SELECT lock_release('doc:1', 'b')});
 is(ask($one, "SET my.answer = on; $fetch; SELECT lock_release('doc:1', 'u')"), "one\nt", '... and shows the row: it is fetched');
-foreach my $answer ('off', 'on')
-{
-	like(try($one, "SET my.policy = p; SET my.answer = $answer; $fetch"), qr/55P03: +lock "doc:1" is held by One/, "for another owner, $answer: it is held");
-}
-is(ask($watch, q{SELECT count(*) FROM lock_status()}), '0', '... by nobody after the error');
+is(ask($one, "SET my.policy = p; SET my.answer = off; $fetch; SET my.answer = on; $fetch; SELECT lock_release('doc:1', 'u')"), "one\nt", '... for another owner, who does not get it');
+is(ask($watch, q{SELECT count(*) FROM lock_status()}), '0', '... nothing is left');
 ask($one, 'RESET ROLE');
 
 $node->safe_psql(
@@ -192,8 +185,19 @@ BEGIN
 END $$;
 CREATE POLICY p ON swap USING (swaps());
 });
-like(try($one, q{SET ROLE reader; SET my.swapped = 'no'; SELECT * FROM lock_fetch(NULL::swap, 'one', owner => 'u')}), qr/55000: +table "swap" was altered/, 'a policy that swaps columns of different types');
-is(ask($one, q{RESET ROLE; RESET search_path; SELECT count(*) FROM lock_status()}), '0', '... and nothing is locked');
+like(try($one, q{SET ROLE reader; SET my.swapped = 'no'; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM lock_fetch(NULL::swap, 'one', owner => 'u')}), qr/55000: +table "swap" was altered/, 'a policy that swaps columns of different types');
+is(ask($one, q{ROLLBACK; RESET ROLE; RESET search_path; SELECT count(*) FROM lock_status()}), '0', '... and nothing is locked');
+
+$node->safe_psql(
+	'postgres', q{
+CREATE TABLE proof (id int PRIMARY KEY);
+INSERT INTO proof VALUES (1);
+ALTER TABLE proof ENABLE ROW LEVEL SECURITY;
+GRANT SELECT ON proof TO reader;
+CREATE POLICY p ON proof USING (lock_assert('proof:' || id) IS NOT NULL);
+});
+is(ask($one, q{SET ROLE reader; SET atomic_lock.owner = 'u'; SELECT id FROM lock_fetch(NULL::proof, '1')}), '1', 'a policy that asserts the lock which is fetched');
+is(ask($one, q{SELECT count(*) FROM lock_fetch(NULL::proof, '2'); SELECT count(*) FROM proof; SELECT lock_release_all(); RESET ROLE; RESET atomic_lock.owner}), "0\n1\n1", '... and no row');
 
 #
 # Rows that lie one behind the other: the one behind is not taken for the key's.
@@ -231,7 +235,7 @@ foreach my $case (
 	[ 'ALTER TABLE item RENAME x TO z', qr/^1\|1$/ ],
 	[ 'UPDATE item SET id = 1', qr/^1\|1$/ ],
 	[ 'ALTER TABLE item RENAME TO thing', qr/^1\|1$/ ],
-	[ 'DROP TABLE thing', qr/ERROR: +(?!XX)/ ])
+	[ 'DROP TABLE thing', qr/42P01: / ])
 {
 	my ($ddl, $outcome) = @$case;
 	my $table = ask($watch, q{SELECT coalesce(to_regclass('item'), to_regclass('thing'))});
