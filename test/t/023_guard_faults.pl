@@ -98,8 +98,7 @@ foreach my $case (
 	{
 		is(ask($two, acquire($key, 'c', $mode)), 'held', "$name: the lease that ran out is not to be had" . ($mode ? ' by sharing' : ''));
 	}
-	start($two, acquire($key, 'c', "$shared, wait => '20 s'") =~ s/status/status, waited < '15 s'/r);
-	is_waiting($watch, $two);
+	queue_up($watch, $two, acquire($key, 'c', "$shared, wait => '20 s'") =~ s/status/status, waited < '15 s'/r);
 	ask($one, 'COMMIT');
 	is(answer($two), 'acquired|t', '... but once the transaction is over');
 	ask($two, q{SELECT lock_release_all('c')});
@@ -241,8 +240,7 @@ foreach my $case (
 	my $table = ask($watch, q{SELECT coalesce(to_regclass('item'), to_regclass('thing'))});
 
 	ask($one, acquire("$table:1", 'h'));
-	start($two, "SELECT * FROM lock_fetch(NULL::$table, '1', owner => 'w', wait => '20 s')");
-	is_waiting($watch, $two);
+	queue_up($watch, $two, "SELECT * FROM lock_fetch(NULL::$table, '1', owner => 'w', wait => '20 s')");
 	is(ask($three, "SET lock_timeout = '10 s'; $ddl"), '', "while lock_fetch waits: $ddl");
 	ask($one, "SELECT lock_release('$table:1', 'h')");
 	like(answer($two), $outcome, '... and when it has the lock');
