@@ -115,6 +115,19 @@ is(ask($one, q{SELECT lock_assert('k', 'a') > 0; COMMIT}), 't', 'a lock for the 
 ask($watch, 'TRUNCATE app_lock');
 
 #
+# A claim that is dropped, since there was nothing to be done under it, beside a pin
+#
+ask($one, q{SET atomic_lock.max_lifetime = '300 ms'; } . acquire('k', 'a', q{, ttl => '300 ms'}));
+is(ask($one, q{BEGIN; SELECT lock_assert('k', 'a') > 0; SELECT lock_try_extend('k', 'a') IS NULL}), "t\nt", 'an extension is refused in a transaction that relies on the lease');
+expired('k');
+is(ask($one, q{SELECT lock_assert('k', 'a') > 0}), 't', '... which goes on doing so');
+queue_up($watch, $two, acquire('k', 'c', q{, wait => '20 s'}) =~ s/status/status, waited < '15 s'/r);
+ask($one, 'COMMIT');
+is(answer($two), 'acquired|t', '... and its end wakes who waits for it');
+ask($one, 'RESET atomic_lock.max_lifetime');
+ask($watch, 'TRUNCATE app_lock');
+
+#
 # Policies with a will of their own
 #
 $node->safe_psql(
