@@ -74,14 +74,21 @@ typedef struct Problem
 	const char *hint;
 } Problem;
 
+/* Enough of a text to know it again */
+static char *
+show_start(const char *text)
+{
+	AlString	start = al_cstring(text);
+
+	start.len = pg_mbcliplen(start.data, start.len, NAMEDATALEN);
+	return al_display(start);
+}
+
 static bool
 bad_template(Problem *problem, const char *template, const char *detail)
 {
-	AlString	shown = al_cstring(template);
-
-	shown.len = pg_mbcliplen(shown.data, shown.len, 64);
 	problem->sqlstate = ERRCODE_INVALID_PARAMETER_VALUE;
-	problem->message = psprintf("invalid key template: \"%s\"", al_display(shown));
+	problem->message = psprintf("invalid key template: \"%s\"", show_start(template));
 	problem->detail = detail;
 	problem->hint = "A template is text with names of columns in braces, such as \"order:{id}\"; \"{{\" is a brace.";
 	return false;
@@ -98,7 +105,7 @@ find_column(Oid relid, const char *name, Oid *type, Problem *problem)
 	{
 		problem->sqlstate = ERRCODE_UNDEFINED_COLUMN;
 		problem->message = psprintf("column \"%s\" of relation \"%s\" does not exist",
-									al_display(al_cstring(name)), get_rel_name(relid));
+									show_start(name), get_rel_name(relid));
 		problem->detail = "The key template of the table's guard names it.";
 		problem->hint = "Use lock_protect with a template that fits the table.";
 	}

@@ -97,6 +97,8 @@ SELECT a, t.raises('SELECT lock_unprotect(' || a || ')') AS answer FROM unnest(A
 -- templates
 SELECT x AS template, t.raises(format('SELECT lock_protect(''t.orders'', %L)', x)) AS answer FROM unnest(ARRAY['', 'a{', 'a{id', 'a{}', '{{{', 'a{{{id', '{ }', '{nothing}', '{ID}', '{ id}', '{id }', '{id}{nothing}', '{ctid}', '{tableoid}', '{xmin}', '{twice}', '{id}{twice}', E'a\nb{no\nthing}', '{Odd "Col}', '{"Odd ""Col"}']) WITH ORDINALITY u(x, i) ORDER BY i;
 SELECT t.code($$SELECT lock_protect('t.orders', repeat('x', 1024))$$) AS longest, t.code($$SELECT lock_protect('t.orders', repeat('x', 1025))$$) AS longer, t.code($$SELECT lock_protect('t.orders', 'ä' || repeat('x', 1023))$$) AS bytes_not_characters;
+-- what is wrong is said in short
+SELECT length(t.raises($$SELECT lock_protect('t.orders', repeat('x', 1000000))$$)) < 500 AS text, length(t.raises($$SELECT lock_protect('t.orders', '{' || repeat('x', 1000000) || '}')$$)) < 500 AS name;
 -- and what they make
 CREATE FUNCTION t.key_of(template text, key text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
