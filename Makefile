@@ -16,10 +16,12 @@ DOCS := $(sort $(wildcard doc/*.md))
 
 # Each suite starts a server of its own, so that settings are known and no
 # database of the machine is touched.  Isolation tests look for expected/ in
-# their output directory.
-TEST_OPTS = --inputdir=test --temp-config=test/atomic_lock.conf \
+# their output directory.  TEST_DIR=test/preloaded has what needs the library in
+# shared_preload_libraries.
+TEST_DIR = test
+TEST_OPTS = --inputdir=$(TEST_DIR) --temp-config=$(TEST_DIR)/atomic_lock.conf \
 	--load-extension=atomic_lock --encoding=UTF8 --no-locale
-REGRESS := $(sort $(basename $(notdir $(wildcard test/sql/*.sql))))
+REGRESS := $(sort $(basename $(notdir $(wildcard $(TEST_DIR)/sql/*.sql))))
 REGRESS_OPTS = $(TEST_OPTS) --temp-instance=./tmp_check
 ISOLATION := $(sort $(basename $(notdir $(wildcard test/specs/*.spec))))
 ISOLATION_OPTS = $(TEST_OPTS) --temp-instance=./tmp_check_iso --outputdir=.
@@ -56,7 +58,7 @@ demo:
 demo-stop:
 	@demo/run stop
 
-# make test SUITE=regress, isolation, tap or pgtap; TESTS="name name"
+# make test SUITE=regress, preloaded, isolation, tap or pgtap; TESTS="name name"
 test:
 	@test/run
 

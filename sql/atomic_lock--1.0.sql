@@ -434,6 +434,155 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lock_sweep(bigint) IS
 'remove up to "max_rows" (default atomic_lock.sweep_batch) expired leases and keys released longer ago than atomic_lock.released_retention; returns how many; skips rows in use';
 
+CREATE FUNCTION lock_schedule_sweep(schedule text DEFAULT '* * * * *')
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'atomic_lock_schedule_sweep'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_schedule_sweep(text) IS
+'have pg_cron run lock_sweep() in this database as the current role, on "schedule" (default every minute); replaces an earlier schedule; returns the id of the job; where pg_cron is in another database, it is done there at once, whatever becomes of the transaction; raises 55000 without pg_cron';
+
+CREATE FUNCTION lock_unschedule_sweep()
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'atomic_lock_unschedule_sweep'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_unschedule_sweep() IS
+'take back what lock_schedule_sweep did; false where there was nothing; raises 55000 without pg_cron';
+
+CREATE FUNCTION lock_sweeper_status(
+	OUT database name,
+	OUT status text,
+	OUT last_swept_at timestamptz,
+	OUT last_removed bigint,
+	OUT last_duration interval,
+	OUT hint text
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'atomic_lock_sweeper_status'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_sweeper_status() IS
+'whether the background sweep runs, in words, and what to do if not; then a row for each database that was swept since the server started, by it or by lock_sweep';
+
+------------------------------------------------------------------------------
+-- What people see.  Counters are in shared memory, from the start of the
+-- server on.
+------------------------------------------------------------------------------
+
+CREATE FUNCTION lock_stats(
+	OUT database name,
+	OUT grants bigint,
+	OUT regrants bigint,
+	OUT refusals bigint,
+	OUT timeouts bigint,
+	OUT deadlocks bigint,
+	OUT releases bigint,
+	OUT extends bigint,
+	OUT expirations bigint,
+	OUT steals bigint,
+	OUT forced bigint,
+	OUT sweeps bigint,
+	OUT swept bigint,
+	OUT waits bigint,
+	OUT total_wait interval,
+	OUT longest_wait interval,
+	OUT since timestamptz
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'atomic_lock_stats'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_stats() IS
+'what has happened to locks, a row for each database; raises 55000 before PostgreSQL 17 where atomic_lock is not preloaded';
+
+CREATE VIEW lock_stats AS SELECT * FROM lock_stats();
+
+COMMENT ON VIEW lock_stats IS 'what has happened to locks since the server started or lock_stats_reset, a row for each database';
+COMMENT ON COLUMN lock_stats.database IS 'name of the database; null for all those that found no place of their own';
+COMMENT ON COLUMN lock_stats.grants IS 'new holdings that were granted and committed';
+COMMENT ON COLUMN lock_stats.regrants IS 'acquires of what the owner had already, and converts';
+COMMENT ON COLUMN lock_stats.refusals IS 'acquires that were answered "held"';
+COMMENT ON COLUMN lock_stats.timeouts IS 'acquires whose wait ran out';
+COMMENT ON COLUMN lock_stats.deadlocks IS 'acquires that were refused because waiting would never have ended';
+COMMENT ON COLUMN lock_stats.releases IS 'holdings that their owner ended';
+COMMENT ON COLUMN lock_stats.extends IS 'leases extended by lock_extend and its kin';
+COMMENT ON COLUMN lock_stats.expirations IS 'holdings that ran out, or whose session ended; counted when the next grant or the sweep finds them';
+COMMENT ON COLUMN lock_stats.steals IS 'grants by lock_steal';
+COMMENT ON COLUMN lock_stats.forced IS 'holdings that force_release and lock_steal ended';
+COMMENT ON COLUMN lock_stats.sweeps IS 'sweeps, by lock_sweep or in the background';
+COMMENT ON COLUMN lock_stats.swept IS 'rows that sweeps removed, expired or released long ago';
+COMMENT ON COLUMN lock_stats.waits IS 'acquires that stood in line';
+COMMENT ON COLUMN lock_stats.total_wait IS 'how long they did, together';
+COMMENT ON COLUMN lock_stats.longest_wait IS 'how long one did at most';
+COMMENT ON COLUMN lock_stats.since IS 'since when all this is counted';
+
+CREATE FUNCTION lock_stats_reset()
+RETURNS void
+AS 'MODULE_PATHNAME', 'atomic_lock_stats_reset'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_stats_reset() IS
+'have lock_stats and lock_contention of this database begin anew; raises 55000 where nothing is counted';
+
+CREATE FUNCTION lock_contention(
+	OUT key text,
+	OUT refusals bigint,
+	OUT waits bigint,
+	OUT total_wait interval,
+	OUT longest_wait interval,
+	OUT last_at timestamptz
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'atomic_lock_contention'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_contention() IS
+'keys of this database that were refused or waited for in the last 5 to 10 minutes, most wanted first; about the 256 most wanted of the server are known; raises 55000 before PostgreSQL 17 where atomic_lock is not preloaded';
+
+CREATE VIEW lock_contention AS SELECT * FROM lock_contention();
+
+COMMENT ON VIEW lock_contention IS 'keys of this database that were refused or waited for in the last 5 to 10 minutes, most wanted first';
+COMMENT ON COLUMN lock_contention.key IS 'which lock; of a long key that has no row the first 128 bytes';
+COMMENT ON COLUMN lock_contention.refusals IS 'acquires that were answered "held"';
+COMMENT ON COLUMN lock_contention.waits IS 'acquires that stood in line and do no more';
+COMMENT ON COLUMN lock_contention.total_wait IS 'how long they did, together';
+COMMENT ON COLUMN lock_contention.longest_wait IS 'how long one did at most';
+COMMENT ON COLUMN lock_contention.last_at IS 'when that happened last';
+
+CREATE FUNCTION app_lock_longest_wait(key text)
+RETURNS interval
+AS 'MODULE_PATHNAME', 'atomic_lock_longest_wait'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION app_lock_longest_wait(text) IS
+'internal: how long somebody has been waiting for a key, or null';
+
+CREATE VIEW lock_activity AS
+	SELECT s.key,
+		s.holder,
+		date_trunc('milliseconds', clock_timestamp() - s.acquired_at) AS held_for,
+		date_trunc('milliseconds', s.ttl_remaining) AS time_left,
+		s.waiters,
+		date_trunc('milliseconds', app_lock_longest_wait(s.key)) AS longest_wait,
+		a.application_name AS application,
+		s.pid,
+		a.state
+	FROM lock_status() s
+		LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.pid
+	ORDER BY longest_wait DESC NULLS LAST, held_for DESC NULLS LAST, s.key;
+
+COMMENT ON VIEW lock_activity IS 'who holds what right now, what is waited for longest first';
+COMMENT ON COLUMN lock_activity.key IS 'what is locked';
+COMMENT ON COLUMN lock_activity.holder IS 'label of the holder';
+COMMENT ON COLUMN lock_activity.held_for IS 'since when it has been held';
+COMMENT ON COLUMN lock_activity.time_left IS 'until the lease runs out; null where only its session or transaction ends it';
+COMMENT ON COLUMN lock_activity.waiters IS 'how many wait for it; null where nobody can know';
+COMMENT ON COLUMN lock_activity.longest_wait IS 'how long the first of them has been waiting';
+COMMENT ON COLUMN lock_activity.application IS 'application_name of the session with which the holding ends; null for a lease';
+COMMENT ON COLUMN lock_activity.pid IS 'process id of that session';
+COMMENT ON COLUMN lock_activity.state IS 'what that session is doing, as in pg_stat_activity';
+
 ------------------------------------------------------------------------------
 -- Guards.  The trigger is all that says that a table is protected, so that
 -- dumps, renames and new partitions have it too.
@@ -536,9 +685,12 @@ BEGIN
 			'lock_extend', 'lock_try_extend', 'lock_extend_all',
 			'lock_assert', 'lock_assert_fence', 'lock_fetch',
 			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key']
-		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem']
+		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
+			'lock_stats', 'lock_contention', 'lock_sweeper_status',
+			'app_lock_longest_wait']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release',
-			'lock_steal', 'lock_sweep', 'lock_protect', 'lock_unprotect',
+			'lock_steal', 'lock_sweep', 'lock_schedule_sweep',
+			'lock_unschedule_sweep', 'lock_stats_reset', 'lock_protect', 'lock_unprotect',
 			'lock_guard', 'lock_grant_access', 'lock_revoke_access']
 	END;
 	IF names IS NULL THEN
@@ -571,6 +723,8 @@ BEGIN
 	FOR relation IN
 		SELECT c.relname
 		FROM (VALUES ('monitor', 'lock_waiters'), ('monitor', 'lock_guards'),
+			('monitor', 'lock_stats'), ('monitor', 'lock_contention'),
+			('monitor', 'lock_activity'),
 			('admin', 'lock_audit')) AS c (at_level, relname)
 		WHERE c.at_level = level
 	LOOP
@@ -598,7 +752,7 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
-'let "role" use the functions of a level: user (locking), monitor (lock_status of all keys, lock_waiters), admin (force_release, lock_steal, lock_sweep, lock_audit, granting)';
+'let "role" use the functions of a level: user (locking), monitor (lock_status of all keys, lock_activity, lock_waiters, lock_stats, lock_contention, lock_sweeper_status, lock_guards), admin (force_release, lock_steal, lock_audit, sweeps and their schedule, lock_stats_reset, guards, granting)';
 
 CREATE FUNCTION lock_revoke_access(role regrole, level text)
 RETURNS void

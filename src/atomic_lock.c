@@ -39,6 +39,8 @@ double		al_released_retention_ms = HOUR_MS;
 int			al_on_reacquire = AL_REACQUIRE_EXTEND;
 int			al_acquire_durability = AL_ACQUIRE_FORCED;
 int			al_release_durability = AL_RELEASE_RELAXED;
+double		al_sweep_interval_ms = MINUTE_MS;
+char	   *al_sweep_databases = NULL;
 int			al_sweep_batch = 1000;
 int			al_max_claims = 1000;
 bool		al_enforce_guards = true;
@@ -118,6 +120,15 @@ _PG_init(void)
 							 "Refuse writes to protected tables that no lock covers.",
 							 "Off, for maintenance, the guards of lock_protect let everything pass.",
 							 &al_enforce_guards, true, PGC_SUSET, 0, NULL, NULL, NULL);
+	define_duration("atomic_lock.sweep_interval",
+					"Pause between two background sweeps.",
+					"0 turns the background sweep off.",
+					&al_sweep_interval_ms, 0, YEAR_MS, PGC_SIGHUP);
+	DefineCustomStringVariable("atomic_lock.sweep_databases",
+							   "Databases that the background sweep visits.",
+							   "A list of names, or \"*\" for all that allow connections and are no templates.",
+							   &al_sweep_databases, "*", PGC_SIGHUP, GUC_LIST_INPUT,
+							   al_sweep_databases_check_hook, NULL, NULL);
 	DefineCustomIntVariable("atomic_lock.sweep_batch",
 							"Rows that a sweep removes per transaction.",
 							NULL, &al_sweep_batch, 1000, 1, 1000000,
@@ -143,6 +154,17 @@ _PG_init(void)
 							 "Who has looked at a key stands still until it gets an advisory lock.",
 							 NULL, &al_test_pause_before_claim, false,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
+	define_duration("atomic_lock.test_sweep_ahead",
+					"A sweep judges as if the clock were that much later.", NULL,
+					&al_test_sweep_ahead_ms, 0, YEAR_MS, PGC_USERSET);
+	DefineCustomBoolVariable("atomic_lock.test_pause_in_sweep",
+							 "A sweep that has removed a row stands still until it gets an advisory lock.",
+							 NULL, &al_test_pause_in_sweep, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("atomic_lock.test_pause_before_sweep",
+							 "A sweep that has chosen a row stands still until it gets an advisory lock.",
+							 NULL, &al_test_pause_before_sweep, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 #endif
 	MarkGUCPrefixReserved("atomic_lock");
 
@@ -152,4 +174,5 @@ _PG_init(void)
 	al_xact_init();
 	al_session_init();
 	al_protect_init();
+	al_sweeper_init();
 }

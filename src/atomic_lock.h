@@ -111,11 +111,17 @@ extern double al_released_retention_ms;
 extern int	al_on_reacquire;
 extern int	al_acquire_durability;
 extern int	al_release_durability;
+extern double al_sweep_interval_ms;
+extern char *al_sweep_databases;
 extern int	al_sweep_batch;
 extern int	al_max_claims;
 extern bool al_enforce_guards;
 
 #define AL_MS_TO_US(ms) ((int64) rint((ms) * 1000.0))
+
+/* sweeper.c */
+extern void al_sweeper_init(void);
+extern bool al_sweep_databases_check_hook(char **newval, void **extra, GucSource source);
 
 /* lock_key.c */
 extern AlString al_string(text *datum);
@@ -156,6 +162,7 @@ extern void al_catalog_init(void);
 extern Relation al_open_app_lock(LOCKMODE lockmode);
 extern Relation al_open_for_writing(const char *function);
 extern Relation al_open_now(void);
+extern Oid	al_schema(void);
 extern bool al_is_installed(void);
 extern Relation al_open_fence(LOCKMODE lockmode);
 extern Relation al_open_audit(LOCKMODE lockmode);

@@ -28,6 +28,7 @@
 #include "utils/acl.h"
 #include "utils/backend_status.h"
 #include "utils/rel.h"
+#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM >= 160000
@@ -146,6 +147,20 @@ al_backend_entries(void)
 #endif
 }
 
+/*
+ * When the server, as it is now, became one that can be written to, for where
+ * there is no shared memory: not before, and as good as always soon after it.
+ */
+static inline TimestampTz
+al_writable_since(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return PgStartTime;
+#else
+	return al_backend_entries()[MaxBackends + WalWriterProcess].st_proc_start_timestamp;
+#endif
+}
+
 /* Of libpq/libpq.h, which needs headers that are often not installed */
 extern bool pq_check_connection(void);
 
@@ -174,6 +189,28 @@ al_wait_event(void)
 	return PG_WAIT_EXTENSION;
 #endif
 }
+
+/* What the launcher of sweeps shows there while it has nothing to do */
+static inline uint32
+al_launcher_wait_event(void)
+{
+#if PG_VERSION_NUM >= 170000
+	static uint32 event = 0;
+
+	if (event == 0)
+		event = WaitEventExtensionNew("AtomicLockLauncherMain");
+	return event;
+#else
+	return PG_WAIT_EXTENSION;
+#endif
+}
+
+/* A worker that DROP DATABASE and the like may end */
+#ifdef BGWORKER_INTERRUPTIBLE
+#define AL_BGWORKER_INTERRUPTIBLE BGWORKER_INTERRUPTIBLE
+#else
+#define AL_BGWORKER_INTERRUPTIBLE 0
+#endif
 
 /* A dynamic segment that all sessions share, where AL_HAS_DSM_REGISTRY */
 static inline void *

@@ -29,6 +29,7 @@
 #include "access/table.h"
 #include "compat.h"
 #include "lock_attempt.h"
+#include "lock_stat.h"
 #include "lock_wait.h"
 #include "storage/ipc.h"
 #include "utils/memutils.h"
@@ -53,18 +54,28 @@ time_to_look(const AlAttempt *attempt)
 	TimestampTz at = result->holding.expires_at;
 
 	/* Those behind need not look when the lease ends, the first will. */
+	if (result->outcome == AL_CLOSED)
+		at = al_closed_until(&result->holding);
 	if ((result->outcome != AL_HELD && result->outcome != AL_CLOSED) || at == DT_NOEND ||
 		al_wait_behind(attempt->key, attempt->request->is_shared, NULL))
 		return PG_INT64_MAX;
-	if (result->outcome == AL_CLOSED)
-		at = al_add_duration(at, AL_MS_TO_US(al_lock_delay_ms));
 	return Max(at - GetCurrentTimestamp(), 0);
 }
+
+/* In line for a key since a moment */
+typedef struct Line
+{
+	const AlKey *key;
+	int64		since;
+} Line;
 
 static void
 leave_queue(int code, Datum arg)
 {
+	Line	   *line = (Line *) DatumGetPointer(arg);
+
 	al_wait_end(false);
+	al_stat_waited(line->key, al_monotonic_now() - line->since);
 }
 
 /* Does the owner share the key, and has to wait until it is alone with it? */
@@ -137,6 +148,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	AlResult   *result = attempt->result;
 	bool		as_upgrade = is_upgrade(attempt);
 	bool		is_first_upgrade = as_upgrade && al_claim_upgrade(attempt->key);
+	Line		line = {attempt->key, al_monotonic_now()};
 
 	if (as_upgrade && !is_first_upgrade &&
 		!al_wait_is_upgraded_by(attempt->key, &request->owner))
@@ -146,14 +158,15 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 		result->circle = pstrdup("Another owner shares the lock and waits to have it for itself, too.");
 		return true;
 	}
-	PG_ENSURE_ERROR_CLEANUP(leave_queue, (Datum) 0);
+	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&line));
 	{
 		al_wait_begin(attempt->key, &request->owner, request->is_shared, as_upgrade,
 					  request->holder ? request->holder : al_holder_default());
 		attempt_in_line(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, (Datum) 0);
+	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&line));
 	al_wait_end(al_is_granted(result) && attempt->is_claimed);
+	al_stat_waited(line.key, al_monotonic_now() - line.since);
 	if (is_first_upgrade)
 		al_claim_upgrade_end(attempt->key);
 	return !may_pass(result->outcome);
@@ -185,6 +198,8 @@ void
 al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
 {
 	attempt_since(rel, attempt, attempt->request->wait > 0 ? al_monotonic_now() : 0);
+	if (!al_is_granted(attempt->result))
+		al_stat_refused(attempt->key, attempt->result);
 }
 
 /*
@@ -240,6 +255,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 			if (!al_is_granted(&results[i]))
 			{
 				drop_all(attempts, count);
+				al_stat_refused(&keys[i], &results[i]);
 				return i;
 			}
 			if (pass == 0 && results[i].outcome == AL_REACQUIRED)
@@ -258,6 +274,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 		if (!al_is_granted(&results[i]))
 		{
 			drop_all(attempts, count);
+			al_stat_refused(&keys[i], &results[i]);
 			return i;
 		}
 	}

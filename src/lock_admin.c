@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock_admin.c
- *		Functions for DBAs and schedules: force, steal, sweep, and the audit.
+ *		Functions for DBAs: force, steal, and the audit.
  *
  * Model: a forced end of a lease leaves a row in lock_audit, in the same
  * transaction, and a line in the server log, which stays when the transaction
@@ -26,13 +26,13 @@
 #include "catalog/indexing.h"
 #include "compat.h"
 #include "lock_lease.h"
+#include "lock_stat.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_force_release);
 PG_FUNCTION_INFO_V1(atomic_lock_steal);
-PG_FUNCTION_INFO_V1(atomic_lock_sweep);
 
 /* SHA-256 of an owner, in hex */
 static Datum
@@ -137,6 +137,7 @@ atomic_lock_force_release(PG_FUNCTION_ARGS)
 	}
 	foreach(cell, ended)
 		audit("force_release", &key, lfirst(cell), reason);
+	al_stat_count(AL_COUNT_FORCED, list_length(ended));
 	table_close(rel, NoLock);
 	PG_RETURN_BOOL(true);
 }
@@ -164,26 +165,8 @@ atomic_lock_steal(PG_FUNCTION_ARGS)
 		audit("lock_steal", &key, lfirst(cell), reason);
 	if (ended == NIL)
 		audit("lock_steal", &key, NULL, reason);
+	al_stat_count(AL_COUNT_STEALS, 1);
+	al_stat_count(AL_COUNT_FORCED, list_length(ended));
 	table_close(rel, NoLock);
 	return al_grant_datum(fcinfo, &key, &request.owner, &result);
-}
-
-/* lock_sweep(max_rows): how many rows were removed */
-Datum
-atomic_lock_sweep(PG_FUNCTION_ARGS)
-{
-	Relation	rel = al_open_for_writing("lock_sweep()");
-	int64		max_rows = al_sweep_batch;
-	int64		removed;
-
-	if (!PG_ARGISNULL(0))
-		max_rows = PG_GETARG_INT64(0);
-	if (max_rows < 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
-				 errmsg("max_rows must be at least 1")));
-
-	removed = al_lease_sweep(rel, max_rows, GetCurrentTimestamp());
-	table_close(rel, removed > 0 ? NoLock : RowExclusiveLock);
-	PG_RETURN_INT64(removed);
 }

@@ -50,12 +50,12 @@ is_unreleased(const AlHolding *row)
 	return ItemPointerIsValid(&row->tid) && row->released_at == 0;
 }
 
-/* Does a row keep its key closed: not released, but ran out a moment ago? */
+/* Does a row keep its key closed: not released, but over since a moment ago? */
 bool
 al_attempt_is_closed(const AlHolding *row, TimestampTz now)
 {
-	return is_unreleased(row) && now >= row->expires_at &&
-		now < al_add_duration(row->expires_at, AL_MS_TO_US(al_lock_delay_ms));
+	return al_lock_delay_ms > 0 && is_unreleased(row) && !al_is_live(row, now) &&
+		now < al_closed_until(row);
 }
 
 /*

@@ -35,9 +35,11 @@
 #include "catalog/pg_collation_d.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_type_d.h"
+#include "catalog/pg_index.h"
 #include "commands/extension.h"
 #include "compat.h"
 #include "lock_table.h"
+#include "lock_wait.h"
 #include "nodes/primnodes.h"
 #include "parser/parse_func.h"
 #include "storage/lmgr.h"
@@ -46,6 +48,7 @@
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 
 typedef struct ColumnDefinition
 {
@@ -139,8 +142,8 @@ al_catalog_init(void)
 }
 
 /* The schema of the extension; raises 42704 where it is not installed */
-static Oid
-extension_schema(void)
+Oid
+al_schema(void)
 {
 	Relation	rel;
 	ScanKeyData key;
@@ -178,7 +181,7 @@ look_up(void)
 	List	   *name;
 
 	oids_valid = true;
-	schema = extension_schema();
+	schema = al_schema();
 	for (int i = 0; i < (int) lengthof(our_relations); i++)
 	{
 		Oid			oid = get_relname_relid(our_relations[i]->name, schema);
@@ -231,14 +234,23 @@ check_definition(Relation rel, const CachedRelation *cached)
 				 errhint("Use ALTER EXTENSION atomic_lock UPDATE, and do not alter the relation.")));
 }
 
-/* Is this the condition of app_lock_owner_idx, which we know how to apply? */
+/*
+ * Is this index without a condition, or with that of app_lock_owner_idx, which
+ * we know how to apply?  The condition is looked at as it is in the catalog: the
+ * relation cache would simplify it, and so call functions that are in it.
+ */
 static bool
-is_owner_predicate(Relation rel, Relation index, List *predicate)
+has_good_predicate(Relation rel, Relation index)
 {
-	NullTest   *test = (NullTest *) linitial(predicate);
+	bool		is_null;
+	Datum		value = SysCacheGetAttr(INDEXRELID, index->rd_indextuple,
+										Anum_pg_index_indpred, &is_null);
+	NullTest   *test;
 
-	return RelationGetRelid(rel) == app_lock.oid &&
-		list_length(predicate) == 1 && IsA(test, NullTest) &&
+	if (is_null)
+		return true;
+	test = stringToNode(TextDatumGetCString(value));
+	return RelationGetRelid(rel) == app_lock.oid && IsA(test, NullTest) &&
 		test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var) &&
 		((Var *) test->arg)->varattno == Anum_app_lock_owner_hash &&
 		index->rd_index->indkey.values[0] == Anum_app_lock_owner_hash;
@@ -258,17 +270,16 @@ check_indexes(Relation rel)
 	foreach(cell, indexes)
 	{
 		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
-		List	   *predicate = RelationGetIndexPredicate(index);
 
 		if (index->rd_rel->relam != BTREE_AM_OID ||
 			!index->rd_index->indimmediate ||
 			index->rd_index->indisexclusion ||
-			RelationGetIndexExpressions(index) != NIL ||
+			!heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL) ||
 			(index->rd_index->indisprimary && RelationGetRelid(rel) == app_lock.oid &&
 			 (index->rd_index->indnkeyatts != 2 ||
 			  index->rd_index->indkey.values[0] != Anum_app_lock_key ||
 			  index->rd_index->indkey.values[1] != Anum_app_lock_slot)) ||
-			(predicate != NIL && !is_owner_predicate(rel, index, predicate)))
+			!has_good_predicate(rel, index))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
 					 errmsg("index \"%s\" on table \"%s\" is not supported by atomic_lock",
@@ -343,6 +354,7 @@ al_open_for_writing(const char *function)
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
 	PreventCommandIfParallelMode(function);
+	(void) al_queue();
 	return al_open_app_lock(RowExclusiveLock);
 }
 

@@ -21,6 +21,7 @@
 #include "postgres.h"
 
 #include "lock_attempt.h"
+#include "lock_stat.h"
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
@@ -82,6 +83,14 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	holding->meta = request->meta;
 }
 
+/* A row is written over.  If nobody has released it, it was noticed only now. */
+static void
+count_expired(const AlHolding *row)
+{
+	if (ItemPointerIsValid(&row->tid) && row->released_at == 0)
+		al_stat_count(AL_COUNT_EXPIRATIONS, 1);
+}
+
 /* Put a holding into a row, or into none */
 static void
 set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
@@ -123,7 +132,10 @@ put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 				continue;
 			set_row(request, row, holding);
 			if (al_table_try_put(rel, holding))
+			{
+				count_expired(row);
 				return;
+			}
 		}
 	}
 
@@ -156,6 +168,7 @@ put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 	else
 	{
 		set_row(attempt->request, &attempt->state.exclusive, holding);
+		count_expired(&attempt->state.exclusive);
 		al_table_put(rel, holding);
 	}
 	if (own && own->lifetime == AL_TRANSACTION)
@@ -187,8 +200,8 @@ grant_transaction(AlAttempt *attempt)
 }
 
 /* Write what an attempt was granted, as of now */
-void
-al_grant(Relation rel, AlAttempt *attempt)
+static void
+write_grant(Relation rel, AlAttempt *attempt)
 {
 	AlAcquire  *request = attempt->request;
 	AlResult   *result = attempt->result;
@@ -255,4 +268,12 @@ al_grant(Relation rel, AlAttempt *attempt)
 	holding->released_at = 0;
 	put_row(rel, attempt, is_shared, holding);
 	al_xact_granted(attempt->key, &request->owner, al_held_until(holding));
+}
+
+/* The same, and count it */
+void
+al_grant(Relation rel, AlAttempt *attempt)
+{
+	write_grant(rel, attempt);
+	al_stat_count(attempt->own ? AL_COUNT_REGRANTS : AL_COUNT_GRANTS, 1);
 }

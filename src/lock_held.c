@@ -214,6 +214,17 @@ al_held_mine(const AlKey *key)
 	return holdings;
 }
 
+/* How many holdings this transaction has */
+int
+al_held_count(void)
+{
+	int			held = 0;
+
+	for (int i = 0; i < count; i++)
+		held += is_held(&versions[i]);
+	return held;
+}
+
 static AlHolding *
 make_holding(bool is_shared, int pid)
 {

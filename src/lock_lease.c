@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lock_lease.c
- *		The verbs on what somebody holds: release, extend, transfer, end, sweep.
+ *		The verbs on what somebody holds: release, extend, transfer, end.
  *
  * Model: look, claim, look again.  A verb first looks at the rows of the key
  * without any lock; where that refuses the caller, it is finished and has
@@ -17,8 +17,8 @@
  * Of an owner's own rows that are over the newest tells what became of its
  * holding, for as long as nobody has been given the row.
  *
- * Locking rules: see lock_claim.c for what meets what.  The sweep never waits
- * for a claim, the others do.  A verb that refuses after it has claimed drops
+ * Locking rules: see lock_claim.c for what meets what.  The verbs wait for
+ * claims.  One that refuses after it has claimed drops
  * the claim again.  The caller has app_lock open with RowExclusiveLock, and has
  * checked that the transaction may write.
  *
@@ -33,6 +33,7 @@
 #include "common/int.h"
 #include "compat.h"
 #include "lock_lease.h"
+#include "lock_stat.h"
 #include "utils/timestamp.h"
 
 /* A moment and a duration later, at most the last timestamp there is */
@@ -61,6 +62,27 @@ is_orphaned(const AlHolding *holding)
 {
 	return holding->lifetime == AL_SESSION &&
 		!al_session_is_alive(holding->pid, holding->backend_start);
+}
+
+/*
+ * Until when a holding that nobody released keeps its key closed: lock_delay
+ * from its end, or from when its session had died at the latest.  Before that,
+ * as far as its end is known; DT_NOEND: it is not.
+ */
+TimestampTz
+al_closed_until(const AlHolding *holding)
+{
+	TimestampTz ended_at = holding->expires_at;
+
+	if (is_orphaned(holding))
+	{
+		if (al_lock_delay_ms <= 0)
+			return DT_NOBEGIN;
+		ended_at = Min(ended_at, al_session_ended_by());
+	}
+	if (ended_at == DT_NOEND)
+		return DT_NOEND;
+	return al_add_duration(ended_at, AL_MS_TO_US(al_lock_delay_ms));
 }
 
 bool
@@ -371,7 +393,10 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner, AlResult 
 			al_held_end(lfirst(cell));
 	}
 	if (own->lifetime == AL_TRANSACTION)
+	{
+		al_stat_count(AL_COUNT_RELEASES, 1);
 		return;
+	}
 	al_xact_before_release();
 	own->released_at = result->at;
 	own->meta = NULL;
@@ -386,6 +411,7 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner, AlResult 
 		al_table_put(rel, own);
 	result->holding = *own;
 	al_xact_released();
+	al_stat_count(AL_COUNT_RELEASES, 1);
 }
 
 /*
@@ -410,7 +436,10 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	result->outcome = AL_EXTENDED;
 	if (own->lifetime == AL_TRANSACTION)
+	{
+		al_stat_count(AL_COUNT_EXTENDS, 1);
 		return;
+	}
 
 	limit = al_end_of_life(own);
 	if (ttl > 0)
@@ -440,6 +469,7 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	result->holding = *own;
 	al_xact_granted(key, owner, al_held_until(own));
+	al_stat_count(AL_COUNT_EXTENDS, 1);
 }
 
 /*
@@ -498,6 +528,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 			al_held_end(own);
 			result->holding = *other;
 			al_xact_granted(key, new_owner, al_held_until(other));
+			al_stat_count(AL_COUNT_RELEASES, 1);
 			return;
 		}
 	}
@@ -519,7 +550,10 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		foreach(cell, state.mine)
 		{
 			if (lfirst(cell) != own && al_is_owned_by(lfirst(cell), new_owner))
+			{
 				al_held_end(lfirst(cell));
+				al_stat_count(AL_COUNT_RELEASES, 1);
+			}
 		}
 		al_held_change(own, new_owner);
 		result->holding = *own;
@@ -543,10 +577,12 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		other->released_at = result->at;
 		other->owner = NULL;
 		other->meta = NULL;
-		(void) al_table_try_put(rel, other);
+		if (al_table_try_put(rel, other))
+			al_stat_count(AL_COUNT_RELEASES, 1);
 	}
 	result->holding = *own;
 	al_xact_granted(key, new_owner, al_held_until(own));
+	al_stat_changed();
 }
 
 /*
@@ -632,7 +668,10 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 		if (wait)
 			al_claim(&claim, key, is_shared ? &owner : NULL, mode);
 		else if (!al_claim_try(&claim, key, is_shared ? &owner : NULL, mode))
+		{
+			al_session_left();
 			continue;
+		}
 
 		al_table_find_slot(rel, key, holding.slot, &holding);
 		now = GetCurrentTimestamp();
@@ -642,6 +681,9 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 			continue;
 		}
 		al_xact_before_release();
+		al_stat_changed();
+		/* As a lease that ran out: then it is known when. */
+		holding.lifetime = AL_LEASE;
 		holding.expires_at = now;
 		if (is_shared || !wait)
 			(void) al_table_try_put(rel, &holding);
@@ -649,57 +691,4 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 			al_table_put(rel, &holding);
 		al_xact_released();
 	}
-}
-
-/* Is there nothing left that a row is needed for? */
-static bool
-is_over(const AlHolding *holding, TimestampTz now)
-{
-	if (holding->released_at != 0)
-		return now >= al_add_duration(holding->released_at,
-									  AL_MS_TO_US(al_released_retention_ms));
-	if (now < holding->expires_at)
-		return is_orphaned(holding);
-	return now >= al_add_duration(holding->expires_at, AL_MS_TO_US(al_lock_delay_ms));
-}
-
-/*
- * Remove rows that are over, up to max_rows and to what the transaction may
- * still claim, and return how many.  Rows that an unfinished transaction has
- * claimed are skipped.
- */
-int64
-al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now)
-{
-	AlScan		scan;
-	HeapTuple	tuple;
-	int64		removed = 0;
-
-	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
-	while (removed < max_rows && al_xact_claims() < al_max_claims &&
-		   HeapTupleIsValid(tuple = al_scan_next(&scan)))
-	{
-		AlHolding	holding;
-		AlKey		key;
-		AlClaim		claim;
-
-		al_table_peek(rel, tuple, &holding);
-		if (!is_over(&holding, now))
-			continue;
-
-		al_table_read(rel, tuple, &holding);
-		al_key_init(&key, holding.key);
-		if (!al_claim_try(&claim, &key, NULL, AL_CLAIM_TAKE))
-			continue;
-		al_table_find_again(rel, &key, &holding);
-		if (ItemPointerIsValid(&holding.tid) && is_over(&holding, now))
-		{
-			al_table_delete(rel, &holding);
-			removed++;
-		}
-		else
-			al_claim_drop(&claim);
-	}
-	al_scan_end(&scan);
-	return removed;
 }

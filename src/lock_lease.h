@@ -73,9 +73,18 @@ typedef struct AlState
 	List	   *mine;			/* of the own transaction, AlHolding * */
 } AlState;
 
+/* What a sweep did */
+typedef struct AlSwept
+{
+	int64		removed;
+	bool		is_complete;	/* it has looked at all rows */
+	TimestampTz next_due;		/* when the next will be over, as far as is known */
+} AlSwept;
+
 /* lock_lease.c */
 extern TimestampTz al_add_duration(TimestampTz time, int64 duration);
 extern TimestampTz al_end_of_life(const AlHolding *holding);
+extern TimestampTz al_closed_until(const AlHolding *holding);
 extern bool al_is_live(const AlHolding *holding, TimestampTz now);
 extern bool al_is_owned_by(const AlHolding *holding, const AlOwner *owner);
 extern TimestampTz al_held_until(const AlHolding *holding);
@@ -103,7 +112,6 @@ extern void al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *own
 extern List *al_lease_end(Relation rel, const AlKey *key, AlClaim *claim);
 extern void al_lease_end_session(Relation rel, const AlKey *key, bool wait);
 extern bool al_lease_of_session(Relation rel, const AlKey *key);
-extern int64 al_lease_sweep(Relation rel, int64 max_rows, TimestampTz now);
 
 /* lock_attempt.c */
 extern AlOutcome al_obstacle(const AlResult *result);
@@ -118,6 +126,7 @@ extern List *al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request,
 							AlResult *result);
 
 /* lock_held.c */
+extern int	al_held_count(void);
 extern void al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding);
 extern void al_held_change(const AlHolding *holding, const AlOwner *owner);
 extern void al_held_end(const AlHolding *holding);
@@ -144,8 +153,16 @@ extern const struct Trigger *al_find_trigger(Relation rel, const char *name);
 extern void al_check_template(Relation rel, const char *template);
 AL_NORETURN extern void al_refuse_truncate(Relation rel);
 
+/* lock_sweep.c */
+extern void al_sweep(Relation rel, int64 max_rows, AlSwept *swept);
+
+/* lock_stat.c; more in lock_stat.h */
+extern void al_stat_refused(const AlKey *key, const AlResult *result);
+
 /* lock_session.c */
 extern void al_session_init(void);
+extern TimestampTz al_session_ended_by(void);
+extern void al_session_left(void);
 extern bool al_session_is_alive(int pid, TimestampTz backend_start);
 extern bool al_session_is_mine(const AlHolding *holding);
 extern void al_session_note(Relation rel, const AlKey *key);

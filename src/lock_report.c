@@ -127,6 +127,11 @@ obstacle_detail(const AlResult *result)
 							result->rival);
 		case AL_QUEUED:
 			return "It goes to those who wait for it first.";
+		case AL_CLOSED:
+			return psprintf("Held in %s mode since %s, and closed until %s.",
+							al_is_shared(&result->holding) ? "shared" : "exclusive",
+							show_time(result->holding.acquired_at),
+							show_time(al_closed_until(&result->holding)));
 		default:
 			return show_span(&result->holding);
 	}

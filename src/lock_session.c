@@ -15,6 +15,11 @@
  * DISCARD ALL, with which a pooler gives a connection to somebody else.  For
  * that the session keeps a list of keys; it may have more than it holds.
  *
+ * Of a session that did not get that far it is not known when it ended; what
+ * lock_delay is counted from then is a moment by which it had: that of the last
+ * session that left something behind, or, of those before a crash or on another
+ * server, when this server could first be written to.
+ *
  * A standby cannot see the sessions of its primary: there they all live.
  *
  * Locking rules: at its end a session waits for nobody.  What others have
@@ -34,6 +39,7 @@
 #include "common/hashfn.h"
 #include "compat.h"
 #include "lock_lease.h"
+#include "lock_stat.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "tcop/utility.h"
@@ -102,6 +108,31 @@ al_session_is_alive(int pid, TimestampTz backend_start)
 	return false;
 }
 
+/*
+ * By when a session that runs no more had ended.  Who asks first makes it now.
+ */
+TimestampTz
+al_session_ended_by(void)
+{
+	AlStats    *stats = al_stats();
+	uint64		left_at = 0;
+
+	if (stats == NULL)
+		return al_writable_since();
+	if (pg_atomic_read_u64(&stats->left_at) == 0)
+		(void) pg_atomic_compare_exchange_u64(&stats->left_at, &left_at,
+											  GetCurrentTimestamp());
+	return (TimestampTz) pg_atomic_read_u64(&stats->left_at);
+}
+
+/* This session ends and has left something behind that it held */
+void
+al_session_left(void)
+{
+	if (al_stats())
+		pg_atomic_write_u64(&al_stats()->left_at, GetCurrentTimestamp());
+}
+
 /* Is the holding one that ends with this session? */
 bool
 al_session_is_mine(const AlHolding *holding)
@@ -162,6 +193,14 @@ end_some(Relation rel, int max_keys)
 		al_lease_end_session(rel, &key, false);
 		forget(&key);
 	}
+}
+
+/* After at_exit(), even if that has failed */
+static void
+after_exit(int code, Datum arg)
+{
+	if (noted && hash_get_num_entries(noted) > 0)
+		al_session_left();
 }
 
 static void
@@ -228,7 +267,8 @@ al_session_note(Relation rel, const AlKey *key)
 					 errmsg("could not generate random values")));
 		keys = hash_create("atomic_lock keys of the session", 64, &info,
 						   HASH_ELEM | HASH_BLOBS);
-		/* It may raise; at_exit() must never be without the list. */
+		/* They may raise; at_exit() must never be without the list. */
+		before_shmem_exit(after_exit, (Datum) 0);
 		before_shmem_exit(at_exit, (Datum) 0);
 		noted = keys;
 	}

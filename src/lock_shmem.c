@@ -2,20 +2,22 @@
  *
  * lock_shmem.c
  *		Where our shared memory is: the queue of waiters, what transactions
- *		hold, and the hints.
+ *		hold, the hints, and what is counted.
  *
  * Model: it is in main shared memory where the module is preloaded.  Otherwise, from
  * PostgreSQL 17 on, in a dynamic segment that the first session to need it
  * makes, and every session that takes a claim maps.  Before 17 there is no
  * way to get memory after the start of the server; then there is no queue,
- * al_queue() answers NULL, and each session has hints of its own.
+ * al_queue() answers NULL, nothing is counted, and each session has hints of
+ * its own.
  *
- * Its size follows from the number of backends, so it can never be full.
+ * The size of the queue follows from the number of backends, so it can never
+ * be full; the others have what to do when they are.
  * Nothing in it outlives the server, and nothing has to: app_lock is the
  * truth, the queue only says who is waiting right now.
  *
  * Locking rules: al_queue() may allocate and raise until it has answered
- * once in a session; al_claim() and the wait see to that.  From then on it can
+ * once in a session; who writes to app_lock or claims sees to that.  From then on it can
  * be called anywhere, also while a transaction commits.
  *
  * IDENTIFICATION
@@ -27,6 +29,7 @@
 
 #include "common/pg_prng.h"
 #include "compat.h"
+#include "lock_stat.h"
 #include "lock_wait.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
@@ -35,12 +38,13 @@
 #include "utils/timestamp.h"
 
 /* A segment of another layout must have another name. */
-#define MEMORY_NAME	"atomic_lock 1"
+#define MEMORY_NAME	"atomic_lock 2"
 
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
 static AlQueue *queue = NULL;
 static AlShownSet *shown = NULL;
+static AlStats *stats = NULL;
 static pg_atomic_uint64 *hints = NULL;
 static pg_atomic_uint64 *alone = NULL;
 static pg_atomic_uint64 *writes = NULL;
@@ -56,9 +60,15 @@ shown_offset(void)
 }
 
 static Size
+stats_offset(void)
+{
+	return MAXALIGN(add_size(shown_offset(), mul_size(MaxBackends, sizeof(AlShownSet))));
+}
+
+static Size
 memory_size(void)
 {
-	return add_size(shown_offset(), mul_size(MaxBackends, sizeof(AlShownSet)));
+	return add_size(stats_offset(), sizeof(AlStats));
 }
 
 static void
@@ -72,6 +82,7 @@ static void
 init_memory(void *memory)
 {
 	AlQueue    *new_queue = (AlQueue *) ((char *) memory + QUEUE_OFFSET);
+	AlStats    *new_stats = (AlStats *) ((char *) memory + stats_offset());
 
 	memset(memory, 0, memory_size());
 	init_words(memory, WORDS);
@@ -87,6 +98,30 @@ init_memory(void *memory)
 	}
 	for (int i = 0; i < MaxBackends; i++)
 		pg_atomic_init_u32(&new_queue->slots[i].woken, 0);
+
+	LWLockInitialize(&new_stats->lock, new_queue->tranche);
+	pg_atomic_init_u64(&new_stats->left_at, 0);
+	for (int i = 0; i < AL_DATABASES; i++)
+	{
+		AlDatabase *database = &new_stats->databases[i];
+
+		init_words(database->counters, AL_COUNTERS);
+		init_words(&database->since, 1);
+		init_words(&database->changes, 1);
+		init_words(&database->sweep_from, 1);
+	}
+	for (int i = 0; i < AL_WANTED_SETS * AL_WANTED_WAYS; i++)
+	{
+		AlWanted   *wanted = &new_stats->wanted[0][0] + i;
+
+		init_words(&wanted->tag, 1);
+		init_words(&wanted->window, 1);
+		init_words(wanted->refusals, 2);
+		init_words(wanted->waits, 2);
+		init_words(wanted->waited, 2);
+		init_words(wanted->longest, 2);
+		init_words(&wanted->last_at, 1);
+	}
 }
 
 /* This process can use the memory from now on */
@@ -97,6 +132,7 @@ attach_memory(void *memory)
 	alone = hints + AL_HINTS;
 	writes = alone + AL_HINTS;
 	shown = (AlShownSet *) ((char *) memory + shown_offset());
+	stats = (AlStats *) ((char *) memory + stats_offset());
 	queue = (AlQueue *) ((char *) memory + QUEUE_OFFSET);
 	LWLockRegisterTranche(queue->tranche, "atomic_lock");
 }
@@ -166,6 +202,13 @@ AlShownSet *
 al_shown(void)
 {
 	return shown;
+}
+
+/* What is counted, where there is a queue and this session has needed it */
+AlStats *
+al_stats(void)
+{
+	return stats;
 }
 
 /*

@@ -33,6 +33,7 @@ PG_FUNCTION_INFO_V1(atomic_lock_holder);
 PG_FUNCTION_INFO_V1(atomic_lock_status);
 PG_FUNCTION_INFO_V1(atomic_lock_status_all);
 PG_FUNCTION_INFO_V1(atomic_lock_waiters);
+PG_FUNCTION_INFO_V1(atomic_lock_longest_wait);
 
 enum
 {
@@ -375,4 +376,18 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	}
 	table_close(rel, AccessShareLock);
 	return (Datum) 0;
+}
+
+/* app_lock_longest_wait(key): of those who wait for it now; NULL: nobody, or not known */
+Datum
+atomic_lock_longest_wait(PG_FUNCTION_ARGS)
+{
+	AlKey		key;
+	TimestampTz since;
+
+	al_key_arg(fcinfo, 0, &key);
+	since = al_wait_since(&key);
+	if (since == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(al_interval_datum(Max(GetCurrentTimestamp() - since, 0)));
 }

@@ -12,8 +12,7 @@
  * at every isolation level, by a snapshot taken for the read.  A SERIALIZABLE
  * transaction must not take predicate locks here either, or two acquires of
  * different keys could fail with 40001 because their rows share a page.
- * Predicate locks are taken for MVCC snapshots only, so such a transaction
- * scans with SnapshotAny and applies the MVCC snapshot itself.
+ * So scans are those of lock_scan.c.
  *
  * A key has a row in slot 0, if it was ever held exclusively, and a row in some
  * higher slot for each shared holding that there was at one time.
@@ -55,48 +54,6 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
-
-/*
- * Scan a relation, by an index or as a whole, seeing the newest committed
- * state.  Keys are in terms of the relation's columns.
- */
-void
-al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys)
-{
-	/* The latest snapshot cannot be had there. */
-	PreventCommandIfParallelMode("functions of atomic_lock");
-
-	scan->rel = rel;
-	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
-	scan->recheck = IsolationIsSerializable();
-	scan->scan = systable_beginscan(rel, index, OidIsValid(index),
-									scan->recheck ? SnapshotAny : scan->snapshot,
-									nkeys, keys);
-}
-
-/* The next row, good until the next call; NULL at the end */
-HeapTuple
-al_scan_next(AlScan *scan)
-{
-	HeapTuple	tuple;
-
-	while (HeapTupleIsValid(tuple = systable_getnext(scan->scan)))
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!scan->recheck ||
-			table_tuple_satisfies_snapshot(scan->rel, scan->scan->slot,
-										   scan->snapshot))
-			return tuple;
-	}
-	return NULL;
-}
-
-void
-al_scan_end(AlScan *scan)
-{
-	systable_endscan(scan->scan);
-	UnregisterSnapshot(scan->snapshot);
-}
 
 static void
 raise_no_index(Relation rel, const char *column)

@@ -78,7 +78,7 @@ typedef struct AlHolding
 	uint64		held_by;		/* the same, of others: hash of the owner */
 } AlHolding;
 
-/* A scan that sees the newest committed state; see lock_table.c */
+/* A scan that sees the newest committed state; see lock_scan.c */
 typedef struct AlScan
 {
 	Relation	rel;
@@ -87,11 +87,14 @@ typedef struct AlScan
 	bool		recheck;
 } AlScan;
 
+/* lock_scan.c */
 extern void al_scan_begin(AlScan *scan, Relation rel, Oid index,
 						  int nkeys, ScanKey keys);
+extern void al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block);
 extern HeapTuple al_scan_next(AlScan *scan);
 extern void al_scan_end(AlScan *scan);
 
+/* lock_table.c */
 extern bool al_table_find(Relation rel, const AlKey *key, AlHolding *holding);
 extern bool al_table_find_slot(Relation rel, const AlKey *key, int32 slot,
 							   AlHolding *holding);

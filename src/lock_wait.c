@@ -570,6 +570,25 @@ al_wait_count(const AlKey *key)
 	return count;
 }
 
+/* Since when somebody waits for a key; 0: nobody does, or nobody can know */
+TimestampTz
+al_wait_since(const AlKey *key)
+{
+	AlQueue    *queue = al_queue();
+	TimestampTz since = 0;
+
+	if (queue == NULL || pg_atomic_read_u32(&bucket_of(queue, key->hash)->waiters) == 0)
+		return 0;
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	FOR_EACH_IN_LINE(i, queue, key->hash)
+	{
+		if (since == 0 || queue->slots[i].waiter.since < since)
+			since = queue->slots[i].waiter.since;
+	}
+	LWLockRelease(&queue->lock);
+	return since;
+}
+
 /* Copy those waiters of this database that match, at most one per backend */
 static AlWaiter *
 collect(bool (*matches) (const AlWaiter *waiter, uint64 value), uint64 value, int *count)

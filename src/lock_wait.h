@@ -125,6 +125,7 @@ extern void al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 extern bool al_wait_is_wanted_alone(const AlKey *key);
 extern bool al_wait_is_upgraded_by(const AlKey *key, const AlOwner *owner);
 extern int	al_wait_count(const AlKey *key);
+extern TimestampTz al_wait_since(const AlKey *key);
 extern AlWaiter *al_wait_list(int *count);
 extern bool al_wait_of_backend(int pid, AlWaiter *waiter);
 extern AlWaiter *al_wait_of_owner(uint64 owner_hash, int *count);
@@ -135,6 +136,9 @@ extern bool al_test_pause_after_wake;
 extern bool al_test_pause_before_sleep;
 extern bool al_test_pause_before_claim;
 extern void al_test_pause(bool pause);
+extern double al_test_sweep_ahead_ms;
+extern bool al_test_pause_in_sweep;
+extern bool al_test_pause_before_sweep;
 #endif
 
 #endif							/* ATOMIC_LOCK_WAIT_H */

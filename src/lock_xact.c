@@ -37,6 +37,7 @@
 #include "compat.h"
 #include "executor/instrument.h"
 #include "lock_lease.h"
+#include "lock_stat.h"
 #include "lock_wait.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -259,6 +260,13 @@ xact_callback(XactEvent event, void *arg)
 				after_commit();
 			if (event == XACT_EVENT_PREPARE)
 				forget_claims();	/* they stay, and are nobody's */
+			if (event != XACT_EVENT_ABORT)
+			{
+				if (al_held_count() > 0)
+					al_stat_count(AL_COUNT_RELEASES, al_held_count());
+				al_stat_commit();
+			}
+			al_stat_abort();
 			al_held_abort(0);
 			al_xact_changed();
 			relaxed = false;
@@ -320,12 +328,14 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		al_held_abort(level);
+		al_stat_subabort(level);
 		al_xact_changed();
 		wake_pending = claims > 0 && claimed[claims - 1].level >= level;
 	}
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
 	{
 		al_held_commit(level);
+		al_stat_subcommit(level);
 		lower_claims(level);
 	}
 }

@@ -1,0 +1,831 @@
+/*-------------------------------------------------------------------------
+ *
+ * sweeper.c
+ *		The background sweep: a launcher, and a worker for each visit.
+ *
+ * Model: where the module is preloaded, a launcher without a database runs
+ * whenever the server can be written to.  Every sweep_interval it goes through
+ * the databases and starts a worker for those where something may be due: one
+ * after the other, each for as long as its sweep takes, so that nobody who wants
+ * to drop or copy a database meets more than a short visit.  The worker sweeps in
+ * batches, each a transaction.  Before each it sees whether somebody wants the
+ * database for himself, and leaves if so; then, and where the table is locked, it
+ * comes again at the next interval.
+ *
+ * A database need not be visited where nothing was counted since the last visit
+ * (lock_stat.c) and nothing that it saw is due; or where there was no extension.
+ * Every tenth interval it is, all the same: rows can come by ways that are not
+ * counted.  What fails is tried again after a time that doubles, up to an hour.
+ *
+ * The worker runs as a superuser must, being connected as nobody else.  The sweep
+ * itself runs with the identity of the owner of app_lock, as VACUUM would, and
+ * runs nobody's code: see lock_table.c and lock_catalog.c.  Whatever settings a
+ * database has for its sessions do not hold here.
+ *
+ * Nothing depends on the sweep, so that it waits for nothing: no lock, no flush,
+ * no standby.
+ *
+ * Locking rules: the lock of the statistics, for what is shown of all this, held
+ * over nothing that may raise.
+ *
+ * IDENTIFICATION
+ *		src/sweeper.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "commands/dbcommands.h"
+#include "compat.h"
+#include "funcapi.h"
+#include "lock_lease.h"
+#include "lock_stat.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/varlena.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_sweeper_status);
+
+PGDLLEXPORT void atomic_lock_launcher_main(Datum arg);
+PGDLLEXPORT void atomic_lock_sweeper_main(Datum arg);
+
+/* A visit is over after that long; where more is to be done, another follows. */
+#define LONGEST_VISIT	(10 * USECS_PER_SEC)
+#define LONGEST_PAUSE	USECS_PER_HOUR
+#define INTERVALS_UNSEEN	10
+
+/* A database, as the launcher knows it */
+typedef struct Target
+{
+	Oid			oid;
+	bool		exists;			/* as of this round */
+	int			failures;		/* in a row */
+	TimestampTz next_visit;		/* not before */
+	TimestampTz next_due;		/* nor before this, unless something changes */
+	uint64		changes;		/* counted when the last visit began */
+} Target;
+
+static HTAB *targets = NULL;
+static bool is_registered = false;	/* there is a launcher */
+
+static int64
+interval(void)
+{
+	return AL_MS_TO_US(al_sweep_interval_ms);
+}
+
+/* Split sweep_databases; false where it is no list of names */
+static bool
+split_names(const char *list, char **copy, List **names)
+{
+	*copy = pstrdup(list);
+	return SplitIdentifierString(*copy, ',', names);
+}
+
+bool
+al_sweep_databases_check_hook(char **newval, void **extra, GucSource source)
+{
+	char	   *copy;
+	List	   *names;
+	bool		ok = split_names(*newval, &copy, &names);
+
+	if (!ok)
+		GUC_check_errdetail("It is a list of names of databases, or \"*\".");
+	list_free(names);
+	pfree(copy);
+	return ok;
+}
+
+/* ------------------------------------------------------------------------
+ * The worker
+ * ------------------------------------------------------------------------
+ */
+
+/*
+ * Nobody wants to drop, rename or copy this database: it can be had in the mode
+ * in which a session that connects has it.  Kept until the transaction ends.
+ */
+static bool
+lock_database(Oid database)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
+	return LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+override(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/* Sweep a batch in a transaction of its own; false: there is nothing to be swept */
+static bool
+sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
+{
+	Relation	rel = NULL;
+	Oid			user;
+	int			security;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	XactIsoLevel = XACT_READ_COMMITTED;
+	XactReadOnly = XactDeferrable = false;
+	PushActiveSnapshot(GetTransactionSnapshot());
+	*result = AL_VISIT_AWAY;
+	if (lock_database(MyDatabaseId))
+	{
+		if (!al_is_installed())
+			*result = AL_VISIT_NO_EXTENSION;
+		else
+			rel = al_open_now();
+	}
+	if (rel)
+	{
+		GetUserIdAndSecContext(&user, &security);
+		SetUserIdAndSecContext(rel->rd_rel->relowner,
+							   security | SECURITY_RESTRICTED_OPERATION);
+		al_sweep(rel, al_sweep_batch, swept);
+		SetUserIdAndSecContext(user, security);
+		if (is_first)
+			al_stat_count(AL_COUNT_SWEEPS, 1);
+		table_close(rel, NoLock);
+		*result = swept->is_complete ? AL_VISIT_DONE : AL_VISIT_UNFINISHED;
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	pgstat_report_stat(true);
+	return rel != NULL;
+}
+
+/* Sweep the database whose OID is the argument, and tell the launcher */
+void
+atomic_lock_sweeper_main(Datum arg)
+{
+	AlStats    *stats = al_stats();
+	TimestampTz started_at = GetCurrentTimestamp();
+	TimestampTz next_due = DT_NOEND;
+	AlVisitResult result = AL_VISIT_UNFINISHED;
+	int64		removed = 0;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
+	override("search_path", "");
+	override("synchronous_commit", "off");
+	override("lock_timeout", "0");
+	override("statement_timeout", "0");
+	override("idle_in_transaction_session_timeout", "0");
+	if (GetConfigOption("transaction_timeout", true, false))
+		override("transaction_timeout", "0");	/* from PostgreSQL 17 on */
+	pgstat_report_activity(STATE_RUNNING, "sweeping expired locks");
+
+	for (bool is_first = true; result == AL_VISIT_UNFINISHED &&
+		 GetCurrentTimestamp() - started_at < LONGEST_VISIT; is_first = false)
+	{
+		AlSwept		swept;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		if (!sweep_batch(&swept, is_first, &result))
+			break;
+		removed += swept.removed;
+		next_due = swept.next_due;
+		al_stat_swept(started_at, removed, true);
+	}
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	if (stats->visit.database == MyDatabaseId)
+	{
+		stats->visit.result = result;
+		stats->visit.next_due = next_due;
+	}
+	LWLockRelease(&stats->lock);
+}
+
+/* ------------------------------------------------------------------------
+ * The launcher
+ * ------------------------------------------------------------------------
+ */
+
+/* What a round needs beyond its transactions */
+static MemoryContext round_context = NULL;
+
+static void
+end_transaction(void)
+{
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(round_context);
+}
+
+static void
+launcher_exit(int code, Datum arg)
+{
+	AlStats    *stats = al_stats();
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	if (stats->launcher_pid == MyProcPid)
+		stats->launcher_pid = 0;
+	LWLockRelease(&stats->lock);
+}
+
+/* Sleep until something happens, for so long at most; then see to signals */
+static void
+sleep_for(int64 microseconds)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 (long) Min((microseconds + 999) / 1000, INT_MAX),
+					 al_launcher_wait_event());
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	/* Not 0, or it would never be started again. */
+	if (ShutdownRequestPending)
+		proc_exit(1);
+}
+
+/* A name in sweep_databases, and whether there is such a database */
+typedef struct NamedDatabase
+{
+	const char *name;
+	bool		is_all;
+	bool		exists;
+} NamedDatabase;
+
+static List *
+read_names(void)
+{
+	char	   *copy;
+	List	   *strings;
+	List	   *names = NIL;
+	ListCell   *cell;
+
+	if (!split_names(al_sweep_databases, &copy, &strings))
+		return NIL;
+	foreach(cell, strings)
+	{
+		NamedDatabase *name = palloc0(sizeof(NamedDatabase));
+
+		name->name = lfirst(cell);
+		name->is_all = strcmp(name->name, "*") == 0;
+		names = lappend(names, name);
+	}
+	return names;
+}
+
+/* Is a database one of those? */
+static bool
+is_named(List *names, Form_pg_database database)
+{
+	bool		is_named = false;
+	ListCell   *cell;
+
+	foreach(cell, names)
+	{
+		NamedDatabase *name = lfirst(cell);
+
+		if (strcmp(name->name, NameStr(database->datname)) == 0)
+			name->exists = is_named = true;
+		if (name->is_all && !database->datistemplate)
+			is_named = true;
+	}
+	return is_named;
+}
+
+static void
+report_missing(List *names)
+{
+	ListCell   *cell;
+
+	foreach(cell, names)
+	{
+		const NamedDatabase *name = lfirst(cell);
+
+		if (!name->is_all && !name->exists)
+			ereport(LOG,
+					(al_hide_owners(),
+					 errmsg("database \"%s\" in atomic_lock.sweep_databases does not exist",
+							name->name)));
+	}
+}
+
+/* Give up the places of databases that were dropped.  In a transaction. */
+static void
+forget_places(void)
+{
+	AlStats    *stats = al_stats();
+
+	for (int i = 1; i < AL_DATABASES; i++)
+	{
+		AlDatabase *database = &stats->databases[i];
+		Oid			oid = database->oid;
+
+		/* Whoever has a place now is in a database that there is. */
+		if (!OidIsValid(oid) || SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(oid)))
+			continue;
+		LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+		if (database->oid == oid)
+		{
+			for (int j = 0; j < AL_COUNTERS; j++)
+				pg_atomic_write_u64(&database->counters[j], 0);
+			pg_atomic_write_u64(&database->since, 0);
+			pg_atomic_write_u64(&database->sweep_from, 0);
+			memset(&database->last_sweep, 0, sizeof(AlSweepRecord));
+			database->failed_at = 0;
+			database->oid = InvalidOid;
+		}
+		LWLockRelease(&stats->lock);
+	}
+}
+
+/* Bring what is known of the databases up to date */
+static void
+list_databases(bool report)
+{
+	HASH_SEQ_STATUS status;
+	Target	   *target;
+	List	   *names;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	names = read_names();
+	hash_seq_init(&status, targets);
+	while ((target = hash_seq_search(&status)) != NULL)
+		target->exists = false;
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+	{
+		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+		bool		found;
+
+		/* A negative limit other than -1 marks what DROP DATABASE left behind. */
+		if (!is_named(names, database) || !database->datallowconn ||
+			database->datconnlimit < -1)
+			continue;
+		target = hash_search(targets, &database->oid, HASH_ENTER, &found);
+		if (!found)
+			*target = (Target) {.oid = database->oid};
+		target->exists = true;
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	if (report)
+		report_missing(names);
+
+	hash_seq_init(&status, targets);
+	while ((target = hash_seq_search(&status)) != NULL)
+	{
+		if (!target->exists)
+			(void) hash_search(targets, &target->oid, HASH_REMOVE, NULL);
+	}
+	forget_places();
+	end_transaction();
+}
+
+/* How many transactions a database has counted */
+static uint64
+changes_of(Oid oid)
+{
+	AlStats    *stats = al_stats();
+	AlDatabase *database;
+	uint64		changes;
+
+	LWLockAcquire(&stats->lock, LW_SHARED);
+	database = al_stat_find(stats, oid);
+	/* What has no place of its own counts with others. */
+	if (database == NULL)
+		database = &stats->databases[0];
+	changes = pg_atomic_read_u64(&database->changes);
+	LWLockRelease(&stats->lock);
+	return changes;
+}
+
+/* Is the database there, and does nobody want it for himself? */
+static bool
+is_free(const Target *target)
+{
+	bool		is_free;
+
+	StartTransactionCommand();
+	is_free = lock_database(target->oid) &&
+		SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(target->oid));
+	end_transaction();
+	return is_free;
+}
+
+/* Name of a database for messages; NULL: it has been dropped */
+static char *
+name_of(Oid oid)
+{
+	char	   *name;
+
+	StartTransactionCommand();
+	name = get_database_name(oid);
+	if (name)
+		name = MemoryContextStrdup(round_context, name);
+	end_transaction();
+	return name;
+}
+
+/* When something that has failed so often, without a break, is tried again */
+static TimestampTz
+next_try(int failures)
+{
+	int64		pause = interval();
+
+	for (int i = 0; i < failures && pause < LONGEST_PAUSE; i++)
+		pause *= 2;
+	return GetCurrentTimestamp() + Max(Min(pause, LONGEST_PAUSE), interval());
+}
+
+/* Start a worker for a database, and wait for its end; false: it cannot be started */
+static bool
+run_worker(Oid oid, AlVisit *visit)
+{
+	AlStats    *stats = al_stats();
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+	bool		is_started;
+	pid_t		pid;
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	stats->visit = (AlVisit) {.database = oid,.result = AL_VISIT_FAILED,.next_due = DT_NOEND};
+	LWLockRelease(&stats->lock);
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION |
+		AL_BGWORKER_INTERRUPTIBLE;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = ObjectIdGetDatum(oid);
+	worker.bgw_notify_pid = MyProcPid;
+	strlcpy(worker.bgw_library_name, "atomic_lock", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "atomic_lock_sweeper_main",
+			sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_name, "atomic_lock sweeper", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "atomic_lock sweeper", BGW_MAXLEN);
+	is_started = RegisterDynamicBackgroundWorker(&worker, &handle);
+	while (is_started && GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
+		sleep_for(USECS_PER_MINUTE);
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	*visit = stats->visit;
+	stats->visit.database = InvalidOid;
+	LWLockRelease(&stats->lock);
+	return is_started;
+}
+
+/* A visit has failed, for the first time in a row or again */
+static void
+note_failure(Target *target)
+{
+	char	   *name = name_of(target->oid);
+
+	target->next_visit = next_try(++target->failures);
+	if (name && target->failures == 1)
+		ereport(LOG,
+				(al_hide_owners(),
+				 errmsg("sweep of database \"%s\" failed", name),
+				 errdetail("It is tried again after %d s, and then less and less often.",
+						   (int) ((target->next_visit - GetCurrentTimestamp()) / USECS_PER_SEC))));
+}
+
+static void
+show_failure(const Target *target)
+{
+	AlStats    *stats = al_stats();
+	AlDatabase *database;
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	database = al_stat_find(stats, target->oid);
+	if (database)
+		database->failed_at = target->failures > 0 ? GetCurrentTimestamp() : 0;
+	LWLockRelease(&stats->lock);
+}
+
+/* Visit a database if something may be due there; false: no worker can be started */
+static bool
+visit(Target *target)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	uint64		changes = changes_of(target->oid);
+	AlVisit		visit;
+
+	if (now < target->next_visit ||
+		(now < target->next_due && changes == target->changes))
+		return true;
+	target->next_visit = now + interval();
+	target->next_due = 0;
+	if (!is_free(target))
+		return true;
+	if (!run_worker(target->oid, &visit))
+		return false;
+
+	if (visit.result == AL_VISIT_FAILED)
+		note_failure(target);
+	else
+		target->failures = 0;
+	show_failure(target);
+	if (visit.result == AL_VISIT_UNFINISHED)
+		target->next_visit = 0;
+	if (visit.result == AL_VISIT_DONE || visit.result == AL_VISIT_NO_EXTENSION)
+	{
+		target->changes = changes;
+		target->next_due = Min(visit.next_due, al_add_duration(now, INTERVALS_UNSEEN * interval()));
+	}
+	return true;
+}
+
+/* No worker could be started: say so once, and how it can be mended */
+static void
+note_no_worker(Oid oid, int failures)
+{
+	AlStats    *stats = al_stats();
+	char	   *name = name_of(oid);
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	stats->launcher_failed_at = GetCurrentTimestamp();
+	LWLockRelease(&stats->lock);
+	if (failures == 1)
+		ereport(LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED), al_hide_owners(),
+				 errmsg("could not start a sweep of database \"%s\"", name ? name : "?"),
+				 errdetail("No slot for a background worker is free."),
+				 errhint("You may need to increase max_worker_processes.")));
+}
+
+/*
+ * Visit all databases that may need it.  Returns when to come again, and counts
+ * in "failures" how often in a row no worker could be started.
+ */
+static TimestampTz
+do_round(int *failures, bool report)
+{
+	AlStats    *stats = al_stats();
+	HASH_SEQ_STATUS status;
+	Target	   *target;
+	Oid		   *oids;
+	int			count = 0;
+	bool		is_unfinished = false;
+
+	list_databases(report);
+	oids = palloc(hash_get_num_entries(targets) * sizeof(Oid));
+	hash_seq_init(&status, targets);
+	while ((target = hash_seq_search(&status)) != NULL)
+		oids[count++] = target->oid;
+
+	for (int i = 0; i < count; i++)
+	{
+		target = hash_search(targets, &oids[i], HASH_FIND, NULL);
+		if (!visit(target))
+		{
+			target->next_visit = 0;
+			note_no_worker(target->oid, ++*failures);
+			return next_try(*failures);
+		}
+		is_unfinished = is_unfinished || target->next_visit == 0;
+	}
+
+	*failures = 0;
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	stats->launcher_failed_at = 0;
+	LWLockRelease(&stats->lock);
+	return is_unfinished ? 0 : GetCurrentTimestamp() + interval();
+}
+
+/* Forget when databases are to be visited: other settings hold now */
+static void
+forget_visits(void)
+{
+	HASH_SEQ_STATUS status;
+	Target	   *target;
+
+	hash_seq_init(&status, targets);
+	while ((target = hash_seq_search(&status)) != NULL)
+		*target = (Target) {.oid = target->oid};
+}
+
+void
+atomic_lock_launcher_main(Datum arg)
+{
+	AlStats    *stats = al_stats();
+	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Target)};
+	TimestampTz next_round = 0;
+	int			failures = 0;
+	bool		report = true;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	pqsignal(SIGINT, SIG_IGN);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	before_shmem_exit(launcher_exit, (Datum) 0);
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	stats->launcher_pid = MyProcPid;
+	stats->launcher_failed_at = 0;
+	LWLockRelease(&stats->lock);
+	/* Sessions from before a crash, or on the former primary, are over by now. */
+	(void) al_session_ended_by();
+	round_context = AllocSetContextCreate(TopMemoryContext, "atomic_lock round",
+										  ALLOCSET_DEFAULT_SIZES);
+	targets = hash_create("atomic_lock databases", 64, &info, HASH_ELEM | HASH_BLOBS);
+
+	for (;;)
+	{
+		TimestampTz now = GetCurrentTimestamp();
+
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			forget_visits();
+			next_round = 0;
+			failures = 0;
+			report = true;
+		}
+		if (al_sweep_interval_ms > 0 && now >= next_round)
+		{
+			MemoryContextSwitchTo(round_context);
+			next_round = do_round(&failures, report);
+			report = false;
+			MemoryContextReset(round_context);
+		}
+		else
+			sleep_for(al_sweep_interval_ms > 0 ? next_round - now : USECS_PER_HOUR);
+	}
+}
+
+/* ------------------------------------------------------------------------
+ * What people are told
+ * ------------------------------------------------------------------------
+ */
+
+/* What the launcher does, in words, and what there is to be done about it, or NULL */
+static char *
+describe_launcher(const char **hint)
+{
+	AlStats    *stats = al_stats();
+	Oid			visited = InvalidOid;
+	pid_t		pid = 0;
+	TimestampTz failed_at = 0;
+
+	*hint = NULL;
+	if (stats)
+	{
+		LWLockAcquire(&stats->lock, LW_SHARED);
+		visited = stats->visit.database;
+		pid = stats->launcher_pid;
+		failed_at = stats->launcher_failed_at;
+		LWLockRelease(&stats->lock);
+	}
+
+	if (!is_registered)
+	{
+		*hint = "Add atomic_lock to shared_preload_libraries and restart the server, or have pg_cron sweep: see lock_schedule_sweep().";
+		return "not running: atomic_lock is not preloaded";
+	}
+	if (RecoveryInProgress())
+		return "not running: the server is a standby, or in recovery";
+	if (al_sweep_interval_ms <= 0)
+	{
+		*hint = "Set atomic_lock.sweep_interval and reload the configuration, or have pg_cron sweep: see lock_schedule_sweep().";
+		return "turned off: atomic_lock.sweep_interval is 0";
+	}
+	if (al_sweep_databases[strspn(al_sweep_databases, " ")] == '\0')
+	{
+		*hint = "Set atomic_lock.sweep_databases to \"*\" and reload the configuration.";
+		return "sweeps nothing: atomic_lock.sweep_databases is empty";
+	}
+	if (pid == 0)
+	{
+		*hint = "It is started again after a few seconds; if not, see the server log.";
+		return "not running";
+	}
+	if (failed_at != 0)
+	{
+		*hint = "You may need to increase max_worker_processes.";
+		return psprintf("running, but could not start a worker at %s",
+						timestamptz_to_str(failed_at));
+	}
+	if (OidIsValid(visited) && get_database_name(visited))
+		return psprintf("running, sweeps database \"%s\" now", get_database_name(visited));
+	return psprintf("running, sweeps every %s",
+					GetConfigOptionByName("atomic_lock.sweep_interval", NULL, false));
+}
+
+enum
+{
+	DATABASE, STATUS, LAST_SWEPT_AT, LAST_REMOVED, LAST_DURATION, HINT, COLUMNS
+};
+
+/* What became of a database, in words, or NULL where it was never swept */
+static const char *
+describe_database(const AlDatabase *database, const char **hint)
+{
+	const AlSweepRecord *last = &database->last_sweep;
+
+	*hint = NULL;
+	if (database->failed_at > last->ended_at)
+	{
+		*hint = "See the server log.";
+		return psprintf("the background sweep failed at %s",
+						timestamptz_to_str(database->failed_at));
+	}
+	if (last->started_at == 0)
+		return NULL;
+	return last->by_worker ? "swept by the background sweep" : "swept by lock_sweep()";
+}
+
+/*
+ * lock_sweeper_status(): a row for the launcher, whose database is null, then one
+ * for each database that was swept since the server started
+ */
+Datum
+atomic_lock_sweeper_status(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	AlStats    *stats;
+	Datum		values[COLUMNS] = {0};
+	bool		nulls[COLUMNS] = {true, false, true, true, true, false};
+	const char *hint;
+
+	InitMaterializedSRF(fcinfo, 0);
+	(void) al_queue();
+	stats = al_stats();
+	values[STATUS] = CStringGetTextDatum(describe_launcher(&hint));
+	nulls[HINT] = hint == NULL;
+	values[HINT] = hint ? CStringGetTextDatum(hint) : 0;
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+
+	for (int i = 1; stats && i < AL_DATABASES; i++)
+	{
+		AlDatabase	database;
+		const char *status;
+
+		LWLockAcquire(&stats->lock, LW_SHARED);
+		database = stats->databases[i];
+		LWLockRelease(&stats->lock);
+		status = describe_database(&database, &hint);
+		values[DATABASE] = status ? al_database_name(database.oid) : 0;
+		if (values[DATABASE] == 0)
+			continue;
+		memset(nulls, database.last_sweep.started_at == 0, sizeof(nulls));
+		values[STATUS] = CStringGetTextDatum(status);
+		values[LAST_SWEPT_AT] = TimestampTzGetDatum(database.last_sweep.ended_at);
+		values[LAST_REMOVED] = Int64GetDatum(database.last_sweep.removed);
+		values[LAST_DURATION] = al_interval_datum(database.last_sweep.ended_at -
+												  database.last_sweep.started_at);
+		values[HINT] = hint ? CStringGetTextDatum(hint) : 0;
+		nulls[DATABASE] = nulls[STATUS] = false;
+		nulls[HINT] = hint == NULL;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* Have the launcher started, where the module is preloaded */
+void
+al_sweeper_init(void)
+{
+	BackgroundWorker worker = {0};
+
+	/* While pg_upgrade works nobody else may. */
+	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
+		return;
+	is_registered = true;
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = 5;
+	strlcpy(worker.bgw_library_name, "atomic_lock", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "atomic_lock_launcher_main",
+			sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_name, "atomic_lock launcher", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "atomic_lock launcher", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
