@@ -8,7 +8,7 @@
 # in a private directory and on no TCP port.
 #
 #   al_require THING...     find PostgreSQL and see to it that THINGs are there
-#                           (build tap pgtap), installing with apt what is
+#                           (build tap pgtap cron), installing with apt what is
 #                           missing.  Sets PG_CONFIG, PG_MAJOR.
 #                           PG_CONFIG=/path/pg_config or PGVERSION=17 in the
 #                           environment choose one of several PostgreSQLs.
@@ -225,6 +225,10 @@ al_require() {
 			pgtap)
 				[ -f "$("$PG_CONFIG" --sharedir 2>/dev/null)/extension/pgtap.control" ] ||
 					other+=("postgresql-$PG_MAJOR-pgtap")
+				;;
+			cron)
+				[ -f "$("$PG_CONFIG" --sharedir 2>/dev/null)/extension/pg_cron.control" ] ||
+					other+=("postgresql-$PG_MAJOR-cron")
 				;;
 			*) die "al_require: $thing?" ;;
 		esac
