@@ -69,12 +69,13 @@ typedef struct Errand
 	dsm_handle	handle;
 } Errand;
 
-/* Run a statement with text parameters, and return its first value; 0 rows: -1 */
+/* Run a statement with text parameters, which may be NULL, and return its first value; 0 rows: -1 */
 static int64
 run(const char *statement, int nargs, const char *const *args)
 {
 	Oid			types[4];
 	Datum		values[4];
+	char		nulls[4] = {0};
 	int64		answer = -1;
 	bool		is_null;
 
@@ -82,9 +83,10 @@ run(const char *statement, int nargs, const char *const *args)
 	for (int i = 0; i < nargs; i++)
 	{
 		types[i] = TEXTOID;
-		values[i] = CStringGetTextDatum(args[i]);
+		values[i] = args[i] ? CStringGetTextDatum(args[i]) : 0;
+		nulls[i] = args[i] ? ' ' : 'n';
 	}
-	if (SPI_execute_with_args(statement, nargs, types, values, NULL, false, 1) < 0)
+	if (SPI_execute_with_args(statement, nargs, types, values, nulls, false, 1) < 0)
 		elog(ERROR, "could not run \"%s\"", statement);
 	if (SPI_processed > 0)
 		answer = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
@@ -109,8 +111,8 @@ has_pg_cron(void)
 static void
 change_schedule(Request *request)
 {
-	const char *args[] = {request->job, request->schedule, request->command,
-	request->database};
+	const char *args[] = {request->job, request->is_schedule ? request->schedule : NULL,
+	request->command, request->database};
 	int			guc_level = NewGUCNestLevel();
 
 	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
@@ -122,12 +124,14 @@ change_schedule(Request *request)
 				 errmsg("extension \"pg_cron\" is not installed in database \"%s\"",
 						get_database_name(MyDatabaseId)),
 				 errhint("Use CREATE EXTENSION pg_cron, or preload atomic_lock, which then sweeps by itself.")));
-	if (!request->is_schedule)
-		request->answer = run("SELECT pg_catalog.count(cron.unschedule(jobid)) FROM cron.job"
-							  " WHERE jobname OPERATOR(pg_catalog.=) $1", 1, args);
-	else if (strcmp(request->database, get_database_name(MyDatabaseId)) == 0)
+	/* To schedule a job again would leave it inactive, if somebody has made it so. */
+	request->answer = run("SELECT pg_catalog.count(cron.unschedule(jobid)) FROM cron.job"
+						  " WHERE jobname OPERATOR(pg_catalog.=) $1"
+						  " AND username OPERATOR(pg_catalog.=) CURRENT_USER::pg_catalog.text"
+						  " AND (NOT active OR $2::pg_catalog.text IS NULL)", 2, args);
+	if (request->is_schedule && strcmp(request->database, get_database_name(MyDatabaseId)) == 0)
 		request->answer = run("SELECT cron.schedule($1, $2, $3)", 3, args);
-	else
+	else if (request->is_schedule)
 		request->answer = run("SELECT cron.schedule_in_database($1, $2, $3, $4)", 4, args);
 	SPI_finish();
 	AtEOXact_GUC(true, guc_level);
@@ -244,6 +248,9 @@ change(Request *request, const char *function)
 
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
+	/* Where pg_cron is not loaded, anybody may have set this. */
+	if (GetConfigOptionFlags("cron.database_name", true) & GUC_CUSTOM_PLACEHOLDER)
+		cron_database = NULL;
 	schema = get_namespace_name(al_schema());
 	strlcpy(request->database, database, sizeof(request->database));
 	snprintf(request->job, sizeof(request->job), "atomic_lock sweep of %s", database);

@@ -52,6 +52,7 @@ typedef struct Saved
 /* Of the current transaction */
 static int64 counts[AL_COUNTERS_AT_COMMIT];
 static bool counted = false;
+static bool changed = false;	/* something else than a sweep was done */
 static Saved *saved = NULL;		/* in TopTransactionContext, by rising level */
 static int	saved_count = 0;
 static int	saved_size = 0;
@@ -134,13 +135,15 @@ al_stat_count(AlCounter counter, int64 count)
 		save(level);
 	counts[counter] += count;
 	counted = true;
+	if (counter != AL_COUNT_EXPIRATIONS && counter != AL_COUNT_SWEEPS && counter != AL_COUNT_SWEPT)
+		changed = true;
 }
 
 /* The transaction changes what the sweep looks at, in a way that is not counted */
 void
 al_stat_changed(void)
 {
-	counted = true;
+	counted = changed = true;
 }
 
 /* Somebody has stood in line for a key, and does no more.  Raises nothing. */
@@ -194,7 +197,7 @@ al_stat_abort(void)
 {
 	if (counted)
 		memset(counts, 0, sizeof(counts));
-	counted = false;
+	counted = changed = false;
 	saved = NULL;
 	saved_count = saved_size = 0;
 }
@@ -212,7 +215,8 @@ al_stat_commit(void)
 			if (counts[i] != 0)
 				(void) pg_atomic_fetch_add_u64(&database->counters[i], counts[i]);
 		}
-		(void) pg_atomic_fetch_add_u64(&database->changes, 1);
+		if (changed)
+			(void) pg_atomic_fetch_add_u64(&database->changes, 1);
 	}
 	al_stat_abort();
 }

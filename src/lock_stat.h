@@ -56,7 +56,7 @@ typedef struct AlDatabase
 {
 	pg_atomic_uint64 counters[AL_COUNTERS];
 	pg_atomic_uint64 since;		/* a TimestampTz */
-	pg_atomic_uint64 changes;	/* rises with each transaction that was counted */
+	pg_atomic_uint64 changes;	/* rises with each transaction that leaves more to sweep */
 	pg_atomic_uint64 sweep_from;	/* block at which the next sweep begins */
 	Oid			oid;			/* the rest is under the lock; 0: not in use */
 	AlSweepRecord last_sweep;

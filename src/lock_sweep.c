@@ -55,7 +55,7 @@ over_at(const AlHolding *holding)
 	return al_closed_until(holding);
 }
 
-/* Remove a row that is over, unless somebody has claimed its key; false: it stays */
+/* Remove a row that is over, unless somebody has claimed its key, or locked it; false: it stays */
 static bool
 remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 {
@@ -71,12 +71,12 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 	if (!al_claim_try(&claim, &key, NULL, AL_CLAIM_TAKE))
 		return false;
 	al_table_find_again(rel, &key, &holding);
-	if (!ItemPointerIsValid(&holding.tid) || now < over_at(&holding))
+	if (!ItemPointerIsValid(&holding.tid) || now < over_at(&holding) ||
+		!al_table_try_delete(rel, &holding))
 	{
 		al_claim_drop(&claim);
 		return false;
 	}
-	al_table_delete(rel, &holding);
 	if (holding.released_at == 0)
 		al_stat_count(AL_COUNT_EXPIRATIONS, 1);
 #ifdef AL_TEST_HOOKS
@@ -125,7 +125,10 @@ al_sweep(Relation rel, int64 max_rows, AlSwept *swept)
 			stopped_at = ItemPointerGetBlockNumber(&tuple->t_self);
 			old_context = MemoryContextSwitchTo(context);
 			if (remove_row(rel, tuple, now))
+			{
 				swept->removed++;
+				over = DT_NOEND;
+			}
 			MemoryContextSwitchTo(old_context);
 			MemoryContextReset(context);
 		}

@@ -829,11 +829,19 @@ al_table_try_put(Relation rel, AlHolding *holding)
 	return true;
 }
 
-/* Remove the row of a holding, whose key the caller has claimed */
-void
-al_table_delete(Relation rel, AlHolding *holding)
+/*
+ * Remove the row of a holding, whose key the caller has claimed; false where
+ * somebody has locked it by hand, which is not waited for.
+ */
+bool
+al_table_try_delete(Relation rel, AlHolding *holding)
 {
-	simple_heap_delete(rel, &holding->tid);
+	TM_FailureData failure;
+
+	if (heap_delete(rel, &holding->tid, GetCurrentCommandId(true), InvalidSnapshot, false,
+					&failure, false) != TM_Ok)
+		return false;
 	al_xact_changed();
 	CommandCounterIncrement();
+	return true;
 }

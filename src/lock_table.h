@@ -108,6 +108,6 @@ extern AlKey *al_table_key(Relation rel, HeapTuple tuple);
 extern void al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding);
 extern void al_table_put(Relation rel, AlHolding *holding);
 extern bool al_table_try_put(Relation rel, AlHolding *holding);
-extern void al_table_delete(Relation rel, AlHolding *holding);
+extern bool al_table_try_delete(Relation rel, AlHolding *holding);
 
 #endif							/* ATOMIC_LOCK_TABLE_H */

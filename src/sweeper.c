@@ -57,7 +57,6 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/varlena.h"
 
@@ -69,12 +68,17 @@ PGDLLEXPORT void atomic_lock_sweeper_main(Datum arg);
 /* A visit is over after that long; where more is to be done, another follows. */
 #define LONGEST_VISIT	(10 * USECS_PER_SEC)
 #define LONGEST_PAUSE	USECS_PER_HOUR
+
+/* A worker rests that much longer than it works, so that others do not suffer. */
+#define REST_PER_WORK	5
+
 #define INTERVALS_UNSEEN	10
 
 /* A database, as the launcher knows it */
 typedef struct Target
 {
 	Oid			oid;
+	NameData	name;
 	bool		exists;			/* as of this round */
 	int			failures;		/* in a row */
 	TimestampTz next_visit;		/* not before */
@@ -176,6 +180,16 @@ sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
 	return rel != NULL;
 }
 
+/* Leave the machine to others for so long, at most a tenth of a second */
+static void
+pause_for(int64 microseconds)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 (long) Min(microseconds, USECS_PER_SEC / 10) / 1000,
+					 al_launcher_wait_event());
+	ResetLatch(MyLatch);
+}
+
 /* Sweep the database whose OID is the argument, and tell the launcher */
 void
 atomic_lock_sweeper_main(Datum arg)
@@ -190,6 +204,7 @@ atomic_lock_sweeper_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
+	override("role", "none");
 	override("search_path", "");
 	override("synchronous_commit", "off");
 	override("lock_timeout", "0");
@@ -203,6 +218,7 @@ atomic_lock_sweeper_main(Datum arg)
 		 GetCurrentTimestamp() - started_at < LONGEST_VISIT; is_first = false)
 	{
 		AlSwept		swept;
+		TimestampTz batch_at = GetCurrentTimestamp();
 
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -215,6 +231,8 @@ atomic_lock_sweeper_main(Datum arg)
 		removed += swept.removed;
 		next_due = swept.next_due;
 		al_stat_swept(started_at, removed, true);
+		if (result == AL_VISIT_UNFINISHED)
+			pause_for(REST_PER_WORK * (GetCurrentTimestamp() - batch_at));
 	}
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
@@ -252,7 +270,16 @@ launcher_exit(int code, Datum arg)
 	LWLockRelease(&stats->lock);
 }
 
-/* Sleep until something happens, for so long at most; then see to signals */
+static void
+handle_signals(void)
+{
+	CHECK_FOR_INTERRUPTS();
+	/* Not 0, or it would never be started again. */
+	if (ShutdownRequestPending)
+		proc_exit(1);
+}
+
+/* Sleep until something happens, for so long at most */
 static void
 sleep_for(int64 microseconds)
 {
@@ -260,10 +287,7 @@ sleep_for(int64 microseconds)
 					 (long) Min((microseconds + 999) / 1000, INT_MAX),
 					 al_launcher_wait_event());
 	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-	/* Not 0, or it would never be started again. */
-	if (ShutdownRequestPending)
-		proc_exit(1);
+	handle_signals();
 }
 
 /* A name in sweep_databases, and whether there is such a database */
@@ -331,22 +355,34 @@ report_missing(List *names)
 	}
 }
 
-/* Give up the places of databases that were dropped.  In a transaction. */
+/* Which databases have a place in the statistics: AL_DATABASES of them, or 0 */
+static Oid *
+copy_places(void)
+{
+	AlStats    *stats = al_stats();
+	Oid		   *places = palloc(AL_DATABASES * sizeof(Oid));
+
+	LWLockAcquire(&stats->lock, LW_SHARED);
+	for (int i = 0; i < AL_DATABASES; i++)
+		places[i] = stats->databases[i].oid;
+	LWLockRelease(&stats->lock);
+	return places;
+}
+
+/* Give up the places of databases that were there and do not exist any more */
 static void
-forget_places(void)
+forget_places(const Oid *places, List *existing)
 {
 	AlStats    *stats = al_stats();
 
 	for (int i = 1; i < AL_DATABASES; i++)
 	{
 		AlDatabase *database = &stats->databases[i];
-		Oid			oid = database->oid;
 
-		/* Whoever has a place now is in a database that there is. */
-		if (!OidIsValid(oid) || SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(oid)))
+		if (!OidIsValid(places[i]) || list_member_oid(existing, places[i]))
 			continue;
 		LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-		if (database->oid == oid)
+		if (database->oid == places[i])
 		{
 			for (int j = 0; j < AL_COUNTERS; j++)
 				pg_atomic_write_u64(&database->counters[j], 0);
@@ -360,13 +396,19 @@ forget_places(void)
 	}
 }
 
-/* Bring what is known of the databases up to date */
+/*
+ * Bring what is known of the databases up to date.  pg_database is only ever
+ * scanned as a heap, and of its rows only what has a fixed width is looked at: its
+ * indexes, and its TOAST table, are not to be had without a database.
+ */
 static void
 list_databases(bool report)
 {
 	HASH_SEQ_STATUS status;
 	Target	   *target;
+	Oid		   *places;
 	List	   *names;
+	List	   *existing = NIL;
 	Relation	rel;
 	TableScanDesc scan;
 	HeapTuple	tuple;
@@ -374,9 +416,12 @@ list_databases(bool report)
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
 	names = read_names();
+	/* Who has a place now is in a database that the scan will find. */
+	places = copy_places();
 	hash_seq_init(&status, targets);
 	while ((target = hash_seq_search(&status)) != NULL)
 		target->exists = false;
+
 	rel = table_open(DatabaseRelationId, AccessShareLock);
 	scan = table_beginscan_catalog(rel, 0, NULL);
 	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
@@ -384,6 +429,7 @@ list_databases(bool report)
 		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
 		bool		found;
 
+		existing = lappend_oid(existing, database->oid);
 		/* A negative limit other than -1 marks what DROP DATABASE left behind. */
 		if (!is_named(names, database) || !database->datallowconn ||
 			database->datconnlimit < -1)
@@ -392,6 +438,7 @@ list_databases(bool report)
 		if (!found)
 			*target = (Target) {.oid = database->oid};
 		target->exists = true;
+		target->name = database->datname;
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -404,8 +451,24 @@ list_databases(bool report)
 		if (!target->exists)
 			(void) hash_search(targets, &target->oid, HASH_REMOVE, NULL);
 	}
-	forget_places();
+	forget_places(places, existing);
 	end_transaction();
+}
+
+/* Is there such a database?  In a transaction. */
+static bool
+exists(Oid oid)
+{
+	Relation	rel = table_open(DatabaseRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	HeapTuple	tuple;
+	bool		found = false;
+
+	while (!found && HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+		found = ((Form_pg_database) GETSTRUCT(tuple))->oid == oid;
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
 }
 
 /* How many transactions a database has counted */
@@ -433,24 +496,9 @@ is_free(const Target *target)
 	bool		is_free;
 
 	StartTransactionCommand();
-	is_free = lock_database(target->oid) &&
-		SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(target->oid));
+	is_free = lock_database(target->oid) && exists(target->oid);
 	end_transaction();
 	return is_free;
-}
-
-/* Name of a database for messages; NULL: it has been dropped */
-static char *
-name_of(Oid oid)
-{
-	char	   *name;
-
-	StartTransactionCommand();
-	name = get_database_name(oid);
-	if (name)
-		name = MemoryContextStrdup(round_context, name);
-	end_transaction();
-	return name;
 }
 
 /* When something that has failed so often, without a break, is tried again */
@@ -504,13 +552,11 @@ run_worker(Oid oid, AlVisit *visit)
 static void
 note_failure(Target *target)
 {
-	char	   *name = name_of(target->oid);
-
 	target->next_visit = next_try(++target->failures);
-	if (name && target->failures == 1)
+	if (target->failures == 1)
 		ereport(LOG,
 				(al_hide_owners(),
-				 errmsg("sweep of database \"%s\" failed", name),
+				 errmsg("sweep of database \"%s\" failed", NameStr(target->name)),
 				 errdetail("It is tried again after %d s, and then less and less often.",
 						   (int) ((target->next_visit - GetCurrentTimestamp()) / USECS_PER_SEC))));
 }
@@ -563,10 +609,9 @@ visit(Target *target)
 
 /* No worker could be started: say so once, and how it can be mended */
 static void
-note_no_worker(Oid oid, int failures)
+note_no_worker(const Target *target, int failures)
 {
 	AlStats    *stats = al_stats();
-	char	   *name = name_of(oid);
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
 	stats->launcher_failed_at = GetCurrentTimestamp();
@@ -574,7 +619,8 @@ note_no_worker(Oid oid, int failures)
 	if (failures == 1)
 		ereport(LOG,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED), al_hide_owners(),
-				 errmsg("could not start a sweep of database \"%s\"", name ? name : "?"),
+				 errmsg("could not start a sweep of database \"%s\"",
+						NameStr(target->name)),
 				 errdetail("No slot for a background worker is free."),
 				 errhint("You may need to increase max_worker_processes.")));
 }
@@ -601,11 +647,12 @@ do_round(int *failures, bool report)
 
 	for (int i = 0; i < count; i++)
 	{
+		handle_signals();
 		target = hash_search(targets, &oids[i], HASH_FIND, NULL);
 		if (!visit(target))
 		{
 			target->next_visit = 0;
-			note_no_worker(target->oid, ++*failures);
+			note_no_worker(target, ++*failures);
 			return next_try(*failures);
 		}
 		is_unfinished = is_unfinished || target->next_visit == 0;
@@ -627,7 +674,7 @@ forget_visits(void)
 
 	hash_seq_init(&status, targets);
 	while ((target = hash_seq_search(&status)) != NULL)
-		*target = (Target) {.oid = target->oid};
+		*target = (Target) {.oid = target->oid,.name = target->name};
 }
 
 void
@@ -660,6 +707,7 @@ atomic_lock_launcher_main(Datum arg)
 	{
 		TimestampTz now = GetCurrentTimestamp();
 
+		handle_signals();
 		if (ConfigReloadPending)
 		{
 			ConfigReloadPending = false;
@@ -669,7 +717,7 @@ atomic_lock_launcher_main(Datum arg)
 			failures = 0;
 			report = true;
 		}
-		if (al_sweep_interval_ms > 0 && now >= next_round)
+		if (interval() > 0 && now >= next_round)
 		{
 			MemoryContextSwitchTo(round_context);
 			next_round = do_round(&failures, report);
@@ -677,7 +725,7 @@ atomic_lock_launcher_main(Datum arg)
 			MemoryContextReset(round_context);
 		}
 		else
-			sleep_for(al_sweep_interval_ms > 0 ? next_round - now : USECS_PER_HOUR);
+			sleep_for(interval() > 0 ? next_round - now : USECS_PER_HOUR);
 	}
 }
 
@@ -712,7 +760,7 @@ describe_launcher(const char **hint)
 	}
 	if (RecoveryInProgress())
 		return "not running: the server is a standby, or in recovery";
-	if (al_sweep_interval_ms <= 0)
+	if (interval() <= 0)
 	{
 		*hint = "Set atomic_lock.sweep_interval and reload the configuration, or have pg_cron sweep: see lock_schedule_sweep().";
 		return "turned off: atomic_lock.sweep_interval is 0";
