@@ -15,6 +15,9 @@
  * needs not stand in line, because nobody in line can have the key for itself
  * before.
  *
+ * A sweep claims keys that are free, for the few milliseconds of a batch, and is
+ * waited for that long.
+ *
  * Locking rules: claims are only tried.  A refused attempt drops its claim.
  *
  * IDENTIFICATION
@@ -28,6 +31,10 @@
 #include "lock_wait.h"
 #include "miscadmin.h"
 #include "utils/timestamp.h"
+
+/* An acquire that meets a sweep tries again so often, after so many microseconds */
+#define MOST_RETRIES	25
+#define RETRY_PAUSE		1000L
 
 bool
 al_is_granted(const AlResult *result)
@@ -303,7 +310,28 @@ al_attempt_drop(AlAttempt *attempt)
 }
 
 /*
- * Try to get a key without waiting for anybody, up to the claim under which the
+ * Is the claim in the way that of a sweep, which is about to go, or has it gone
+ * by now?  Then try again, after a moment, unless that was done often enough.
+ */
+static bool
+may_retry(const AlAttempt *attempt, int *retries)
+{
+	if (attempt->result->outcome != AL_CLAIMED || *retries >= MOST_RETRIES)
+		return false;
+	if (attempt->result->rival == 0)
+		*retries = MOST_RETRIES;	/* gone, or a prepared transaction's */
+	else if (al_is_sweeping(attempt->result->rival))
+	{
+		(*retries)++;
+		pg_usleep(RETRY_PAUSE);
+	}
+	else
+		return false;
+	return true;
+}
+
+/*
+ * Try to get a key without waiting for anybody but a sweep, up to the claim under which the
  * grant is written.
  *
  * Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
@@ -314,6 +342,7 @@ void
 al_attempt(Relation rel, AlAttempt *attempt)
 {
 	AlResult   *result = attempt->result;
+	int			retries = 0;
 
 	attempt->is_claimed = false;
 	for (bool all = false;; all = true)
@@ -341,6 +370,8 @@ al_attempt(Relation rel, AlAttempt *attempt)
 			if (!all)
 				continue;
 			explain_claim(attempt);
+			if (may_retry(attempt, &retries))
+				continue;
 			return;
 		}
 		attempt->is_claimed = true;

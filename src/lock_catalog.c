@@ -141,9 +141,9 @@ al_catalog_init(void)
 	CacheRegisterRelcacheCallback(relcache_callback, (Datum) 0);
 }
 
-/* The schema of the extension; raises 42704 where it is not installed */
+/* The schema of the extension; where it is not installed, 0, or raises 42704 */
 Oid
-al_schema(void)
+al_schema(bool missing_ok)
 {
 	Relation	rel;
 	ScanKeyData key;
@@ -164,6 +164,8 @@ al_schema(void)
 	if (!OidIsValid(schema))
 	{
 		oids_valid = false;
+		if (missing_ok)
+			return InvalidOid;
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
 				 errmsg("extension \"atomic_lock\" is not installed in this database"),
@@ -172,16 +174,21 @@ al_schema(void)
 	return schema;
 }
 
-/* Find our objects.  An invalidation that arrives meanwhile is not lost. */
-static void
-look_up(void)
+/*
+ * Find our objects.  An invalidation that arrives meanwhile is not lost.  Where the
+ * extension is not installed, returns false, or raises 42704.
+ */
+static bool
+look_up(bool missing_ok)
 {
 	Oid			schema;
 	Oid			argtypes[] = {TEXTOID, TEXTOID};
 	List	   *name;
 
 	oids_valid = true;
-	schema = al_schema();
+	schema = al_schema(missing_ok);
+	if (!OidIsValid(schema))
+		return false;
 	for (int i = 0; i < (int) lengthof(our_relations); i++)
 	{
 		Oid			oid = get_relname_relid(our_relations[i]->name, schema);
@@ -193,6 +200,7 @@ look_up(void)
 	name = list_make2(makeString(get_namespace_name(schema)),
 					  makeString(pstrdup("force_release")));
 	force_release_oid = LookupFuncName(name, lengthof(argtypes), argtypes, true);
+	return true;
 }
 
 static void
@@ -294,28 +302,34 @@ check_indexes(Relation rel)
 /*
  * Open one of our relations.  Raises 42704 where the extension is not
  * installed, 55000 where somebody has changed the relation so that we cannot
- * use it.
+ * use it.  With "missing_ok" the answer is NULL where it is not there.
  */
 static Relation
-open_cached(CachedRelation *cached, LOCKMODE lockmode)
+open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
 {
 	for (;;)
 	{
 		Relation	rel;
 		Oid			oid;
 
-		if (!oids_valid)
-			look_up();
+		if (!oids_valid && !look_up(missing_ok))
+			return NULL;
 		oid = cached->oid;
 		if (!OidIsValid(oid))
 		{
 			oids_valid = false;
+			if (missing_ok)
+				return NULL;
 			raise_missing(cached->name);
 		}
 
 		rel = try_relation_open(oid, lockmode);
-		if (!oids_valid)
-			look_up();
+		if (!oids_valid && !look_up(missing_ok))
+		{
+			if (rel)
+				relation_close(rel, lockmode);
+			return NULL;
+		}
 		if (rel && cached->oid == oid)
 		{
 			if (!cached->checked)
@@ -341,7 +355,7 @@ open_cached(CachedRelation *cached, LOCKMODE lockmode)
 Relation
 al_open_app_lock(LOCKMODE lockmode)
 {
-	return open_cached(&app_lock, lockmode);
+	return open_cached(&app_lock, lockmode, false);
 }
 
 /*
@@ -373,26 +387,24 @@ al_open_now(void)
 {
 	if (!ConditionalLockRelationOid(ExtensionRelationId, AccessShareLock))
 		return NULL;
-	if (!al_is_installed())
+	if (!oids_valid && !look_up(true))
 		return NULL;
-	if (!oids_valid)
-		look_up();
 	if (!OidIsValid(app_lock.oid) ||
 		!ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock))
 		return NULL;
-	return al_open_app_lock(RowExclusiveLock);
+	return open_cached(&app_lock, RowExclusiveLock, true);
 }
 
 Relation
 al_open_fence(LOCKMODE lockmode)
 {
-	return open_cached(&fence, lockmode);
+	return open_cached(&fence, lockmode, false);
 }
 
 Relation
 al_open_audit(LOCKMODE lockmode)
 {
-	return open_cached(&lock_audit, lockmode);
+	return open_cached(&lock_audit, lockmode, false);
 }
 
 /*
@@ -403,7 +415,7 @@ bool
 al_is_admin(void)
 {
 	if (!oids_valid)
-		look_up();
+		(void) look_up(false);
 	return OidIsValid(force_release_oid) &&
 		al_may_execute(force_release_oid, GetUserId());
 }

@@ -251,7 +251,7 @@ change(Request *request, const char *function)
 	/* Where pg_cron is not loaded, anybody may have set this. */
 	if (GetConfigOptionFlags("cron.database_name", true) & GUC_CUSTOM_PLACEHOLDER)
 		cron_database = NULL;
-	schema = get_namespace_name(al_schema());
+	schema = get_namespace_name(al_schema(false));
 	strlcpy(request->database, database, sizeof(request->database));
 	snprintf(request->job, sizeof(request->job), "atomic_lock sweep of %s", database);
 	snprintf(request->command, sizeof(request->command), "SELECT %s.lock_sweep()",

@@ -155,6 +155,8 @@ AL_NORETURN extern void al_refuse_truncate(Relation rel);
 
 /* lock_sweep.c */
 extern void al_sweep(Relation rel, int64 max_rows, AlSwept *swept);
+extern void al_sweep_over(void);
+extern bool al_is_sweeping(int pid);
 
 /* lock_stat.c; more in lock_stat.h */
 extern void al_stat_refused(const AlKey *key, const AlResult *result);

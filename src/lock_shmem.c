@@ -97,7 +97,10 @@ init_memory(void *memory)
 		new_queue->buckets[i].first = new_queue->buckets[i].last = -1;
 	}
 	for (int i = 0; i < MaxBackends; i++)
+	{
 		pg_atomic_init_u32(&new_queue->slots[i].woken, 0);
+		pg_atomic_init_u32(&new_queue->slots[i].sweeping, 0);
+	}
 
 	LWLockInitialize(&new_stats->lock, new_queue->tranche);
 	pg_atomic_init_u64(&new_stats->left_at, 0);

@@ -13,6 +13,9 @@
  * transaction has claimed it leaves.  Claims are given back when the transaction
  * ends, which wakes those who wait for the keys.
  *
+ * A sweep's claims are on keys that are free, and others shall find them so: an
+ * acquire that meets one waits for a moment (lock_attempt.c).
+ *
  * Rows are taken as they lie in the table.  A sweep begins where the last one has
  * stopped, and comes round; so many small ones do not look at the same rows
  * again and again.
@@ -31,6 +34,8 @@
 #include "compat.h"
 #include "lock_lease.h"
 #include "lock_stat.h"
+#include "lock_wait.h"
+#include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -45,6 +50,8 @@ bool		al_test_pause_before_sweep = false;
 #endif
 
 PG_FUNCTION_INFO_V1(atomic_lock_sweep);
+
+static bool sweeping = false;	/* and others can see it */
 
 /* When is there nothing left that a row is needed for?  DT_NOEND: not known */
 static TimestampTz
@@ -86,6 +93,33 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 }
 
 /*
+ * Does a process sweep in its transaction?  Then its claims are on keys that
+ * are free, and go soon.
+ */
+bool
+al_is_sweeping(int pid)
+{
+	AlQueue    *queue = al_queue();
+
+	for (int i = 0; queue && i < MaxBackends; i++)
+	{
+		if (pg_atomic_read_u32(&queue->slots[i].sweeping) == (uint32) pid)
+			return true;
+	}
+	return false;
+}
+
+/* The transaction is over, and its claims are gone.  Raises nothing. */
+void
+al_sweep_over(void)
+{
+	if (!sweeping)
+		return;
+	sweeping = false;
+	pg_atomic_write_u32(&al_queue()->slots[al_my_proc_number()].sweeping, 0);
+}
+
+/*
  * Remove rows that are over, up to max_rows and to what the transaction may
  * still claim.  Says how many; whether it has looked at all rows; and when the
  * next of those it has seen will be over, as far as that is known.
@@ -100,6 +134,11 @@ al_sweep(Relation rel, int64 max_rows, AlSwept *swept)
 	TimestampTz now = GetCurrentTimestamp() + AHEAD;
 	AlScan		scan;
 
+	if (al_queue())
+	{
+		sweeping = true;
+		pg_atomic_write_u32(&al_queue()->slots[al_my_proc_number()].sweeping, MyProcPid);
+	}
 	if (database)
 		stopped_at = pg_atomic_read_u64(&database->sweep_from);
 	swept->removed = 0;

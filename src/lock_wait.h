@@ -47,6 +47,7 @@ typedef struct AlSlot
 {
 	AlWaiter	waiter;
 	pg_atomic_uint32 woken;		/* set by others, cleared by the waiter */
+	pg_atomic_uint32 sweeping;	/* process id, while its transaction sweeps; or 0 */
 	bool		asleep;			/* or about to; has looked at the row before */
 	bool		behind_claim;	/* and met one: any that goes may be it */
 	int			previous;		/* in the bucket; -1: none */

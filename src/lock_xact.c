@@ -227,6 +227,8 @@ wake_waiters(int level, bool committed)
 static void
 release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, void *arg)
 {
+	if (phase == RESOURCE_RELEASE_AFTER_LOCKS && isTopLevel)
+		al_sweep_over();
 	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || claimed == NULL)
 		return;
 	if (isTopLevel)

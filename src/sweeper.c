@@ -52,11 +52,13 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/varlena.h"
 
@@ -190,6 +192,25 @@ pause_for(int64 microseconds)
 	ResetLatch(MyLatch);
 }
 
+/*
+ * Whoever may drop the database may end what is connected to it: DROP DATABASE
+ * ... WITH (FORCE) asks whose process it is, and this one is nobody's.
+ */
+static void
+be_of_database_owner(void)
+{
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	if (HeapTupleIsValid(tuple))
+	{
+		MyProc->roleId = ((Form_pg_database) GETSTRUCT(tuple))->datdba;
+		ReleaseSysCache(tuple);
+	}
+	CommitTransactionCommand();
+}
+
 /* Sweep the database whose OID is the argument, and tell the launcher */
 void
 atomic_lock_sweeper_main(Datum arg)
@@ -204,6 +225,7 @@ atomic_lock_sweeper_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
+	be_of_database_owner();
 	override("role", "none");
 	override("search_path", "");
 	override("synchronous_commit", "off");
@@ -683,6 +705,7 @@ atomic_lock_launcher_main(Datum arg)
 	AlStats    *stats = al_stats();
 	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Target)};
 	TimestampTz next_round = 0;
+	TimestampTz last = 0;
 	int			failures = 0;
 	bool		report = true;
 
@@ -708,6 +731,13 @@ atomic_lock_launcher_main(Datum arg)
 		TimestampTz now = GetCurrentTimestamp();
 
 		handle_signals();
+		if (last - now > interval())
+		{
+			/* The clock was set back: what was planned is too far away. */
+			forget_visits();
+			next_round = 0;
+		}
+		last = now;
 		if (ConfigReloadPending)
 		{
 			ConfigReloadPending = false;
