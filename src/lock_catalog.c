@@ -119,7 +119,8 @@ static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &fence};
 
 static bool oids_valid = false;
 static uint32 invalidations = 0;
-static Oid	force_release_oid;
+static Oid	extension_schema;
+static Oid	force_release_oid;	/* 0: not looked up yet */
 
 static void
 relcache_callback(Datum arg, Oid relid)
@@ -181,25 +182,19 @@ al_schema(bool missing_ok)
 static bool
 look_up(bool missing_ok)
 {
-	Oid			schema;
-	Oid			argtypes[] = {TEXTOID, TEXTOID};
-	List	   *name;
-
 	oids_valid = true;
-	schema = al_schema(missing_ok);
-	if (!OidIsValid(schema))
+	extension_schema = al_schema(missing_ok);
+	force_release_oid = InvalidOid;
+	if (!OidIsValid(extension_schema))
 		return false;
 	for (int i = 0; i < (int) lengthof(our_relations); i++)
 	{
-		Oid			oid = get_relname_relid(our_relations[i]->name, schema);
+		Oid			oid = get_relname_relid(our_relations[i]->name, extension_schema);
 
 		if (oid != our_relations[i]->oid)
 			our_relations[i]->checked = false;
 		our_relations[i]->oid = oid;
 	}
-	name = list_make2(makeString(get_namespace_name(schema)),
-					  makeString(pstrdup("force_release")));
-	force_release_oid = LookupFuncName(name, lengthof(argtypes), argtypes, true);
 	return true;
 }
 
@@ -414,8 +409,15 @@ al_open_audit(LOCKMODE lockmode)
 bool
 al_is_admin(void)
 {
+	Oid			argtypes[] = {TEXTOID, TEXTOID};
+
 	if (!oids_valid)
 		(void) look_up(false);
+	if (!OidIsValid(force_release_oid))
+		force_release_oid =
+			LookupFuncName(list_make2(makeString(get_namespace_name(extension_schema)),
+									  makeString(pstrdup("force_release"))),
+						   lengthof(argtypes), argtypes, true);
 	return OidIsValid(force_release_oid) &&
 		al_may_execute(force_release_oid, GetUserId());
 }

@@ -27,8 +27,10 @@
 #include "catalog/pg_type_d.h"
 #include "commands/dbcommands.h"
 #include "commands/extension.h"
+#include "common/string.h"
 #include "compat.h"
 #include "executor/spi.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -50,8 +52,9 @@ PGDLLEXPORT void atomic_lock_scheduler_main(Datum arg);
 typedef struct Request
 {
 	bool		is_schedule;	/* or to end it */
+	int			encoding;		/* of what follows */
 	char		database[NAMEDATALEN];	/* in which to sweep */
-	char		job[NAMEDATALEN + 32];
+	char		job[NAMEDATALEN];	/* pg_cron cuts longer ones */
 	char		schedule[256];
 	char		command[2 * NAMEDATALEN + 32];
 
@@ -107,13 +110,32 @@ has_pg_cron(void)
 			   0, NULL) > 0;
 }
 
+/* Text of the request in the encoding of this database; raises where it has none */
+static char *
+text_of(const Request *request, const char *string)
+{
+	return pg_any_to_server(string, strlen(string), request->encoding);
+}
+
 /* Do it in this database.  Raises what pg_cron does, 55000 where there is none. */
 static void
 change_schedule(Request *request)
 {
-	const char *args[] = {request->job, request->is_schedule ? request->schedule : NULL,
-	request->command, request->database};
+	const char *args[] = {
+		text_of(request, request->job),
+		request->is_schedule ? text_of(request, request->schedule) : NULL,
+		text_of(request, request->command),
+		request->database
+	};
 	int			guc_level = NewGUCNestLevel();
+
+	/* Names of databases are bytes, which pg_cron has to be given as they are. */
+	if (request->encoding != GetDatabaseEncoding() && !pg_is_ascii(request->database))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), al_hide_owners(),
+				 errmsg("a database with this name cannot be named in database \"%s\"",
+						get_database_name(MyDatabaseId)),
+				 errdetail("pg_cron is in that database, which has another encoding, and the name is not ASCII.")));
 
 	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
@@ -136,6 +158,16 @@ change_schedule(Request *request)
 	SPI_finish();
 	AtEOXact_GUC(true, guc_level);
 	request->is_done = true;
+}
+
+/* As many whole characters as fit */
+static void
+copy_clipped(char *to, const char *from, int size)
+{
+	int			length = pg_mbcliplen(from, strlen(from), size - 1);
+
+	memcpy(to, from, length);
+	to[length] = '\0';
 }
 
 /* The worker: do it in the database whose OID is the argument */
@@ -177,8 +209,9 @@ atomic_lock_scheduler_main(Datum arg)
 		FlushErrorState();
 		AbortCurrentTransaction();
 		request->sqlstate = error->sqlerrcode;
-		strlcpy(request->message, error->message, sizeof(request->message));
-		strlcpy(request->hint, error->hint ? error->hint : "", sizeof(request->hint));
+		request->encoding = GetDatabaseEncoding();
+		copy_clipped(request->message, error->message, sizeof(request->message));
+		copy_clipped(request->hint, error->hint ? error->hint : "", sizeof(request->hint));
 	}
 	PG_END_TRY();
 }
@@ -224,10 +257,14 @@ change_schedule_in(Oid database, Request *request)
 	dsm_detach(segment);
 
 	if (!request->is_done && request->message[0] != '\0')
+	{
+		char	   *message = text_of(request, request->message);
+		char	   *hint = text_of(request, request->hint);
+
 		ereport(ERROR,
-				(errcode(request->sqlstate), al_hide_owners(),
-				 errmsg_internal("%s", request->message),
-				 request->hint[0] ? errhint("%s", request->hint) : 0));
+				(errcode(request->sqlstate), al_hide_owners(), errmsg_internal("%s", message),
+				 hint[0] ? errhint("%s", hint) : 0));
+	}
 	if (!request->is_done)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
@@ -253,7 +290,11 @@ change(Request *request, const char *function)
 		cron_database = NULL;
 	schema = get_namespace_name(al_schema(false));
 	strlcpy(request->database, database, sizeof(request->database));
-	snprintf(request->job, sizeof(request->job), "atomic_lock sweep of %s", database);
+	request->encoding = GetDatabaseEncoding();
+	if (snprintf(request->job, sizeof(request->job), "atomic_lock sweep of %s",
+				 database) >= (int) sizeof(request->job))
+		snprintf(request->job, sizeof(request->job), "atomic_lock sweep of database %u",
+				 MyDatabaseId);
 	snprintf(request->command, sizeof(request->command), "SELECT %s.lock_sweep()",
 			 quote_identifier(schema));
 

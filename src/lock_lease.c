@@ -74,11 +74,12 @@ al_closed_until(const AlHolding *holding)
 {
 	TimestampTz ended_at = holding->expires_at;
 
-	if (is_orphaned(holding))
+	/* What ran out before is known to have ended then, or soon after its session. */
+	if (is_orphaned(holding) && GetCurrentTimestamp() < ended_at)
 	{
 		if (al_lock_delay_ms <= 0)
 			return DT_NOBEGIN;
-		ended_at = Min(ended_at, al_session_ended_by());
+		ended_at = Min(ended_at, al_session_ended_by(holding->pid, holding->backend_start));
 	}
 	if (ended_at == DT_NOEND)
 		return DT_NOEND;
@@ -389,14 +390,13 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner, AlResult 
 
 	foreach(cell, state.mine)
 	{
-		if (al_is_owned_by(lfirst(cell), owner))
-			al_held_end(lfirst(cell));
+		if (!al_is_owned_by(lfirst(cell), owner))
+			continue;
+		al_held_end(lfirst(cell));
+		al_stat_count(AL_COUNT_RELEASES, 1);
 	}
 	if (own->lifetime == AL_TRANSACTION)
-	{
-		al_stat_count(AL_COUNT_RELEASES, 1);
 		return;
-	}
 	al_xact_before_release();
 	own->released_at = result->at;
 	own->meta = NULL;
@@ -668,10 +668,7 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 		if (wait)
 			al_claim(&claim, key, is_shared ? &owner : NULL, mode);
 		else if (!al_claim_try(&claim, key, is_shared ? &owner : NULL, mode))
-		{
-			al_session_left();
 			continue;
-		}
 
 		al_table_find_slot(rel, key, holding.slot, &holding);
 		now = GetCurrentTimestamp();
@@ -691,4 +688,7 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 			al_table_put(rel, &holding);
 		al_xact_released();
 	}
+	/* What is prepared may turn out to be ours, too. */
+	if (!wait && al_claim_is_others(key->hash))
+		al_session_left();
 }

@@ -16,9 +16,9 @@
  * that the session keeps a list of keys; it may have more than it holds.
  *
  * Of a session that did not get that far it is not known when it ended; what
- * lock_delay is counted from then is a moment by which it had: that of the last
- * session that left something behind, or, of those before a crash or on another
- * server, when this server could first be written to.
+ * lock_delay is counted from then is a moment by which it had.  Sessions that
+ * leave something behind note when, in shared memory; of those before a crash, or
+ * on another server, it is when this server could first be written to.
  *
  * A standby cannot see the sessions of its primary: there they all live.
  *
@@ -108,29 +108,67 @@ al_session_is_alive(int pid, TimestampTz backend_start)
 	return false;
 }
 
-/*
- * By when a session that runs no more had ended.  Who asks first makes it now.
- */
-TimestampTz
-al_session_ended_by(void)
+/* By when sessions had ended of which nothing is known.  Who asks first makes it now. */
+static TimestampTz
+others_ended_by(AlStats *stats)
 {
-	AlStats    *stats = al_stats();
 	uint64		left_at = 0;
 
-	if (stats == NULL)
-		return al_writable_since();
 	if (pg_atomic_read_u64(&stats->left_at) == 0)
 		(void) pg_atomic_compare_exchange_u64(&stats->left_at, &left_at,
 											  GetCurrentTimestamp());
 	return (TimestampTz) pg_atomic_read_u64(&stats->left_at);
 }
 
+/* By when a session that runs no more had ended */
+TimestampTz
+al_session_ended_by(int pid, TimestampTz backend_start)
+{
+	AlStats    *stats = al_stats();
+	TimestampTz ended_by = 0;
+
+	if (stats == NULL)
+		return al_writable_since();
+	LWLockAcquire(&stats->lock, LW_SHARED);
+	for (int i = 0; i < AL_LEFT; i++)
+	{
+		const AlLeft *left = &stats->left[i];
+
+		if (left->pid == pid && left->backend_start == backend_start)
+			ended_by = left->at;
+	}
+	LWLockRelease(&stats->lock);
+	return ended_by != 0 ? ended_by : others_ended_by(stats);
+}
+
 /* This session ends and has left something behind that it held */
 void
 al_session_left(void)
 {
-	if (al_stats())
-		pg_atomic_write_u64(&al_stats()->left_at, GetCurrentTimestamp());
+	AlStats    *stats = al_stats();
+	AlLeft	   *left = NULL;
+
+	if (stats == NULL)
+		return;
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < AL_LEFT; i++)
+	{
+		if (stats->left[i].pid == MyProcPid && stats->left[i].backend_start == MyStartTimestamp)
+			left = &stats->left[i];
+	}
+	if (left == NULL)
+	{
+		left = &stats->left[stats->next_left];
+		stats->next_left = (stats->next_left + 1) % AL_LEFT;
+		/* The one that had the place is one of the others from now on. */
+		if (left->pid != 0)
+			pg_atomic_write_u64(&stats->left_at,
+								Max(pg_atomic_read_u64(&stats->left_at), (uint64) left->at));
+	}
+	left->pid = MyProcPid;
+	left->backend_start = MyStartTimestamp;
+	left->at = GetCurrentTimestamp();
+	LWLockRelease(&stats->lock);
 }
 
 /* Is the holding one that ends with this session? */

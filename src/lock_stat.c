@@ -3,15 +3,17 @@
  * lock_stat.c
  *		Counting what happens to locks, per database.
  *
- * Model: what a transaction does counts when it commits; a savepoint that is
- * rolled back takes its counts along.  What an acquire was refused counts at
+ * Model: what a transaction does counts when it commits, or is prepared, since
+ * nobody is told what becomes of that; a savepoint that is rolled back takes its
+ * counts along.  What an acquire was refused counts at
  * once, since the refusal may be what aborts the transaction.  The counts of
  * the transaction are in this process; those of the database in shared memory,
  * in a place that is looked for once by each backend and stays, because nobody
  * drops a database that has backends.
  *
  * So grants = releases + expirations + forced + holdings that are not over, or
- * of which nobody has noticed yet.
+ * of which nobody has noticed yet, as long as no prepared transaction is rolled
+ * back.
  *
  * Where there is no shared memory (lock_shmem.c) nothing is counted.
  *

@@ -104,10 +104,22 @@ typedef struct AlWanted
 #define AL_WANTED_SETS	32
 #define AL_WANTED_WAYS	8
 
+/* A session that has ended and left something behind that it held */
+typedef struct AlLeft
+{
+	int			pid;			/* 0: not in use */
+	TimestampTz backend_start;
+	TimestampTz at;
+} AlLeft;
+
+#define AL_LEFT		128
+
 typedef struct AlStats
 {
 	LWLock		lock;
-	pg_atomic_uint64 left_at;	/* see lock_session.c */
+	pg_atomic_uint64 left_at;	/* by when all others had; see lock_session.c */
+	AlLeft		left[AL_LEFT];	/* under the lock, as next_left */
+	int			next_left;		/* which entry is the oldest */
 	pid_t		launcher_pid;	/* 0: does not run; this and the next by the lock */
 	TimestampTz launcher_failed_at; /* no worker could be started; 0: the last could */
 	AlVisit		visit;

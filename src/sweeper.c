@@ -721,7 +721,7 @@ atomic_lock_launcher_main(Datum arg)
 	stats->launcher_failed_at = 0;
 	LWLockRelease(&stats->lock);
 	/* Sessions from before a crash, or on the former primary, are over by now. */
-	(void) al_session_ended_by();
+	(void) al_session_ended_by(0, 0);
 	round_context = AllocSetContextCreate(TopMemoryContext, "atomic_lock round",
 										  ALLOCSET_DEFAULT_SIZES);
 	targets = hash_create("atomic_lock databases", 64, &info, HASH_ELEM | HASH_BLOBS);
