@@ -569,7 +569,9 @@ CREATE VIEW lock_activity AS
 		s.pid,
 		a.state
 	FROM lock_status() s
-		LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = s.pid
+		-- on a standby pid is that of a process of the primary
+		LEFT JOIN pg_catalog.pg_stat_activity a
+			ON a.pid = s.pid AND NOT pg_is_in_recovery()
 	ORDER BY longest_wait DESC NULLS LAST, held_for DESC NULLS LAST, s.key;
 
 COMMENT ON VIEW lock_activity IS 'who holds what right now, what is waited for longest first';

@@ -190,15 +190,15 @@ al_wait_event(void)
 #endif
 }
 
-/* What the launcher of sweeps shows there while it has nothing to do */
+/* What the launcher of sweeps and its workers show there while they rest */
 static inline uint32
-al_launcher_wait_event(void)
+al_sweeper_wait_event(void)
 {
 #if PG_VERSION_NUM >= 170000
 	static uint32 event = 0;
 
 	if (event == 0)
-		event = WaitEventExtensionNew("AtomicLockLauncherMain");
+		event = WaitEventExtensionNew("AtomicLockSweeper");
 	return event;
 #else
 	return PG_WAIT_EXTENSION;

@@ -26,7 +26,6 @@
 #include "catalog/pg_extension.h"
 #include "catalog/pg_type_d.h"
 #include "commands/dbcommands.h"
-#include "commands/extension.h"
 #include "common/string.h"
 #include "compat.h"
 #include "executor/spi.h"
@@ -186,6 +185,8 @@ atomic_lock_scheduler_main(Datum arg)
 		return;					/* the caller has given up */
 	request = dsm_segment_address(segment);
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), errand.role, 0);
+	/* What the role has set for its sessions is not meant for this. */
+	SetConfigOption("role", "none", PGC_SUSET, PGC_S_OVERRIDE);
 	pgstat_report_activity(STATE_RUNNING, "scheduling sweeps of expired locks");
 
 	PG_TRY();
@@ -194,6 +195,8 @@ atomic_lock_scheduler_main(Datum arg)
 
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
+		XactIsoLevel = XACT_READ_COMMITTED;
+		XactReadOnly = XactDeferrable = false;
 		PushActiveSnapshot(GetTransactionSnapshot());
 		change_schedule(&copy);
 		PopActiveSnapshot();
@@ -298,8 +301,7 @@ change(Request *request, const char *function)
 	snprintf(request->command, sizeof(request->command), "SELECT %s.lock_sweep()",
 			 quote_identifier(schema));
 
-	if (cron_database == NULL || strcmp(cron_database, database) == 0 ||
-		OidIsValid(get_extension_oid("pg_cron", true)))
+	if (cron_database == NULL || strcmp(cron_database, database) == 0)
 		change_schedule(request);
 	else
 		change_schedule_in(get_database_oid(cron_database, false), request);

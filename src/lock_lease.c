@@ -74,12 +74,11 @@ al_closed_until(const AlHolding *holding)
 {
 	TimestampTz ended_at = holding->expires_at;
 
-	/* What ran out before is known to have ended then, or soon after its session. */
-	if (is_orphaned(holding) && GetCurrentTimestamp() < ended_at)
+	if (is_orphaned(holding))
 	{
 		if (al_lock_delay_ms <= 0)
 			return DT_NOBEGIN;
-		ended_at = Min(ended_at, al_session_ended_by(holding->pid, holding->backend_start));
+		ended_at = Min(ended_at, al_session_ended_by(holding));
 	}
 	if (ended_at == DT_NOEND)
 		return DT_NOEND;
@@ -651,6 +650,7 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 {
 	AlState		state;
 	ListCell   *cell;
+	bool		left = false;
 
 	al_look(rel, key, &state);
 	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
@@ -668,7 +668,10 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 		if (wait)
 			al_claim(&claim, key, is_shared ? &owner : NULL, mode);
 		else if (!al_claim_try(&claim, key, is_shared ? &owner : NULL, mode))
+		{
+			left = true;
 			continue;
+		}
 
 		al_table_find_slot(rel, key, holding.slot, &holding);
 		now = GetCurrentTimestamp();
@@ -683,12 +686,12 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 		holding.lifetime = AL_LEASE;
 		holding.expires_at = now;
 		if (is_shared || !wait)
-			(void) al_table_try_put(rel, &holding);
+			left = !al_table_try_put(rel, &holding) || left;
 		else
 			al_table_put(rel, &holding);
 		al_xact_released();
 	}
 	/* What is prepared may turn out to be ours, too. */
-	if (!wait && al_claim_is_others(key->hash))
+	if (left || (!wait && al_claim_is_others(key->hash)))
 		al_session_left();
 }

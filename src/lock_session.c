@@ -108,37 +108,65 @@ al_session_is_alive(int pid, TimestampTz backend_start)
 	return false;
 }
 
-/* By when sessions had ended of which nothing is known.  Who asks first makes it now. */
+/* Those sessions that have ended and of which nothing is known had by now, if not before */
 static TimestampTz
-others_ended_by(AlStats *stats)
+note_others(AlStats *stats, TimestampTz before)
 {
-	uint64		left_at = 0;
+	uint64		left_at = before;
 
-	if (pg_atomic_read_u64(&stats->left_at) == 0)
-		(void) pg_atomic_compare_exchange_u64(&stats->left_at, &left_at,
-											  GetCurrentTimestamp());
+	(void) pg_atomic_compare_exchange_u64(&stats->left_at, &left_at, GetCurrentTimestamp());
 	return (TimestampTz) pg_atomic_read_u64(&stats->left_at);
 }
 
-/* By when a session that runs no more had ended */
-TimestampTz
-al_session_ended_by(int pid, TimestampTz backend_start)
+/* From now on the server can be written to */
+void
+al_session_begin(void)
 {
-	AlStats    *stats = al_stats();
-	TimestampTz ended_by = 0;
+	if (pg_atomic_read_u64(&al_stats()->left_at) == 0)
+		(void) note_others(al_stats(), 0);
+}
 
-	if (stats == NULL)
-		return al_writable_since();
+/* When a session that runs no more has left a holding behind; 0: it did not say */
+static TimestampTz
+find_left(AlStats *stats, const AlHolding *holding)
+{
+	TimestampTz at = 0;
+
 	LWLockAcquire(&stats->lock, LW_SHARED);
 	for (int i = 0; i < AL_LEFT; i++)
 	{
 		const AlLeft *left = &stats->left[i];
 
-		if (left->pid == pid && left->backend_start == backend_start)
-			ended_by = left->at;
+		if (left->pid == holding->pid && left->backend_start == holding->backend_start)
+			at = left->at;
 	}
 	LWLockRelease(&stats->lock);
-	return ended_by != 0 ? ended_by : others_ended_by(stats);
+	return at;
+}
+
+/*
+ * By when the session with which a holding ends had ended, which runs no more.
+ * Without shared memory that may be when the holding runs out, or if it does not,
+ * as early as when the session began.
+ */
+TimestampTz
+al_session_ended_by(const AlHolding *holding)
+{
+	AlStats    *stats = al_stats();
+	TimestampTz ended_by = stats ? find_left(stats, holding) : 0;
+
+	if (ended_by != 0)
+		return ended_by;
+	ended_by = stats ? (TimestampTz) pg_atomic_read_u64(&stats->left_at) : al_writable_since();
+	if (ended_by >= holding->backend_start)
+		return ended_by;
+
+	/* It is none of the others, and left nothing that had not run out. */
+	if (ended_by != 0 && holding->expires_at <= GetCurrentTimestamp())
+		return holding->expires_at;
+	if (stats)
+		return note_others(stats, ended_by);
+	return holding->expires_at == DT_NOEND ? holding->backend_start : holding->expires_at;
 }
 
 /* This session ends and has left something behind that it held */

@@ -73,6 +73,24 @@ al_stat_find(AlStats *stats, Oid database)
 	return NULL;
 }
 
+/* The same, giving it one; that for others, if none is left.  The lock is held exclusively. */
+AlDatabase *
+al_stat_place(AlStats *stats, Oid oid)
+{
+	AlDatabase *database = al_stat_find(stats, oid);
+
+	if (database)
+		return database;
+	database = al_stat_find(stats, InvalidOid);
+	if (database)
+		database->oid = oid;
+	else
+		database = &stats->databases[0];
+	if (pg_atomic_read_u64(&database->since) == 0)
+		pg_atomic_write_u64(&database->since, GetCurrentTimestamp());
+	return database;
+}
+
 /* The place of this database; NULL where there are no statistics */
 AlDatabase *
 al_stat_database(void)
@@ -81,19 +99,8 @@ al_stat_database(void)
 
 	if (my_database || stats == NULL)
 		return my_database;
-
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	my_database = al_stat_find(stats, MyDatabaseId);
-	if (my_database == NULL)
-	{
-		my_database = al_stat_find(stats, InvalidOid);
-		if (my_database)
-			my_database->oid = MyDatabaseId;
-		else
-			my_database = &stats->databases[0];
-		if (pg_atomic_read_u64(&my_database->since) == 0)
-			pg_atomic_write_u64(&my_database->since, GetCurrentTimestamp());
-	}
+	my_database = al_stat_place(stats, MyDatabaseId);
 	LWLockRelease(&stats->lock);
 	return my_database;
 }

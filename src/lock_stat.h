@@ -132,6 +132,7 @@ extern AlStats *al_stats(void);
 
 /* lock_stat.c */
 extern AlDatabase *al_stat_database(void);
+extern AlDatabase *al_stat_place(AlStats *stats, Oid oid);
 extern AlDatabase *al_stat_find(AlStats *stats, Oid database);
 extern void al_stat_count(AlCounter counter, int64 count);
 extern void al_stat_changed(void);

@@ -39,6 +39,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/twophase.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
@@ -52,6 +53,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
@@ -143,6 +145,18 @@ override(const char *name, const char *value)
 	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
 }
 
+/*
+ * How many rows to remove per transaction: each takes a place in the lock table,
+ * of which others shall have most.
+ */
+static int
+batch_size(void)
+{
+	int64		places = (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts);
+
+	return (int) Max(Min(al_sweep_batch, places / 16), 1);
+}
+
 /* Sweep a batch in a transaction of its own; false: there is nothing to be swept */
 static bool
 sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
@@ -169,7 +183,7 @@ sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
 		GetUserIdAndSecContext(&user, &security);
 		SetUserIdAndSecContext(rel->rd_rel->relowner,
 							   security | SECURITY_RESTRICTED_OPERATION);
-		al_sweep(rel, al_sweep_batch, swept);
+		al_sweep(rel, batch_size(), swept);
 		SetUserIdAndSecContext(user, security);
 		if (is_first)
 			al_stat_count(AL_COUNT_SWEEPS, 1);
@@ -188,7 +202,7 @@ pause_for(int64 microseconds)
 {
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 (long) Min(microseconds, USECS_PER_SEC / 10) / 1000,
-					 al_launcher_wait_event());
+					 al_sweeper_wait_event());
 	ResetLatch(MyLatch);
 }
 
@@ -219,13 +233,13 @@ atomic_lock_sweeper_main(Datum arg)
 	TimestampTz started_at = GetCurrentTimestamp();
 	TimestampTz next_due = DT_NOEND;
 	AlVisitResult result = AL_VISIT_UNFINISHED;
+	int64		end = al_monotonic_now() + LONGEST_VISIT;
 	int64		removed = 0;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
-	be_of_database_owner();
 	override("role", "none");
 	override("search_path", "");
 	override("synchronous_commit", "off");
@@ -234,13 +248,14 @@ atomic_lock_sweeper_main(Datum arg)
 	override("idle_in_transaction_session_timeout", "0");
 	if (GetConfigOption("transaction_timeout", true, false))
 		override("transaction_timeout", "0");	/* from PostgreSQL 17 on */
+	be_of_database_owner();
 	pgstat_report_activity(STATE_RUNNING, "sweeping expired locks");
 
-	for (bool is_first = true; result == AL_VISIT_UNFINISHED &&
-		 GetCurrentTimestamp() - started_at < LONGEST_VISIT; is_first = false)
+	for (bool is_first = true; result == AL_VISIT_UNFINISHED && al_monotonic_now() < end;
+		 is_first = false)
 	{
 		AlSwept		swept;
-		TimestampTz batch_at = GetCurrentTimestamp();
+		int64		batch_at = al_monotonic_now();
 
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
@@ -254,7 +269,7 @@ atomic_lock_sweeper_main(Datum arg)
 		next_due = swept.next_due;
 		al_stat_swept(started_at, removed, true);
 		if (result == AL_VISIT_UNFINISHED)
-			pause_for(REST_PER_WORK * (GetCurrentTimestamp() - batch_at));
+			pause_for(REST_PER_WORK * (al_monotonic_now() - batch_at));
 	}
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
@@ -288,7 +303,10 @@ launcher_exit(int code, Datum arg)
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
 	if (stats->launcher_pid == MyProcPid)
+	{
 		stats->launcher_pid = 0;
+		stats->visit.database = InvalidOid;
+	}
 	LWLockRelease(&stats->lock);
 }
 
@@ -307,7 +325,7 @@ sleep_for(int64 microseconds)
 {
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					 (long) Min((microseconds + 999) / 1000, INT_MAX),
-					 al_launcher_wait_event());
+					 al_sweeper_wait_event());
 	ResetLatch(MyLatch);
 	handle_signals();
 }
@@ -541,7 +559,9 @@ run_worker(Oid oid, AlVisit *visit)
 	AlStats    *stats = al_stats();
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
+	int64		end = al_monotonic_now() + 2 * LONGEST_VISIT;
 	bool		is_started;
+	bool		is_ended = false;
 	pid_t		pid;
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
@@ -561,10 +581,19 @@ run_worker(Oid oid, AlVisit *visit)
 	strlcpy(worker.bgw_type, "atomic_lock sweeper", BGW_MAXLEN);
 	is_started = RegisterDynamicBackgroundWorker(&worker, &handle);
 	while (is_started && GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
-		sleep_for(USECS_PER_MINUTE);
+	{
+		sleep_for(Max(end - al_monotonic_now(), USECS_PER_SEC));
+		if (al_monotonic_now() < end)
+			continue;
+		/* It may wait to be let into the database, which nothing else ends. */
+		TerminateBackgroundWorker(handle);
+		is_ended = true;
+	}
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
 	*visit = stats->visit;
+	if (is_ended && visit->result == AL_VISIT_FAILED)
+		visit->result = AL_VISIT_AWAY;
 	stats->visit.database = InvalidOid;
 	LWLockRelease(&stats->lock);
 	return is_started;
@@ -590,7 +619,8 @@ show_failure(const Target *target)
 	AlDatabase *database;
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	database = al_stat_find(stats, target->oid);
+	database = target->failures > 0 ? al_stat_place(stats, target->oid) :
+		al_stat_find(stats, target->oid);
 	if (database)
 		database->failed_at = target->failures > 0 ? GetCurrentTimestamp() : 0;
 	LWLockRelease(&stats->lock);
@@ -614,10 +644,10 @@ visit(Target *target)
 	if (!run_worker(target->oid, &visit))
 		return false;
 
-	if (visit.result == AL_VISIT_FAILED)
-		note_failure(target);
-	else
+	if (visit.result != AL_VISIT_FAILED)
 		target->failures = 0;
+	else if (is_free(target))	/* not dropped meanwhile */
+		note_failure(target);
 	show_failure(target);
 	if (visit.result == AL_VISIT_UNFINISHED)
 		target->next_visit = 0;
@@ -721,7 +751,7 @@ atomic_lock_launcher_main(Datum arg)
 	stats->launcher_failed_at = 0;
 	LWLockRelease(&stats->lock);
 	/* Sessions from before a crash, or on the former primary, are over by now. */
-	(void) al_session_ended_by(0, 0);
+	al_session_begin();
 	round_context = AllocSetContextCreate(TopMemoryContext, "atomic_lock round",
 										  ALLOCSET_DEFAULT_SIZES);
 	targets = hash_create("atomic_lock databases", 64, &info, HASH_ELEM | HASH_BLOBS);
