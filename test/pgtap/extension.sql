@@ -10,7 +10,7 @@ SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS what, e.
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'atomic_lock'
 WHERE d.deptype = 'e';
 
-SELECT plan(34);
+SELECT plan(41);
 
 -- The control file
 SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), false, 'not trusted');
@@ -26,8 +26,8 @@ SELECT is((SELECT array_agg(c) FROM pg_extension, unnest(extcondition) c WHERE e
 
 -- Kinds of members: nothing that could run on its own
 SELECT set_eq('SELECT DISTINCT classid::regclass::text FROM member', ARRAY['pg_class', 'pg_proc', 'pg_type'], 'members are relations, functions and types');
-SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_grant')
-	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_grant')))$$, 'types are those of the relations');
+SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant')
+	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant')))$$, 'types are those of the relations');
 SELECT is_empty($$SELECT c.oid::regclass FROM member m JOIN pg_cast c ON c.castsource = m.objid OR c.casttarget = m.objid WHERE m.classid = 'pg_type'::regclass$$, 'no casts');
 SELECT is_empty($$SELECT evtname FROM pg_event_trigger t JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = t.evtfoid$$, 'no event triggers');
 
@@ -58,11 +58,18 @@ SELECT matches(obj_description('lock_protect(regclass,text,text[])'::regprocedur
 SELECT matches(obj_description('lock_unprotect(regclass)'::regprocedure, 'pg_proc'), 'partitions and children.*42704', 'lock_unprotect: of what, what it raises');
 SELECT matches(obj_description('lock_guard()'::regprocedure, 'pg_proc'), 'LK006.*exclusive.*pins.*22004.*55000', 'lock_guard(): what it raises');
 SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_waiters', 'lock_grant_access: who may see lock_waiters');
+SELECT matches(obj_description('lock_sweep(bigint)'::regprocedure, 'pg_proc'), 'max_rows.*sweep_batch.*expired.*released_retention.*skips', 'lock_sweep: how many, which, which not');
+SELECT matches(obj_description('lock_schedule_sweep(text)'::regprocedure, 'pg_proc'), 'pg_cron.*55000', 'lock_schedule_sweep: with what, what it raises');
+SELECT matches(obj_description('lock_unschedule_sweep()'::regprocedure, 'pg_proc'), 'pg_cron|lock_schedule_sweep', 'lock_unschedule_sweep: of what');
+SELECT matches(obj_description('lock_stats()'::regprocedure, 'pg_proc'), '55000 before PostgreSQL 17.*not preloaded', 'lock_stats(): where it raises');
+SELECT matches(obj_description('lock_contention()'::regprocedure, 'pg_proc'), '55000 before PostgreSQL 17.*not preloaded', 'lock_contention(): where it raises');
+SELECT matches(obj_description('app_lock_longest_wait(text)'::regprocedure, 'pg_proc'), '^internal', 'app_lock_longest_wait: not for you');
+SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_stats.*admin \([^)]*sweep', 'lock_grant_access: who may see lock_stats');
 
 -- It goes as a whole.
 DROP EXTENSION atomic_lock;
 SELECT is_empty($$SELECT proname FROM pg_proc WHERE proname ~ '^(app_)?lock_|^force_release' AND pronamespace = 'public'::regnamespace
-	UNION ALL SELECT relname FROM pg_class WHERE relname ~ '^(app_lock|lock_audit|lock_waiters|lock_guards|lock_grant)'$$, 'dropped, it leaves nothing behind');
+	UNION ALL SELECT relname FROM pg_class WHERE relname ~ '^(app_lock|lock_audit|lock_waiters|lock_guards|lock_stats|lock_contention|lock_activity|lock_grant)'$$, 'dropped, it leaves nothing behind');
 
 SELECT * FROM finish();
 ROLLBACK;

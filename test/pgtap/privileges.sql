@@ -39,7 +39,7 @@ CREATE FUNCTION pg_temp.allowed() RETURNS text LANGUAGE sql AS $$
 	SELECT CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' ELSE '00000' END
 $$;
 
-SELECT plan(40);
+SELECT plan(44);
 
 SELECT isnt_empty('SELECT FROM member_function', 'there are functions to look at');
 SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p WHERE p.proacl IS NULL', 'no function has default privileges, which include PUBLIC');
@@ -69,18 +69,21 @@ SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || ca
 FROM unnest(ARRAY['lock_acquire_all(ARRAY[''k''])', 'lock_try_acquire_all(ARRAY[''k''])', 'lock_convert(''k'', ''o'')', 'lock_transfer(''k'', ''o'', ''p'')',
 	'lock_assert(''k'', ''o'')', 'lock_assert_fence(''k'', 1)', 'lock_fetch(NULL::pg_temp.another_s, ''1'', owner => ''o'')']) call;
 SELECT lock_grant_access('regress_al_fresh', 'monitor') \g /dev/null
-SELECT is(pg_temp.may('regress_al_fresh'), '{"app_lock_guard_problem(regclass,text)",lock_status(),lock_waiters()}', 'level monitor: the state of all keys, who waits, and what lock_guards needs');
-SELECT is(pg_temp.may_with('regress_al_fresh'), '{"lock_guards SELECT","lock_waiters SELECT"}', 'and reading lock_waiters and lock_guards, nothing else');
+SELECT is(pg_temp.may('regress_al_fresh'), '{"app_lock_guard_problem(regclass,text)",app_lock_longest_wait(text),lock_contention(),lock_stats(),lock_status(),lock_sweeper_status(),lock_waiters()}', 'level monitor: the state of all keys, who waits, what was counted, and what the views need');
+SELECT is(pg_temp.may_with('regress_al_fresh'), '{"lock_activity SELECT","lock_contention SELECT","lock_guards SELECT","lock_stats SELECT","lock_waiters SELECT"}', 'and reading the views, nothing else');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), pg_temp.allowed(), 'which works');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_waiters()'), pg_temp.allowed(), 'through the function, too');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_guards'), '00000', 'lock_guards works');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM ' || v), pg_temp.allowed(), v || ' works') FROM unnest(ARRAY['lock_stats', 'lock_contention']) v;
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_activity, lock_sweeper_status()'), '00000', 'lock_activity and lock_sweeper_status() work');
+SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || call)), '{42501}', 'but nothing can be reset, swept or scheduled') FROM unnest(ARRAY['lock_stats_reset()', 'lock_sweep()', 'lock_schedule_sweep()', 'lock_unschedule_sweep()']) call;
 SELECT lock_revoke_access('regress_al_fresh', 'monitor') \g /dev/null
 SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'and taken back');
 SELECT is(pg_temp.may_with('regress_al_fresh'), '{}', 'with the views');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), '42501', 'lock_waiters cannot be read any more');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_guards'), '42501', 'nor lock_guards');
 SELECT lock_grant_access('regress_al_fresh', 'admin') \g /dev/null
-SELECT is(pg_temp.may('regress_al_fresh'), '{"force_release(text,text)","lock_force_release(text,text)","lock_grant_access(regrole,text)",lock_guard(),"lock_protect(regclass,text,text[])","lock_revoke_access(regrole,text)","lock_steal(text,text,text,interval,text)",lock_sweep(bigint),lock_unprotect(regclass)}',
+SELECT is(pg_temp.may('regress_al_fresh'), '{"force_release(text,text)","lock_force_release(text,text)","lock_grant_access(regrole,text)",lock_guard(),"lock_protect(regclass,text,text[])","lock_revoke_access(regrole,text)",lock_schedule_sweep(text),lock_stats_reset(),"lock_steal(text,text,text,interval,text)",lock_sweep(bigint),lock_unprotect(regclass),lock_unschedule_sweep()}',
 	'level admin: the functions for DBAs');
 SELECT is(pg_temp.may_with('regress_al_fresh'), '{lock_audit SELECT}', 'and reading lock_audit, nothing else');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), '42501', 'so not lock_waiters');

@@ -6,7 +6,7 @@ CREATE EXTENSION IF NOT EXISTS pgtap;
 CREATE EXTENSION IF NOT EXISTS atomic_lock;
 LOAD 'atomic_lock';
 
-SELECT plan(55);
+SELECT plan(63);
 
 CREATE TEMP TABLE expected (name text PRIMARY KEY, value text, context text, vartype text);
 INSERT INTO expected VALUES
@@ -22,6 +22,8 @@ INSERT INTO expected VALUES
 	('atomic_lock.enforce_guards', 'on', 'superuser', 'bool'),
 	('atomic_lock.released_retention', '1h', 'sighup', 'real'),
 	('atomic_lock.sweep_batch', '1000', 'sighup', 'integer'),
+	('atomic_lock.sweep_interval', '1min', 'sighup', 'real'),
+	('atomic_lock.sweep_databases', '*', 'sighup', 'string'),
 	('atomic_lock.max_claims_per_transaction', '1000', 'superuser', 'integer');
 
 SELECT set_eq($$SELECT name FROM pg_settings WHERE name LIKE 'atomic\_lock.%'$$, 'SELECT name FROM expected', 'the settings are these');

@@ -14,10 +14,11 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(49);
+SELECT plan(61);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
-	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v')$$,
+	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v'),
+		('lock_stats', 'v'), ('lock_contention', 'v'), ('lock_activity', 'v')$$,
 	'the relations are these');
 
 -- lock_grant
@@ -58,6 +59,30 @@ SELECT is((SELECT array_agg(DISTINCT refobjid::regclass::text) FROM pg_depend d 
 	'it reads no table of ours or of others: the triggers are the truth');
 SELECT matches(pg_get_viewdef('lock_guards'), 'FROM \(\(pg_trigger t', 'but pg_trigger');
 SELECT is((SELECT reloptions FROM pg_class WHERE oid = 'lock_guards'::regclass), NULL, 'it has no options');
+
+-- lock_stats and lock_contention
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_stats'),
+	ARRAY['database name', 'grants bigint', 'regrants bigint', 'refusals bigint', 'timeouts bigint', 'deadlocks bigint', 'releases bigint', 'extends bigint',
+		'expirations bigint', 'steals bigint', 'forced bigint', 'sweeps bigint', 'swept bigint', 'waits bigint', 'total_wait interval', 'longest_wait interval', 'since timestamp with time zone'],
+	'columns of lock_stats, in this order');
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_contention'),
+	ARRAY['key text', 'refusals bigint', 'waits bigint', 'total_wait interval', 'longest_wait interval', 'last_at timestamp with time zone'],
+	'columns of lock_contention, in this order');
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = v),
+	(SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY u(n, t, i) WHERE oid = (v || '()')::regprocedure),
+	v || '() has the same columns as the view') FROM unnest(ARRAY['lock_stats', 'lock_contention']) v;
+SELECT is_empty(format($$SELECT refobjid::regclass FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+		WHERE r.ev_class = %L::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class$$, v), v || ' reads nothing but that function') FROM unnest(ARRAY['lock_stats', 'lock_contention']) v;
+
+-- lock_activity
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_activity'),
+	ARRAY['key text', 'holder text', 'held_for interval', 'time_left interval', 'waiters integer', 'longest_wait interval', 'application text', 'pid integer', 'state text'],
+	'columns of lock_activity, in this order');
+SELECT is_empty($$SELECT refobjid::regclass FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+		WHERE r.ev_class = 'lock_activity'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid IN ('app_lock'::regclass, 'lock_audit'::regclass)$$,
+	'it reads no table of ours');
+SELECT is_empty($$SELECT relname, name FROM member m JOIN columns c ON c.rel = m.relname WHERE m.relkind = 'v' AND c.name ~ 'owner'$$, 'no view shows an owner');
+SELECT is((SELECT reloptions FROM pg_class WHERE oid = v::regclass), NULL, v || ' has no options') FROM unnest(ARRAY['lock_stats', 'lock_contention', 'lock_activity']) v;
 
 -- app_lock: at least these
 SELECT col_type_is('app_lock', 'key', 'text', 'app_lock.key');

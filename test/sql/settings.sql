@@ -17,6 +17,8 @@ SHOW atomic_lock.max_wait;
 SHOW atomic_lock.max_lifetime;
 SHOW atomic_lock.lock_delay;
 SHOW atomic_lock.released_retention;
+SHOW atomic_lock.sweep_interval;
+SHOW atomic_lock.sweep_databases;
 SELECT name FROM pg_settings WHERE name LIKE 'atomic\_lock.%' AND (short_desc IS NULL OR short_desc = '');
 
 -- Units
@@ -51,7 +53,7 @@ SELECT name, min_val,
 FROM pg_settings WHERE name LIKE 'atomic\_lock.%' AND vartype IN ('integer', 'real') AND context <> 'sighup' ORDER BY name;
 -- Those of the configuration file; ALTER SYSTEM is only tried with what must fail.
 SELECT name, min_val, max_val, t.code(format('SET %s = %L', name, min_val)) AS set FROM pg_settings
-WHERE name LIKE 'atomic\_lock.%' AND context = 'sighup' ORDER BY name;
+WHERE name LIKE 'atomic\_lock.%' AND context = 'sighup' AND vartype <> 'string' ORDER BY name;
 \set VERBOSITY sqlstate
 ALTER SYSTEM SET atomic_lock.released_retention = -1;
 ALTER SYSTEM SET atomic_lock.released_retention = 'long';
@@ -60,6 +62,14 @@ ALTER SYSTEM SET atomic_lock.sweep_batch = 0;
 ALTER SYSTEM SET atomic_lock.sweep_batch = -1;
 ALTER SYSTEM SET atomic_lock.sweep_batch = 'all';
 ALTER SYSTEM SET atomic_lock.sweep_batch = '5 min';
+ALTER SYSTEM SET atomic_lock.sweep_interval = -1;
+ALTER SYSTEM SET atomic_lock.sweep_interval = '366 d';
+ALTER SYSTEM SET atomic_lock.sweep_interval = 'never';
+ALTER SYSTEM SET atomic_lock.sweep_interval = '5 kB';
+ALTER SYSTEM SET atomic_lock.sweep_databases = 'a,,b';
+ALTER SYSTEM SET atomic_lock.sweep_databases = 'a b';
+ALTER SYSTEM SET atomic_lock.sweep_databases = '"a';
+ALTER SYSTEM SET atomic_lock.sweep_databases = 'a,';
 \set VERBOSITY default
 -- Words
 SELECT name, value, t.code(format('SET %s = %L', name, value)) AS set

@@ -66,6 +66,57 @@ SELECT lock_sweep(100);
 RESET atomic_lock.max_claims_per_transaction;
 SELECT lock_sweep(100);
 
+-- Many small sweeps go through the whole table, each from where the last one stopped.
+TRUNCATE app_lock;
+CREATE PROCEDURE t.sweep(size int, INOUT sweeps int DEFAULT 0, INOUT removed bigint DEFAULT 0) LANGUAGE plpgsql AS $$
+DECLARE
+	n	bigint := 1;
+BEGIN
+	WHILE n > 0 AND sweeps < 100 LOOP
+		n := lock_sweep(size);
+		COMMIT;
+		sweeps := sweeps + 1;
+		removed := removed + n;
+	END LOOP;
+END
+$$;
+SELECT count(lock_acquire(CASE WHEN i % 10 = 0 THEN 'e:' ELSE 'live:' END || i, CASE WHEN i % 10 = 0 THEN interval '20 ms' ELSE '1 hour' END, 'alice-1', holder => repeat('x', 200))) FROM generate_series(1, 600) i;
+SELECT t.expire('e:600');
+SELECT pg_relation_size('app_lock') > 10 * 8192 AS many_pages;
+CALL t.sweep(7);
+SELECT split_part(key, ':', 1) AS keys, count(*) FROM app_lock GROUP BY 1;
+-- in front of it, too: what was let go first lies before what is let go later
+SELECT count(lock_release('live:' || i, 'alice-1')) FROM generate_series(301, 305) i;
+UPDATE app_lock SET released_at = released_at - interval '61 min' WHERE released_at IS NOT NULL;
+SELECT lock_sweep(4);
+SELECT count(lock_extend('live:' || i, 'alice-1', '1 ms')) FROM generate_series(1, 3) i;
+SELECT t.expire('live:3');
+CALL t.sweep(1);
+SELECT count(*), count(*) FILTER (WHERE released_at IS NOT NULL OR expires_at < clock_timestamp()) AS over FROM app_lock;
+TRUNCATE app_lock;
+-- a table that is shorter than it was
+SELECT acquired FROM lock_acquire('e:1', '20 ms');
+SELECT t.expire('e:1');
+CALL t.sweep(7);
+-- tokens rise, however often a key is swept
+CREATE TABLE t.token (i int, token bigint);
+DO $$
+BEGIN
+	FOR i IN 1..100 LOOP
+		INSERT INTO t.token SELECT i, fencing_token FROM lock_acquire('again', '1 hour', 'alice-1');
+		PERFORM lock_release('again', 'alice-1');
+		UPDATE app_lock SET released_at = released_at - interval '61 min' WHERE key = 'again';
+		COMMIT;
+		IF lock_sweep() <> 1 THEN
+			RAISE 'not swept';
+		END IF;
+		COMMIT;
+	END LOOP;
+END
+$$;
+SELECT count(*), bool_and(token > before) AS rising FROM (SELECT token, lag(token) OVER (ORDER BY i) AS before FROM t.token) s;
+SELECT count(lock_acquire('live:' || i, '1 hour', 'alice-1')) FROM generate_series(1, 3) i;
+
 -- Swept and taken in one transaction; rolled back, it is there again.
 SELECT acquired FROM lock_acquire('x', '20 ms', 'alice-1');
 SELECT t.expire('x');

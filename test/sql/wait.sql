@@ -298,11 +298,11 @@ SELECT t.raises('SELECT lock_waiters()');
 RESET SESSION AUTHORIZATION;
 SET SESSION AUTHORIZATION regress_al_monitor;
 SELECT t.code($$SELECT lock_acquire('held', wait => '1 min')$$);
-SELECT t.code('SELECT * FROM lock_waiters') = CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' ELSE '00000' END AS allowed;
+SELECT t.code('SELECT * FROM lock_waiters') IN ('00000', CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' END) AS allowed;
 RESET SESSION AUTHORIZATION;
 -- The owner of the extension may look too, and read-only transactions will do.
 BEGIN READ ONLY;
-SELECT t.code('SELECT * FROM lock_waiters') = CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' ELSE '00000' END AS allowed;
+SELECT t.code('SELECT * FROM lock_waiters') IN ('00000', CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' END) AS allowed;
 COMMIT;
 DROP OWNED BY regress_al_user, regress_al_monitor;
 DROP ROLE regress_al_user, regress_al_monitor;

@@ -22,7 +22,7 @@ use Test::More;
 
 my $node = PostgreSQL::Test::Cluster->new('install');
 $node->init;
-$node->append_conf('postgresql.conf', "autovacuum = off\natomic_lock.default_ttl = '7min'\n");
+$node->append_conf('postgresql.conf', "autovacuum = off\natomic_lock.default_ttl = '7min'\natomic_lock.sweep_interval = 0\n");
 $node->start;
 
 sub sqlstate
@@ -59,7 +59,7 @@ SELECT string_agg(name || ' ' || context, ', ' ORDER BY name) FROM pg_settings W
 	  . 'atomic_lock.max_claims_per_transaction superuser, atomic_lock.max_lifetime superuser, '
 	  . 'atomic_lock.max_ttl superuser, atomic_lock.max_wait superuser, atomic_lock.on_reacquire user, '
 	  . 'atomic_lock.owner user, atomic_lock.release_durability user, atomic_lock.released_retention sighup, '
-	  . 'atomic_lock.sweep_batch sighup', 'settings and who may change them');
+	  . 'atomic_lock.sweep_batch sighup, atomic_lock.sweep_databases sighup, atomic_lock.sweep_interval sighup', 'settings and who may change them');
 
 #
 # Settings that are reloaded
@@ -190,7 +190,7 @@ ask($here, 'DROP EXTENSION atomic_lock');
 my $public = $node->safe_psql('postgres', q{GRANT CREATE ON SCHEMA public TO regress_user; SELECT 1});
 my $objects = q{SELECT count(*) FROM pg_class WHERE relname ~ '^(app_lock|lock_)'
 	UNION ALL SELECT count(*) FROM pg_proc WHERE proname ~ '^(app_lock_|lock_|force_release)'
-	UNION ALL SELECT count(*) FROM pg_type WHERE typname IN ('lock_grant', 'app_lock')
+	UNION ALL SELECT count(*) FROM pg_type WHERE typname IN ('lock_grant', 'app_lock', 'lock_stats', 'lock_activity', 'lock_contention')
 	UNION ALL SELECT count(*) FROM pg_extension WHERE extname = 'atomic_lock'};
 my $nothing = $node->safe_psql('postgres', $objects);
 my %traps = (
@@ -198,6 +198,8 @@ my %traps = (
 	'TABLE lock_audit' => 'CREATE TABLE lock_audit (key text)',
 	'VIEW app_lock' => 'CREATE VIEW app_lock AS SELECT 1 AS key',
 	'SEQUENCE app_lock_fence' => 'CREATE SEQUENCE app_lock_fence',
+	'VIEW lock_stats' => 'CREATE VIEW lock_stats AS SELECT 1 AS grants',
+	'FUNCTION lock_stats_reset()' => q{CREATE FUNCTION lock_stats_reset() RETURNS void LANGUAGE sql AS ''},
 	'TYPE lock_grant' => 'CREATE TYPE lock_grant AS (acquired boolean)',
 	'FUNCTION lock_holder(text)' => q{CREATE FUNCTION lock_holder(key text) RETURNS text LANGUAGE sql AS 'SELECT 1::text'},
 	'FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text)' =>

@@ -3,11 +3,13 @@
 # Properties: waits are granted, time out and end with the lease all the same.
 # From PostgreSQL 17 on the queue is there too, from its first use, whoever that
 # was.  Before 17 there is none: waiters look every now and then, who waits is
-# not known, and whoever asks is told why.
+# not known, and whoever asks is told why.  Sweeping is done by hand, and
+# lock_sweeper_status() says that; counters are there where a queue is.
 #
 # Turns red when: waiting needs the preload; the queue goes with the session
 # that made it, or each session has its own; polls go on for ever, or not at
-# all; lock_waiters shows an empty queue where there is none.
+# all; lock_waiters shows an empty queue where there is none; counters are all
+# zero there, or the sweep needs them.
 
 use strict;
 use warnings FATAL => 'all';
@@ -15,6 +17,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use AtomicLockTest;
 use AtomicLockWait;
+use AtomicLockSweep;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -34,6 +37,34 @@ my $has_queue = $node->pg_version >= 17;
 note $has_queue ? 'a queue in dynamic shared memory' : 'no queue';
 
 my ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+
+#
+# Sweeping, and what people see
+#
+is(ask($watch, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'atomic_lock%'}), '0', 'no launcher');
+is(ask($watch, q{SELECT database IS NULL, status, hint ~ 'shared_preload_libraries' FROM lock_sweeper_status()}), 't|not running: atomic_lock is not preloaded|t', 'lock_sweeper_status says so, and what to do')
+  or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
+expire($holder, 'sweep', 7);
+is(ask($watch, q{SELECT lock_sweep(3), lock_sweep()}), '3|4', 'a sweep by hand');
+ask($holder, q{SELECT lock_acquire('lease', '1 hour', 'holder'), lock_acquire('session', owner => 'holder', lifetime => 'session')});
+is(ask($watch, q{SELECT string_agg(concat_ws(' ', key, holder, held_for >= '0', time_left > '59 min', pid), ', ' ORDER BY key) FROM lock_activity}), 'lease Holder t t, session Holder t ' . pid($holder), 'lock_activity shows who has what');
+is(ask($watch, q{SELECT string_agg(concat_ws(' ', key, application, state), ', ' ORDER BY key) FROM lock_activity}), 'lease, session Holder idle', '... and what that does');
+is(ask($watch, q{SELECT bool_and(waiters = 0), bool_or(waiters IS NOT NULL), bool_or(longest_wait IS NOT NULL) FROM lock_activity}), $has_queue ? 't|t|f' : '|f|f', '... and who waits, as far as that is known');
+ask($holder, q{SELECT lock_release_all('holder')});
+if ($has_queue)
+{
+	is(ask($watch, q{SELECT grants, releases, expirations, swept FROM lock_stats WHERE database = current_database()}), '9|2|7|7', 'counters');
+	is(ask($watch, q{SELECT lock_stats_reset(); SELECT grants, swept FROM lock_stats WHERE database = current_database(); SELECT count(*) FROM lock_contention}), "\n0|0\n0", '... reset');
+}
+else
+{
+	foreach my $sql ('SELECT * FROM lock_stats', 'SELECT * FROM lock_contention', 'SELECT lock_stats_reset()')
+	{
+		start($watch, $sql);
+		like(answer($watch), qr/^ERROR:  55000: .*\n(?:.*\n)*HINT:  Add atomic_lock to shared_preload_libraries/, "$sql: nobody counts");
+	}
+}
+ask($watch, 'TRUNCATE app_lock');
 
 # Start SQL that waits for a lock, and return when it does.
 sub wait_with

@@ -1,0 +1,531 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/../sql/include/setup.sql'
+\i :setup
+--
+-- lock_stats: what each verb counts
+--
+-- Properties: what was granted or ended counts when it is committed, and not at
+-- all when it is rolled back; what was refused counts at once and in any case;
+-- nothing is counted twice or forgotten, so that whatever happened
+-- grants = releases + expirations + forced + holdings that are not released.
+--
+-- Turns red when: a verb forgets to count; a savepoint counts what it undid; an
+-- end is counted by those who merely saw it.
+
+-- What has been counted since the last look
+CREATE VIEW t.counter AS
+	SELECT c.* FROM lock_stats s, unnest(
+		ARRAY['grants', 'regrants', 'refusals', 'timeouts', 'deadlocks', 'releases', 'extends', 'expirations', 'steals', 'forced', 'sweeps', 'swept', 'waits'],
+		ARRAY[grants, regrants, refusals, timeouts, deadlocks, releases, extends, expirations, steals, forced, sweeps, swept, waits]) WITH ORDINALITY c(name, value, place)
+	WHERE s.database = current_database();
+CREATE TABLE t.seen (name text, value bigint);
+CREATE FUNCTION t.counted() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	answer	text;
+BEGIN
+	SELECT string_agg(name || ' ' || c.value - coalesce(s.value, 0), ', ' ORDER BY c.place) INTO answer
+	FROM t.counter c LEFT JOIN t.seen s USING (name) WHERE c.value <> coalesce(s.value, 0);
+	DELETE FROM t.seen;
+	INSERT INTO t.seen SELECT name, value FROM t.counter;
+	RETURN coalesce(answer, 'nothing');
+END
+$$;
+\set counted 'SELECT t.counted();'
+-- Queries that answer a word, each in a transaction of its own: answer, or SQLSTATE, and what they counted
+CREATE TABLE t.played (n int, query text, answer text, counted text);
+CREATE PROCEDURE t.play(VARIADIC queries text[]) LANGUAGE plpgsql AS $$
+DECLARE
+	answer	text;
+BEGIN
+	DELETE FROM t.played;
+	PERFORM t.counted();
+	FOR i IN 1 .. cardinality(queries) LOOP
+		BEGIN
+			EXECUTE 'SELECT ' || queries[i] INTO answer;
+		EXCEPTION
+			WHEN OTHERS THEN answer := SQLSTATE;
+		END;
+		COMMIT;
+		INSERT INTO t.played VALUES (i, queries[i], answer, t.counted());
+		COMMIT;
+	END LOOP;
+END
+$$;
+\set played 'SELECT query, answer, counted FROM t.played ORDER BY n;'
+
+-- The equation
+CREATE FUNCTION t.adds_up() RETURNS boolean LANGUAGE sql AS $$
+	SELECT grants = releases + expirations + forced + (SELECT count(*) FROM app_lock WHERE released_at IS NULL)
+	FROM lock_stats WHERE database = current_database()
+$$;
+SELECT lock_stats_reset();
+SELECT t.counted() AS since_the_reset, t.adds_up();
+
+--
+-- One key
+--
+\set ECHO none
+CALL t.play(
+	$$(lock_acquire('k', '1 hour', 'alice-1')).status$$,
+	$$(lock_acquire('k', '1 hour', 'alice-1')).status$$,
+	$$(lock_try_acquire('k', '1 hour', 'bob-1')).status$$,
+	$$(lock_acquire('k', '1 hour', 'bob-1')).status$$,
+	$$(lock_try_acquire('k', '1 hour', 'bob-1', wait => '10 ms')).status$$,
+	$$(lock_acquire('k', '1 hour', 'bob-1', wait => '10 ms')).status$$,
+	$$(lock_acquire('k', '1 hour', 'alice-1', wait => '10 ms')).status$$,
+	$$(lock_acquire('k', '-1 s', 'bob-1')).status$$,
+	$$lock_extend('k', 'alice-1') IS NULL$$,
+	$$lock_try_extend('k', 'alice-1') IS NULL$$,
+	$$lock_try_extend('k', 'bob-1') IS NULL$$,
+	$$lock_extend('k', 'bob-1') IS NULL$$,
+	$$lock_try_release('k', 'bob-1')$$,
+	$$lock_release('k', 'bob-1')$$,
+	$$lock_is_held('k', 'alice-1')$$,
+	$$holder IS NULL FROM lock_status('k')$$,
+	$$lock_assert('k', 'alice-1') IS NULL$$,
+	$$lock_assert('k', 'bob-1') IS NULL$$,
+	$$(lock_convert('k', 'alice-1', 'shared')).status$$,
+	$$(lock_acquire('k', '1 hour', 'bob-1', 'shared')).status$$,
+	$$(lock_acquire('k', '1 hour', 'bob-1', 'shared')).status$$,
+	$$(lock_convert('k', 'alice-1')).status$$,
+	$$(lock_convert('k', 'alice-1', wait => '10 ms')).status$$,
+	$$(lock_transfer('k', 'alice-1', 'carol-1')).status$$,
+	$$(lock_transfer('k', 'carol-1', 'bob-1')).status$$,
+	$$lock_release('k', 'bob-1')$$,
+	$$lock_try_release('k', 'bob-1')$$,
+	$$lock_release('k', 'bob-1')$$);
+\set ECHO all
+:played
+SELECT t.adds_up();
+
+-- What the owner has, where that is an error
+SET atomic_lock.on_reacquire = error;
+\set ECHO none
+CALL t.play(
+	$$(lock_acquire('own', '1 hour', 'alice-1')).status$$,
+	$$(lock_try_acquire('own', '1 hour', 'alice-1')).status$$,
+	$$(lock_acquire('own', '1 hour', 'alice-1')).status$$,
+	$$lock_release('own', 'alice-1')$$);
+\set ECHO all
+:played
+RESET atomic_lock.on_reacquire;
+
+-- Sets: every grant, but a refusal is one, and so is a wait.
+\set ECHO none
+CALL t.play(
+	$$count(*) FROM lock_acquire_all(ARRAY['s3', 's1', 's2', 's1'], '1 hour', 'alice-1')$$,
+	$$count(*) FROM lock_acquire_all(ARRAY['s3', 's1', 's2', 's4'], '1 hour', 'alice-1')$$,
+	$$status FROM lock_try_acquire_all(ARRAY['a', 's1', 's2'], '1 hour', 'bob-1')$$,
+	$$status FROM lock_acquire_all(ARRAY['a', 's1', 's2'], '1 hour', 'bob-1')$$,
+	$$status FROM lock_try_acquire_all(ARRAY['a', 's1', 's2'], '1 hour', 'bob-1', wait => '10 ms')$$,
+	$$lock_extend_all('alice-1')$$,
+	$$lock_extend_all('bob-1')$$,
+	$$lock_release_all('alice-1')$$,
+	$$lock_release_all('alice-1')$$);
+\set ECHO all
+:played
+SELECT t.adds_up();
+
+-- Two holdings of an owner: of a transaction, and a lease that was handed over
+BEGIN;
+SELECT (lock_acquire('two', owner => 'carol-1', mode => 'shared')).status, (lock_acquire('two', owner => 'alice-1', mode => 'shared', lifetime => 'transaction')).status, (lock_transfer('two', 'carol-1', 'alice-1')).status, lock_release('two', 'alice-1'), lock_is_held('two', 'alice-1');
+COMMIT;
+:counted
+SELECT t.adds_up();
+
+-- Lifetimes: what a transaction holds it releases at its end, unless it was a lease before.
+\set ECHO none
+CALL t.play(
+	$$(lock_acquire('s', owner => 'alice-1', lifetime => 'session')).status$$,
+	$$(lock_acquire('s', owner => 'alice-1', lifetime => 'session')).status$$,
+	$$(lock_try_acquire('s', owner => 'bob-1', lifetime => 'session')).status$$,
+	$$(lock_acquire('s', '1 hour', 'alice-1')).status$$,
+	$$(lock_acquire('s', owner => 'alice-1', lifetime => 'transaction')).status$$,
+	$$lock_release('s', 'alice-1')$$,
+	$$(lock_acquire('t', owner => 'alice-1', lifetime => 'transaction')).status$$,
+	$$(lock_acquire('t', owner => 'alice-1', mode => 'shared', lifetime => 'transaction')).status$$,
+	$$(lock_acquire('t', owner => 'alice-1', lifetime => 'transaction')).status, (lock_acquire('t', owner => 'alice-1', lifetime => 'transaction')).status$$,
+	$$(lock_acquire('t', owner => 'alice-1', lifetime => 'transaction')).status, lock_release('t', 'alice-1')$$,
+	$$(lock_acquire('t', owner => 'alice-1', lifetime => 'transaction')).status, lock_release('t', 'alice-1'), 1 / (length(lock_try_release('t', 'bob-1')) - 9)$$,
+	$$(lock_acquire('t', owner => 'alice-1', lifetime => 'transaction')).status, (lock_acquire('t', '1 hour', 'alice-1')).status$$,
+	$$lock_release('t', 'alice-1')$$,
+	$$(lock_acquire('t', owner => 'alice-1', lifetime => 'transaction')).status, (lock_transfer('t', 'alice-1', 'bob-1')).status, (lock_try_acquire('t', owner => 'alice-1')).status$$);
+\set ECHO all
+:played
+SELECT t.adds_up();
+
+-- By force
+\set ECHO none
+CALL t.play(
+	$$force_release('f', 'why')$$,
+	$$(lock_acquire('f', '1 hour', 'alice-1')).status$$,
+	$$force_release('f', 'why')$$,
+	$$count(lock_acquire('f', '1 hour', o, 'shared')) FROM unnest(ARRAY['alice-1', 'bob-1']) o$$,
+	$$lock_force_release('f', 'why')$$,
+	$$(lock_steal('f', 'dba-1', 'why')).status$$,
+	$$(lock_steal('f', 'dba-2', 'why')).status$$,
+	$$(lock_steal('f', 'dba-2', 'why')).status$$,
+	$$lock_try_release('f', 'dba-1')$$,
+	$$lock_try_release('f', 'dba-2')$$,
+	$$count(lock_acquire('f', '1 hour', o, 'shared')) FROM unnest(ARRAY['alice-1', 'bob-1', 'carol-1']) o$$,
+	$$(lock_steal('f', 'dba-1', 'why')).status$$,
+	$$(lock_steal('f', 'dba-1', NULL)).status$$,
+	$$lock_release('f', 'dba-1')$$,
+	$$(lock_acquire('f', owner => 'alice-1', lifetime => 'session')).status$$,
+	$$lock_force_release('f', 'why')$$);
+\set ECHO all
+:played
+SELECT t.adds_up();
+
+-- lock_fetch: nothing where there is no row
+CREATE TABLE t.orders (id int PRIMARY KEY, what text);
+INSERT INTO t.orders VALUES (1, 'tea');
+\set ECHO none
+CALL t.play(
+	$$what FROM lock_fetch(NULL::t.orders, '1', '1 hour', 'alice-1')$$,
+	$$what FROM lock_fetch(NULL::t.orders, '1', '1 hour', 'alice-1')$$,
+	$$what FROM lock_fetch(NULL::t.orders, '1', '1 hour', 'bob-1')$$,
+	$$what FROM lock_fetch(NULL::t.orders, '1', '1 hour', 'bob-1', '10 ms')$$,
+	$$what FROM lock_fetch(NULL::t.orders, '2', '1 hour', 'alice-1')$$,
+	$$lock_release_all('alice-1')$$);
+\set ECHO all
+:played
+SELECT t.adds_up();
+
+--
+-- Ends that nobody reported are counted once, by the next grant or the sweep.
+--
+SELECT count(lock_acquire('x' || i, '20 ms', 'alice-1')) FROM generate_series(1, 6) i;
+SELECT count(lock_acquire('x7', '20 ms', o, 'shared')) FROM unnest(ARRAY['alice-1', 'bob-1']) o;
+SELECT count(lock_acquire('r' || i, '1 hour', 'alice-1')), count(lock_release('r' || i, 'alice-1')) FROM generate_series(1, 3) i;
+SELECT count(t.expire('x' || i)) FROM generate_series(1, 7) i;
+UPDATE app_lock SET released_at = released_at - interval '2 hours' WHERE key ~ '^r[12]$';
+SELECT t.adds_up();
+\set ECHO none
+CALL t.play(
+	$$lock_holder('x1') IS NULL AND NOT lock_is_held('x1', 'alice-1')$$,
+	$$lock_try_release('x1', 'alice-1')$$,
+	$$lock_release_all('alice-1')$$,
+	$$lock_try_extend('x1', 'alice-1') IS NULL$$,
+	$$(lock_acquire('x1', '1 hour', 'bob-1')).status$$,
+	$$(lock_acquire('x2', '1 hour', 'alice-1')).status$$,
+	$$(lock_steal('x3', 'dba-1', 'why')).status$$,
+	$$count(*) FROM lock_acquire_all(ARRAY['x1', 'x4'], '1 hour', 'bob-1')$$,
+	$$(lock_acquire('r1', '1 hour', 'bob-1')).status$$,
+	$$lock_sweep(0)$$,
+	$$lock_sweep(1000)$$,
+	$$lock_sweep(1000)$$);
+\set ECHO all
+-- swept: x5, x6, both that shared x7; and r2, which was released long ago
+:played
+SELECT t.adds_up();
+-- Readers that ran out, and a writer's turn: as many as there were, sooner or later
+:counted
+SELECT count(lock_acquire('w', '20 ms', o, 'shared')) FROM unnest(ARRAY['alice-1', 'bob-1', 'carol-1']) o;
+SELECT t.expire('w');
+SELECT status FROM lock_acquire('w', '1 hour', 'bob-1', 'shared');
+SELECT lock_release('w', 'bob-1');
+SELECT t.adds_up();
+SELECT status FROM lock_acquire('w', '1 hour', 'alice-1');
+SELECT t.adds_up();
+SELECT lock_release('w', 'alice-1'), lock_sweep(1000);
+:counted
+SELECT t.adds_up();
+
+-- A session that is gone
+SELECT status FROM lock_acquire('session 1', owner => 'alice-1', lifetime => 'session');
+SELECT status FROM lock_acquire('session 2', owner => 'alice-1', lifetime => 'session');
+:counted
+\c -
+SET client_min_messages = warning;
+SELECT t.expire('session 1'), t.expire('session 2');
+SELECT status FROM lock_acquire('session 1', '1 hour', 'bob-1', wait => '1 min');
+SELECT lock_sweep(1000) > 0 AS swept;
+SELECT replace(t.counted(), ', waits 1', '') AS counted;
+SELECT t.adds_up();
+
+--
+-- Transactions
+--
+SELECT status FROM lock_acquire('a', '1 hour', 'alice-1');
+:counted
+-- not before the commit
+BEGIN;
+SELECT status FROM lock_acquire('b', '1 hour', 'alice-1');
+SELECT lock_extend('a', 'alice-1') IS NOT NULL AS extended;
+:counted
+COMMIT;
+:counted
+-- rolled back: only what was refused
+BEGIN;
+SELECT status FROM lock_acquire('c', '1 hour', 'alice-1');
+SELECT status FROM lock_acquire('c', '1 hour', 'alice-1');
+SELECT lock_extend('a', 'alice-1') IS NOT NULL AS extended, lock_release('b', 'alice-1');
+SELECT status FROM lock_try_acquire('a', '1 hour', 'bob-1');
+SELECT status FROM lock_try_acquire('a', '1 hour', 'bob-1', wait => '10 ms');
+SELECT force_release('a', 'why');
+SELECT (lock_steal('d', 'dba-1', 'why')).status, (lock_acquire('e', owner => 'alice-1', lifetime => 'transaction')).status;
+SELECT count(*) FROM lock_acquire_all(ARRAY['f', 'g'], owner => 'alice-1');
+ROLLBACK;
+:counted
+SELECT t.adds_up();
+-- refused, by an error that ends the transaction
+BEGIN;
+SELECT status FROM lock_acquire('c', '1 hour', 'alice-1');
+\set VERBOSITY sqlstate
+SELECT lock_acquire('a', '1 hour', 'bob-1');
+\set VERBOSITY default
+COMMIT;
+:counted
+-- savepoints
+BEGIN;
+SAVEPOINT s1;
+SELECT status FROM lock_acquire('c', '1 hour', 'alice-1');
+SELECT lock_release('a', 'alice-1');
+SELECT status FROM lock_try_acquire('b', '1 hour', 'bob-1');
+ROLLBACK TO s1;
+SELECT status FROM lock_acquire('d', '1 hour', 'alice-1');
+SAVEPOINT s2;
+SELECT status FROM lock_acquire('e', '1 hour', 'alice-1');
+SAVEPOINT s3;
+SELECT status FROM lock_acquire('f', '1 hour', 'alice-1');
+SELECT status FROM lock_acquire('t', owner => 'alice-1', lifetime => 'transaction');
+RELEASE s3;
+ROLLBACK TO s2;
+SELECT status FROM lock_acquire('g', '1 hour', 'alice-1'), lock_extend('a', 'alice-1');
+RELEASE s2;
+COMMIT;
+:counted
+SELECT t.adds_up();
+-- a tree of them, of which much is undone; says how many grants are left
+CREATE FUNCTION t.nest(k text, depth int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+	n	int := 0;
+	m	int;
+BEGIN
+	FOR i IN 1..3 LOOP
+		IF random() < 0.6 THEN
+			n := n + (lock_acquire(k || i)).acquired::int;
+		END IF;
+		BEGIN
+			m := CASE WHEN depth > 0 THEN t.nest(k || i, depth - 1) ELSE 0 END;
+			IF random() < 0.3 THEN
+				RAISE SQLSTATE 'RB000';
+			END IF;
+			n := n + m;
+		EXCEPTION
+			WHEN SQLSTATE 'RB000' THEN NULL;
+		END;
+	END LOOP;
+	RETURN n;
+END
+$$;
+BEGIN;
+SELECT setseed(0.6), t.nest('nest ', 5) AS granted \gset
+COMMIT;
+SELECT :granted > 10 AS many, count(*) = :granted AS rows FROM app_lock WHERE key LIKE 'nest%';
+SELECT t.counted() = 'grants ' || :granted AS counted;
+SELECT t.adds_up();
+-- taken and let go
+BEGIN;
+SELECT (lock_acquire('h', '1 hour', 'alice-1')).status, lock_release('h', 'alice-1'), (lock_acquire('h', '1 hour', 'bob-1')).status, force_release('h', 'why');
+COMMIT;
+:counted
+BEGIN;
+SELECT (lock_acquire('h', '1 hour', 'alice-1')).status, lock_release('h', 'alice-1');
+ROLLBACK;
+:counted
+SELECT t.adds_up();
+-- expired within its own transaction, and taken again
+BEGIN;
+SELECT status FROM lock_acquire('own', '20 ms', 'alice-1');
+SELECT t.expire('own');
+SELECT status FROM lock_acquire('own', '1 hour', 'bob-1');
+COMMIT;
+:counted
+SELECT t.adds_up();
+-- a sweep that is undone has removed nothing
+SELECT status FROM lock_acquire('undone', '20 ms', 'alice-1');
+SELECT t.expire('undone');
+:counted
+BEGIN;
+SELECT lock_sweep(1000);
+ROLLBACK;
+SELECT t.counted() ~ 'swept|expirations' AS anything_swept;
+SELECT lock_sweep(1000);
+:counted
+SELECT t.adds_up();
+-- in two phases: counted by those who prepare, who are not told what becomes of it
+BEGIN;
+SELECT (lock_acquire('p', '1 hour', 'alice-1')).status, lock_release('a', 'alice-1'), lock_extend('b', 'alice-1') IS NOT NULL AS extended, (lock_acquire('q', owner => 'alice-1', lifetime => 'transaction')).status;
+PREPARE TRANSACTION 'al_stats';
+:counted
+COMMIT PREPARED 'al_stats';
+:counted
+SELECT t.adds_up();
+BEGIN;
+SELECT (lock_acquire('p2', '1 hour', 'alice-1')).status;
+PREPARE TRANSACTION 'al_stats';
+:counted
+ROLLBACK PREPARED 'al_stats';
+:counted
+
+--
+-- A long story, told twice: by the counters and by the answers
+--
+TRUNCATE app_lock;
+SELECT lock_stats_reset();
+-- With all the verbs, only the equation is looked at.
+CREATE PROCEDURE t.story(steps int, all_verbs boolean) LANGUAGE plpgsql AS $$
+DECLARE
+	names	text[] := ARRAY['grants', 'regrants', 'releases', 'extends', 'refusals'];
+	told	int[] := '{0,0,0,0,0}';
+	pending	int[];		-- of the open transaction; refusals are told at once
+	word	text;
+	n		int;
+	k		text;
+	o		text;
+	p		text;
+	mode	text;
+	at		timestamptz;
+	since	timestamptz;
+BEGIN
+	PERFORM setseed(0.1706);
+	FOR i IN 1 .. steps LOOP
+		pending := '{0,0,0,0}';
+		FOR j IN 1 .. 1 + random() * 3 LOOP
+			k := 'k' || floor(random() * 6);
+			o := (ARRAY['alice-1', 'bob-1', 'carol-1', 'dave-1'])[1 + floor(random() * 4)];
+			p := (ARRAY['alice-1', 'bob-1', 'carol-1', 'dave-1'])[1 + floor(random() * 4)];
+			mode := (ARRAY['exclusive', 'shared'])[1 + floor(random() * 2)];
+			n := NULL;
+			at := clock_timestamp();
+			BEGIN
+				CASE floor(random() * CASE WHEN all_verbs THEN 20 ELSE 12 END)
+					WHEN 0, 1, 2 THEN SELECT status, acquired_at INTO word, since FROM lock_try_acquire(k, '1 hour', o, mode);
+					WHEN 3 THEN SELECT status, acquired_at INTO word, since FROM lock_try_acquire(k, '1 ms', o, mode);
+					WHEN 4 THEN SELECT status, acquired_at INTO word, since FROM lock_try_acquire(k, owner => o, mode => mode, lifetime => 'session');
+					WHEN 5 THEN SELECT status, acquired_at INTO word, since FROM lock_try_acquire_all(ARRAY[k, k], '1 hour', o, mode);
+					WHEN 6, 7 THEN word := lock_try_release(k, o);
+					WHEN 8 THEN word := CASE WHEN lock_try_extend(k, o, '1 hour') IS NOT NULL THEN 'extended' END;
+					WHEN 9 THEN SELECT status, acquired_at INTO word, since FROM lock_steal(k, o, 'story', '10 ms');
+					WHEN 10 THEN word := lock_force_release(k, 'story');
+					WHEN 11 THEN word := lock_sweep(3);
+					WHEN 12, 13 THEN word := (lock_transfer(k, o, p)).status;
+					WHEN 14, 15 THEN word := (lock_convert(k, o, mode)).status;
+					WHEN 16, 17, 18 THEN word := (lock_try_acquire(k, owner => o, mode => mode, lifetime => 'transaction')).status;
+					ELSE word := lock_release_all(o);
+				END CASE;
+				n := CASE word WHEN 'acquired' THEN CASE WHEN since >= at THEN 1 ELSE 2 END WHEN 'reacquired' THEN 2
+					WHEN 'released' THEN 3 WHEN 'extended' THEN 4 WHEN 'held' THEN 5 END;
+				IF random() < 0.2 THEN
+					RAISE SQLSTATE 'RB000';
+				ELSIF n < 5 THEN
+					pending[n] := pending[n] + 1;
+				END IF;
+			EXCEPTION
+				WHEN OTHERS THEN
+					IF SQLSTATE !~ '^(RB000|LK00[2-5]|55P03)$' THEN
+						RAISE;
+					END IF;
+			END;
+			IF n = 5 THEN
+				told[n] := told[n] + 1;
+			END IF;
+		END LOOP;
+		IF random() < 0.2 THEN
+			ROLLBACK;
+		ELSE
+			COMMIT;
+			FOR n IN 1 .. 4 LOOP
+				told[n] := told[n] + pending[n];
+			END LOOP;
+		END IF;
+		IF NOT t.adds_up() THEN
+			RAISE 'does not add up after step %', i;
+		END IF;
+	END LOOP;
+	FOR n IN 1 .. CASE WHEN all_verbs THEN 0 ELSE 5 END LOOP
+		IF told[n] <> (SELECT value FROM t.counter WHERE name = names[n]) THEN
+			RAISE '% answers of %', told[n], names[n];
+		END IF;
+	END LOOP;
+END
+$$;
+CALL t.story(1000, false);
+CALL t.story(1000, true);
+SELECT name, value > 0 AS any FROM t.counter ORDER BY place;
+SELECT t.adds_up();
+SELECT lock_sweep(1000) >= 0 AS swept;
+SELECT t.adds_up();
+
+--
+-- Waits
+--
+SELECT lock_stats_reset();
+SELECT waits, total_wait, longest_wait FROM lock_stats WHERE database = current_database();
+SELECT status FROM lock_acquire('held', '1 hour', 'alice-1');
+SELECT status FROM lock_try_acquire('held', wait => '40 ms');
+SELECT status FROM lock_try_acquire('held', wait => '20 ms');
+SELECT waits, timeouts, refusals, total_wait BETWEEN '60 ms' AND '1 min' AS total, longest_wait BETWEEN '40 ms' AND '1 min' AS longest, longest_wait < total_wait AS less
+FROM lock_stats WHERE database = current_database();
+-- one that was worth it
+SELECT status FROM lock_acquire('short', '50 ms', 'alice-1');
+SELECT status FROM lock_acquire('short', '1 hour', 'bob-1', wait => '1 min');
+SELECT grants, expirations, waits, timeouts FROM lock_stats WHERE database = current_database();
+
+--
+-- Reset
+--
+SELECT since AS before FROM lock_stats WHERE database = current_database() \gset
+SELECT lock_stats_reset();
+SELECT since > :'before' AND since <= clock_timestamp() AS since_now, total_wait, longest_wait FROM lock_stats WHERE database = current_database();
+SELECT count(*) FROM t.counter WHERE value <> 0;
+-- not undone, as it is no part of a transaction
+SELECT status FROM lock_acquire('held', '1 hour', 'alice-1');
+BEGIN;
+SELECT lock_stats_reset();
+ROLLBACK;
+SELECT count(*) FROM t.counter WHERE value <> 0;
+
+--
+-- What lock_sweeper_status says of it: a row for this database, since it was swept
+--
+SELECT lock_sweep(1000) >= 0 AS swept;
+SELECT lock_stats_reset();
+DELETE FROM t.seen;
+SELECT database IS NULL AS launcher, database = current_database() AS this, status IS NOT NULL AS status, last_swept_at, last_removed, last_duration, hint IS NOT NULL AS hint
+FROM lock_sweeper_status() WHERE database IS NULL;
+SELECT count(lock_acquire(k, '20 ms', 'alice-1')) FROM unnest(ARRAY['z1', 'z2', 'z3']) k;
+SELECT count(t.expire(k)) FROM unnest(ARRAY['z1', 'z2', 'z3']) k;
+SELECT clock_timestamp() AS before \gset
+SELECT lock_sweep(2);
+SELECT last_swept_at BETWEEN :'before' AND clock_timestamp() AS last_swept_at, last_removed, last_duration BETWEEN '0' AND '1 min' AS last_duration FROM lock_sweeper_status() WHERE database = current_database();
+SELECT lock_sweep(2);
+SELECT last_removed FROM lock_sweeper_status() WHERE database = current_database();
+:counted
+
+--
+-- Other databases
+--
+DROP DATABASE IF EXISTS regress_al_stats;
+CREATE DATABASE regress_al_stats;
+SELECT current_database() AS here \gset
+SELECT count(*) FROM lock_stats WHERE database = 'regress_al_stats';
+\c regress_al_stats
+SET client_min_messages = warning;
+CREATE EXTENSION atomic_lock;
+SELECT status FROM lock_acquire('k', '1 hour', 'alice-1');
+SELECT status FROM lock_try_acquire('k', '1 hour', 'bob-1');
+SELECT grants, refusals FROM lock_stats WHERE database = current_database();
+SELECT status FROM lock_acquire('k2', '1 hour', 'alice-1');
+\c :here
+SET client_min_messages = warning;
+SELECT grants, refusals FROM lock_stats WHERE database = 'regress_al_stats';
+SELECT count(*) FROM t.counter WHERE value <> 0;
+SELECT lock_stats_reset();
+SELECT grants, refusals FROM lock_stats WHERE database = 'regress_al_stats';
+SELECT count(*) = count(DISTINCT database) AS once, bool_and(database IN (SELECT datname FROM pg_database)) AS existing FROM lock_stats;
+DROP DATABASE regress_al_stats;
+SELECT count(*) FROM lock_stats WHERE database = 'regress_al_stats';
