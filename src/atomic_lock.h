@@ -119,6 +119,9 @@ extern bool al_enforce_guards;
 
 #define AL_MS_TO_US(ms) ((int64) rint((ms) * 1000.0))
 
+/* sweep_worker.c */
+extern bool al_lock_database(Oid database);
+
 /* sweeper.c */
 extern void al_sweeper_init(void);
 extern bool al_sweep_databases_check_hook(char **newval, void **extra, GucSource source);

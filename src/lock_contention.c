@@ -84,14 +84,20 @@ clear(AlWanted *wanted, uint64 window)
 	pg_atomic_write_u64(&wanted->longest[i], 0);
 }
 
+/* Is this the current window, or the next, of a clock that was read a bit later? */
+static bool
+is_current(uint64 last, uint64 window)
+{
+	return last == window || last == window + 1;
+}
+
 /* Make a place one of the current window.  The lock is held. */
 static void
 move_to(AlWanted *wanted, uint64 window)
 {
 	uint64		last = pg_atomic_read_u64(&wanted->window);
 
-	/* Somebody else may have read a later clock. */
-	if (last >= window)
+	if (is_current(last, window))
 		return;
 	clear(wanted, window);
 	if (last + 1 != window)
@@ -108,7 +114,7 @@ find(AlStats *stats, uint64 tag, uint64 window, bool is_locked)
 	for (int i = 0; i < AL_WANTED_WAYS; i++)
 	{
 		if (pg_atomic_read_u64(&set[i].tag) == tag &&
-			(is_locked || pg_atomic_read_u64(&set[i].window) >= window))
+			(is_locked || is_current(pg_atomic_read_u64(&set[i].window), window)))
 			return &set[i];
 	}
 	return NULL;

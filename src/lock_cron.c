@@ -34,6 +34,7 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "storage/dsm.h"
+#include "storage/ipc.h"
 #include "tcop/tcopprot.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
@@ -219,6 +220,13 @@ atomic_lock_scheduler_main(Datum arg)
 	PG_END_TRY();
 }
 
+/* Nobody waits for the worker any more, be it for an error or since the session ends */
+static void
+give_up(int code, Datum handle)
+{
+	TerminateBackgroundWorker((BackgroundWorkerHandle *) DatumGetPointer(handle));
+}
+
 /* Do it in another database, by a worker; raises what is raised there */
 static void
 change_schedule_in(Oid database, Request *request)
@@ -246,16 +254,11 @@ change_schedule_in(Oid database, Request *request)
 				 errmsg("could not start a worker in database \"%s\"",
 						get_database_name(database)),
 				 errhint("You may need to increase max_worker_processes.")));
-	PG_TRY();
+	PG_ENSURE_ERROR_CLEANUP(give_up, PointerGetDatum(handle));
 	{
 		(void) WaitForBackgroundWorkerShutdown(handle);
 	}
-	PG_CATCH();
-	{
-		TerminateBackgroundWorker(handle);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+	PG_END_ENSURE_ERROR_CLEANUP(give_up, PointerGetDatum(handle));
 	memcpy(request, dsm_segment_address(segment), sizeof(Request));
 	dsm_detach(segment);
 

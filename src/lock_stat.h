@@ -76,6 +76,9 @@ typedef enum AlVisitResult
 	AL_VISIT_NO_EXTENSION
 } AlVisitResult;
 
+/* A visit is over after that long; where more is to be done, another follows. */
+#define AL_LONGEST_VISIT	(10 * USECS_PER_SEC)
+
 /* How the launcher and its worker talk; there is one worker at a time */
 typedef struct AlVisit
 {

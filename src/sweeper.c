@@ -1,29 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * sweeper.c
- *		The background sweep: a launcher, and a worker for each visit.
+ *		The background sweep: the launcher, and what people are told of it.
  *
  * Model: where the module is preloaded, a launcher without a database runs
  * whenever the server can be written to.  Every sweep_interval it goes through
  * the databases and starts a worker for those where something may be due: one
  * after the other, each for as long as its sweep takes, so that nobody who wants
- * to drop or copy a database meets more than a short visit.  The worker sweeps in
- * batches, each a transaction.  Before each it sees whether somebody wants the
- * database for himself, and leaves if so; then, and where the table is locked, it
- * comes again at the next interval.
+ * to drop or copy a database meets more than a short visit (sweep_worker.c).
  *
  * A database need not be visited where nothing was counted since the last visit
  * (lock_stat.c) and nothing that it saw is due; or where there was no extension.
  * Every tenth interval it is, all the same: rows can come by ways that are not
  * counted.  What fails is tried again after a time that doubles, up to an hour.
  *
- * The worker runs as a superuser must, being connected as nobody else.  The sweep
- * itself runs with the identity of the owner of app_lock, as VACUUM would, and
- * runs nobody's code: see lock_table.c and lock_catalog.c.  Whatever settings a
- * database has for its sessions do not hold here.
- *
- * Nothing depends on the sweep, so that it waits for nothing: no lock, no flush,
- * no standby.
+ * The launcher waits for a worker, but ends one that does not end by itself: it
+ * may be one that somebody does not let into its database.
  *
  * Locking rules: the lock of the statistics, for what is shown of all this, held
  * over nothing that may raise.
@@ -39,7 +31,6 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/tableam.h"
-#include "access/twophase.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
 #include "commands/dbcommands.h"
@@ -52,30 +43,18 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
-#include "storage/lock.h"
-#include "storage/proc.h"
-#include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/varlena.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_sweeper_status);
 
 PGDLLEXPORT void atomic_lock_launcher_main(Datum arg);
-PGDLLEXPORT void atomic_lock_sweeper_main(Datum arg);
 
-/* A visit is over after that long; where more is to be done, another follows. */
-#define LONGEST_VISIT	(10 * USECS_PER_SEC)
 #define LONGEST_PAUSE	USECS_PER_HOUR
-
-/* A worker rests that much longer than it works, so that others do not suffer. */
-#define REST_PER_WORK	5
-
 #define INTERVALS_UNSEEN	10
 
 /* A database, as the launcher knows it */
@@ -120,171 +99,6 @@ al_sweep_databases_check_hook(char **newval, void **extra, GucSource source)
 	pfree(copy);
 	return ok;
 }
-
-/* ------------------------------------------------------------------------
- * The worker
- * ------------------------------------------------------------------------
- */
-
-/*
- * Nobody wants to drop, rename or copy this database: it can be had in the mode
- * in which a session that connects has it.  Kept until the transaction ends.
- */
-static bool
-lock_database(Oid database)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
-	return LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
-}
-
-static void
-override(const char *name, const char *value)
-{
-	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
-}
-
-/*
- * How many rows to remove per transaction: each takes a place in the lock table,
- * of which others shall have most.
- */
-static int
-batch_size(void)
-{
-	int64		places = (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts);
-
-	return (int) Max(Min(al_sweep_batch, places / 16), 1);
-}
-
-/* Sweep a batch in a transaction of its own; false: there is nothing to be swept */
-static bool
-sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
-{
-	Relation	rel = NULL;
-	Oid			user;
-	int			security;
-
-	SetCurrentStatementStartTimestamp();
-	StartTransactionCommand();
-	XactIsoLevel = XACT_READ_COMMITTED;
-	XactReadOnly = XactDeferrable = false;
-	PushActiveSnapshot(GetTransactionSnapshot());
-	*result = AL_VISIT_AWAY;
-	if (lock_database(MyDatabaseId))
-	{
-		if (!al_is_installed())
-			*result = AL_VISIT_NO_EXTENSION;
-		else
-			rel = al_open_now();
-	}
-	if (rel)
-	{
-		GetUserIdAndSecContext(&user, &security);
-		SetUserIdAndSecContext(rel->rd_rel->relowner,
-							   security | SECURITY_RESTRICTED_OPERATION);
-		al_sweep(rel, batch_size(), swept);
-		SetUserIdAndSecContext(user, security);
-		if (is_first)
-			al_stat_count(AL_COUNT_SWEEPS, 1);
-		table_close(rel, NoLock);
-		*result = swept->is_complete ? AL_VISIT_DONE : AL_VISIT_UNFINISHED;
-	}
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	pgstat_report_stat(true);
-	return rel != NULL;
-}
-
-/* Leave the machine to others for so long, at most a tenth of a second */
-static void
-pause_for(int64 microseconds)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 (long) Min(microseconds, USECS_PER_SEC / 10) / 1000,
-					 al_sweeper_wait_event());
-	ResetLatch(MyLatch);
-}
-
-/*
- * Whoever may drop the database may end what is connected to it: DROP DATABASE
- * ... WITH (FORCE) asks whose process it is, and this one is nobody's.
- */
-static void
-be_of_database_owner(void)
-{
-	HeapTuple	tuple;
-
-	StartTransactionCommand();
-	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
-	if (HeapTupleIsValid(tuple))
-	{
-		MyProc->roleId = ((Form_pg_database) GETSTRUCT(tuple))->datdba;
-		ReleaseSysCache(tuple);
-	}
-	CommitTransactionCommand();
-}
-
-/* Sweep the database whose OID is the argument, and tell the launcher */
-void
-atomic_lock_sweeper_main(Datum arg)
-{
-	AlStats    *stats = al_stats();
-	TimestampTz started_at = GetCurrentTimestamp();
-	TimestampTz next_due = DT_NOEND;
-	AlVisitResult result = AL_VISIT_UNFINISHED;
-	int64		end = al_monotonic_now() + LONGEST_VISIT;
-	int64		removed = 0;
-
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
-	override("role", "none");
-	override("search_path", "");
-	override("synchronous_commit", "off");
-	override("lock_timeout", "0");
-	override("statement_timeout", "0");
-	override("idle_in_transaction_session_timeout", "0");
-	if (GetConfigOption("transaction_timeout", true, false))
-		override("transaction_timeout", "0");	/* from PostgreSQL 17 on */
-	be_of_database_owner();
-	pgstat_report_activity(STATE_RUNNING, "sweeping expired locks");
-
-	for (bool is_first = true; result == AL_VISIT_UNFINISHED && al_monotonic_now() < end;
-		 is_first = false)
-	{
-		AlSwept		swept;
-		int64		batch_at = al_monotonic_now();
-
-		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
-		if (!sweep_batch(&swept, is_first, &result))
-			break;
-		removed += swept.removed;
-		next_due = swept.next_due;
-		al_stat_swept(started_at, removed, true);
-		if (result == AL_VISIT_UNFINISHED)
-			pause_for(REST_PER_WORK * (al_monotonic_now() - batch_at));
-	}
-
-	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	if (stats->visit.database == MyDatabaseId)
-	{
-		stats->visit.result = result;
-		stats->visit.next_due = next_due;
-	}
-	LWLockRelease(&stats->lock);
-}
-
-/* ------------------------------------------------------------------------
- * The launcher
- * ------------------------------------------------------------------------
- */
 
 /* What a round needs beyond its transactions */
 static MemoryContext round_context = NULL;
@@ -536,7 +350,7 @@ is_free(const Target *target)
 	bool		is_free;
 
 	StartTransactionCommand();
-	is_free = lock_database(target->oid) && exists(target->oid);
+	is_free = al_lock_database(target->oid) && exists(target->oid);
 	end_transaction();
 	return is_free;
 }
@@ -559,7 +373,7 @@ run_worker(Oid oid, AlVisit *visit)
 	AlStats    *stats = al_stats();
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
-	int64		end = al_monotonic_now() + 2 * LONGEST_VISIT;
+	int64		end = al_monotonic_now() + 2 * AL_LONGEST_VISIT;
 	bool		is_started;
 	bool		is_ended = false;
 	pid_t		pid;
@@ -761,7 +575,7 @@ atomic_lock_launcher_main(Datum arg)
 		TimestampTz now = GetCurrentTimestamp();
 
 		handle_signals();
-		if (last - now > interval())
+		if (last - now > Max(interval(), USECS_PER_SEC))
 		{
 			/* The clock was set back: what was planned is too far away. */
 			forget_visits();
@@ -777,22 +591,24 @@ atomic_lock_launcher_main(Datum arg)
 			failures = 0;
 			report = true;
 		}
-		if (interval() > 0 && now >= next_round)
+		if (now < next_round)
 		{
-			MemoryContextSwitchTo(round_context);
-			next_round = do_round(&failures, report);
-			report = false;
-			MemoryContextReset(round_context);
+			sleep_for(next_round - now);
+			continue;
 		}
+		MemoryContextSwitchTo(round_context);
+		if (interval() > 0)
+			next_round = do_round(&failures, report);
 		else
-			sleep_for(interval() > 0 ? next_round - now : USECS_PER_HOUR);
+		{
+			/* Places of databases that were dropped are given back all the same. */
+			list_databases(false);
+			next_round = now + LONGEST_PAUSE;
+		}
+		report = false;
+		MemoryContextReset(round_context);
 	}
 }
-
-/* ------------------------------------------------------------------------
- * What people are told
- * ------------------------------------------------------------------------
- */
 
 /* What the launcher does, in words, and what there is to be done about it, or NULL */
 static char *
