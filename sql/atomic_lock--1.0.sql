@@ -440,7 +440,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_schedule_sweep'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_schedule_sweep(text) IS
-'have pg_cron run lock_sweep() in this database as the current role, on "schedule" (default every minute); replaces an earlier schedule; returns the id of the job; where pg_cron is in another database, it is done there at once, whatever becomes of the transaction; raises 55000 without pg_cron';
+'have pg_cron sweep this database as the current role, on "schedule" (default every minute); replaces an earlier schedule; returns the id of the job; where pg_cron is in another database, it is done there at once, whatever becomes of the transaction; raises 55000 without pg_cron';
 
 CREATE FUNCTION lock_unschedule_sweep()
 RETURNS boolean

@@ -165,7 +165,7 @@ extern void al_catalog_init(void);
 extern Relation al_open_app_lock(LOCKMODE lockmode);
 extern Relation al_open_for_writing(const char *function);
 extern Relation al_open_now(void);
-extern Oid	al_schema(bool missing_ok);
+extern char *al_schema_name(void);
 extern bool al_is_installed(void);
 extern Relation al_open_fence(LOCKMODE lockmode);
 extern Relation al_open_audit(LOCKMODE lockmode);

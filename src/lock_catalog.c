@@ -119,7 +119,6 @@ static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &fence};
 
 static bool oids_valid = false;
 static uint32 invalidations = 0;
-static Oid	extension_schema;
 static Oid	force_release_oid;	/* 0: not looked up yet */
 
 static void
@@ -143,8 +142,8 @@ al_catalog_init(void)
 }
 
 /* The schema of the extension; where it is not installed, 0, or raises 42704 */
-Oid
-al_schema(bool missing_ok)
+static Oid
+extension_schema(bool missing_ok)
 {
 	Relation	rel;
 	ScanKeyData key;
@@ -175,6 +174,19 @@ al_schema(bool missing_ok)
 	return schema;
 }
 
+/* Its name; raises 42704 where it is not installed, or about to go */
+char *
+al_schema_name(void)
+{
+	char	   *name = get_namespace_name(extension_schema(false));
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_SCHEMA), al_hide_owners(),
+				 errmsg("the schema of extension \"atomic_lock\" is being dropped")));
+	return name;
+}
+
 /*
  * Find our objects.  An invalidation that arrives meanwhile is not lost.  Where the
  * extension is not installed, returns false, or raises 42704.
@@ -182,14 +194,16 @@ al_schema(bool missing_ok)
 static bool
 look_up(bool missing_ok)
 {
+	Oid			schema;
+
 	oids_valid = true;
-	extension_schema = al_schema(missing_ok);
+	schema = extension_schema(missing_ok);
 	force_release_oid = InvalidOid;
-	if (!OidIsValid(extension_schema))
+	if (!OidIsValid(schema))
 		return false;
 	for (int i = 0; i < (int) lengthof(our_relations); i++)
 	{
-		Oid			oid = get_relname_relid(our_relations[i]->name, extension_schema);
+		Oid			oid = get_relname_relid(our_relations[i]->name, schema);
 
 		if (oid != our_relations[i]->oid)
 			our_relations[i]->checked = false;
@@ -415,7 +429,7 @@ al_is_admin(void)
 		(void) look_up(false);
 	if (!OidIsValid(force_release_oid))
 		force_release_oid =
-			LookupFuncName(list_make2(makeString(get_namespace_name(extension_schema)),
+			LookupFuncName(list_make2(makeString(al_schema_name()),
 									  makeString(pstrdup("force_release"))),
 						   lengthof(argtypes), argtypes, true);
 	return OidIsValid(force_release_oid) &&

@@ -56,7 +56,7 @@ typedef struct Request
 	char		database[NAMEDATALEN];	/* in which to sweep */
 	char		job[NAMEDATALEN];	/* pg_cron cuts longer ones */
 	char		schedule[256];
-	char		command[2 * NAMEDATALEN + 32];
+	char		command[2 * NAMEDATALEN + 128];
 
 	bool		is_done;
 	int64		answer;			/* id of the job, or how many jobs there were */
@@ -127,6 +127,7 @@ change_schedule(Request *request)
 		text_of(request, request->command),
 		request->database
 	};
+	const char *leftovers[] = {args[0], args[1], args[3]};
 	int			guc_level = NewGUCNestLevel();
 
 	/* Names of databases are bytes, which pg_cron has to be given as they are. */
@@ -146,11 +147,12 @@ change_schedule(Request *request)
 				 errmsg("extension \"pg_cron\" is not installed in database \"%s\"",
 						get_database_name(MyDatabaseId)),
 				 errhint("Use CREATE EXTENSION pg_cron, or preload atomic_lock, which then sweeps by itself.")));
-	/* To schedule a job again would leave it inactive, if somebody has made it so. */
+	/* To schedule a job again would leave it inactive, or of a former name of the database. */
 	request->answer = run("SELECT pg_catalog.count(cron.unschedule(jobid)) FROM cron.job"
 						  " WHERE jobname OPERATOR(pg_catalog.=) $1"
 						  " AND username OPERATOR(pg_catalog.=) CURRENT_USER::pg_catalog.text"
-						  " AND (NOT active OR $2::pg_catalog.text IS NULL)", 2, args);
+						  " AND (NOT active OR database OPERATOR(pg_catalog.<>) $3"
+						  " OR $2::pg_catalog.text IS NULL)", 3, leftovers);
 	if (request->is_schedule && strcmp(request->database, get_database_name(MyDatabaseId)) == 0)
 		request->answer = run("SELECT cron.schedule($1, $2, $3)", 3, args);
 	else if (request->is_schedule)
@@ -294,14 +296,16 @@ change(Request *request, const char *function)
 	/* Where pg_cron is not loaded, anybody may have set this. */
 	if (GetConfigOptionFlags("cron.database_name", true) & GUC_CUSTOM_PLACEHOLDER)
 		cron_database = NULL;
-	schema = get_namespace_name(al_schema(false));
+	schema = al_schema_name();
 	strlcpy(request->database, database, sizeof(request->database));
 	request->encoding = GetDatabaseEncoding();
 	if (snprintf(request->job, sizeof(request->job), "atomic_lock sweep of %s",
 				 database) >= (int) sizeof(request->job))
 		snprintf(request->job, sizeof(request->job), "atomic_lock sweep of database %u",
 				 MyDatabaseId);
-	snprintf(request->command, sizeof(request->command), "SELECT %s.lock_sweep()",
+	/* Until nothing is left, in transactions of sweep_batch rows */
+	snprintf(request->command, sizeof(request->command),
+			 "DO $$BEGIN WHILE %s.lock_sweep() > 0 LOOP COMMIT; END LOOP; END$$",
 			 quote_identifier(schema));
 
 	if (cron_database == NULL || strcmp(cron_database, database) == 0)

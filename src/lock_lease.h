@@ -76,9 +76,9 @@ typedef struct AlState
 /* What a sweep did */
 typedef struct AlSwept
 {
-	int64		removed;
-	bool		is_complete;	/* it has looked at all rows */
-	TimestampTz next_due;		/* when the next will be over, as far as is known */
+	int64		removed;		/* the last time */
+	uint32		left;			/* blocks it has not looked at yet */
+	TimestampTz next_due;		/* when the next row will be over, as far as is known */
 } AlSwept;
 
 /* lock_lease.c */
@@ -154,7 +154,8 @@ extern void al_check_template(Relation rel, const char *template);
 AL_NORETURN extern void al_refuse_truncate(Relation rel);
 
 /* lock_sweep.c */
-extern void al_sweep(Relation rel, int64 max_rows, AlSwept *swept);
+extern void al_sweep_begin(Relation rel, AlSwept *swept);
+extern void al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept);
 extern void al_sweep_over(void);
 extern bool al_is_sweeping(int pid);
 

@@ -7,7 +7,7 @@
  * Predicate locks are taken for MVCC snapshots only, so a SERIALIZABLE
  * transaction scans with SnapshotAny and applies the MVCC snapshot itself.
  *
- * A scan of a whole table can begin anywhere; it comes round to where it began.
+ * A scan of a whole table can be one of a part of its blocks.
  *
  * Locking rules: the relation is open with AccessShareLock at least.
  *
@@ -72,16 +72,12 @@ al_scan_end(AlScan *scan)
 }
 
 /*
- * Scan a whole table beginning with a block, or with the first where there is no
- * such block
+ * Scan so many blocks of a table, which it must have, beginning with one of them;
+ * after the last block comes the first
  */
 void
-al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block)
+al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block, BlockNumber count)
 {
-	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
-
 	al_scan_begin(scan, rel, InvalidOid, 0, NULL);
-	/* The scan may have seen more blocks than we did, but not less. */
-	if (block > 0 && block < blocks)
-		heap_setscanlimits(scan->scan->scan, block, InvalidBlockNumber);
+	heap_setscanlimits(scan->scan->scan, block, count);
 }

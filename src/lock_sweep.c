@@ -36,6 +36,7 @@
 #include "lock_stat.h"
 #include "lock_wait.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -119,19 +120,32 @@ al_sweep_over(void)
 	pg_atomic_write_u32(&al_queue()->slots[al_my_proc_number()].sweeping, 0);
 }
 
+/* A sweep of the whole table is to begin */
+void
+al_sweep_begin(Relation rel, AlSwept *swept)
+{
+	swept->removed = 0;
+	swept->left = RelationGetNumberOfBlocks(rel);
+	swept->next_due = DT_NOEND;
+}
+
 /*
- * Remove rows that are over, up to max_rows and to what the transaction may
- * still claim.  Says how many; whether it has looked at all rows; and when the
- * next of those it has seen will be over, as far as that is known.
+ * Go on with a sweep: remove rows that are over, up to max_rows and to what the
+ * transaction may still claim, in up to max_blocks blocks.  Says how many, how many
+ * blocks are left, and when the next row will be over, as far as that is known.
  */
 void
-al_sweep(Relation rel, int64 max_rows, AlSwept *swept)
+al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 {
 	static uint64 stopped_at = 0;	/* where there is no shared memory */
 	AlDatabase *database = al_stat_database();
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "sweep row",
 												  ALLOCSET_SMALL_SIZES);
 	TimestampTz now = GetCurrentTimestamp() + AHEAD;
+	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+	BlockNumber count = Min(Min(swept->left, max_blocks), blocks);
+	BlockNumber first;
+	BlockNumber looked = count;
 	AlScan		scan;
 
 	if (al_queue())
@@ -141,27 +155,29 @@ al_sweep(Relation rel, int64 max_rows, AlSwept *swept)
 	}
 	if (database)
 		stopped_at = pg_atomic_read_u64(&database->sweep_from);
+	first = stopped_at < blocks ? (BlockNumber) stopped_at : 0;
 	swept->removed = 0;
-	swept->next_due = DT_NOEND;
-	swept->is_complete = false;
-	al_scan_begin_at(&scan, rel, (BlockNumber) stopped_at);
-	while (swept->removed < max_rows && al_xact_claims() < al_max_claims)
+	al_scan_begin_at(&scan, rel, first, count);
+	for (;;)
 	{
-		HeapTuple	tuple = al_scan_next(&scan);
+		HeapTuple	tuple = count > 0 ? al_scan_next(&scan) : NULL;
 		MemoryContext old_context;
 		AlHolding	holding;
 		TimestampTz over;
 
 		if (!HeapTupleIsValid(tuple))
+			break;
+		if (swept->removed >= max_rows || al_xact_claims() >= al_max_claims)
 		{
-			swept->is_complete = true;
+			BlockNumber block = ItemPointerGetBlockNumber(&tuple->t_self);
+
+			looked = block >= first ? block - first : block + (blocks - first);
 			break;
 		}
 		al_table_peek(rel, tuple, &holding);
 		over = over_at(&holding);
 		if (now >= over)
 		{
-			stopped_at = ItemPointerGetBlockNumber(&tuple->t_self);
 			old_context = MemoryContextSwitchTo(context);
 			if (remove_row(rel, tuple, now))
 			{
@@ -174,14 +190,18 @@ al_sweep(Relation rel, int64 max_rows, AlSwept *swept)
 		/* A session may end at any time. */
 		else if (holding.lifetime == AL_SESSION && holding.released_at == 0)
 			over = now;
-		swept->next_due = Min(swept->next_due, over);
+		swept->next_due = Min(swept->next_due, over == DT_NOEND ? over : over - AHEAD);
 	}
 	al_scan_end(&scan);
 	MemoryContextDelete(context);
+
+	swept->left -= Min(looked, swept->left);
+	if (blocks == 0)
+		swept->left = 0;
+	else
+		stopped_at = ((uint64) first + looked) % blocks;
 	if (database)
 		pg_atomic_write_u64(&database->sweep_from, stopped_at);
-	if (swept->next_due != DT_NOEND)
-		swept->next_due -= AHEAD;
 	al_stat_count(AL_COUNT_SWEPT, swept->removed);
 }
 
@@ -202,7 +222,8 @@ atomic_lock_sweep(PG_FUNCTION_ARGS)
 				 errmsg("max_rows must be at least 1")));
 
 	started_at = GetCurrentTimestamp();
-	al_sweep(rel, max_rows, &swept);
+	al_sweep_begin(rel, &swept);
+	al_sweep(rel, max_rows, InvalidBlockNumber, &swept);
 	al_stat_count(AL_COUNT_SWEEPS, 1);
 	al_stat_swept(started_at, swept.removed, false);
 	table_close(rel, swept.removed > 0 ? NoLock : RowExclusiveLock);

@@ -90,7 +90,8 @@ typedef struct AlScan
 /* lock_scan.c */
 extern void al_scan_begin(AlScan *scan, Relation rel, Oid index,
 						  int nkeys, ScanKey keys);
-extern void al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block);
+extern void al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block,
+							 BlockNumber count);
 extern HeapTuple al_scan_next(AlScan *scan);
 extern void al_scan_end(AlScan *scan);
 

@@ -50,6 +50,9 @@ PGDLLEXPORT void atomic_lock_sweeper_main(Datum arg);
 /* It rests that much longer than it works, so that others do not suffer. */
 #define REST_PER_WORK	5
 
+/* What it looks at in a transaction, so that it does not last, whatever it finds */
+#define BATCH_BLOCKS	10000
+
 /*
  * Nobody wants to drop, rename or copy this database: it can be had in the mode
  * in which a session that connects has it.  Kept until the transaction ends.
@@ -107,12 +110,15 @@ sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
 		GetUserIdAndSecContext(&user, &security);
 		SetUserIdAndSecContext(rel->rd_rel->relowner,
 							   security | SECURITY_RESTRICTED_OPERATION);
-		al_sweep(rel, batch_size(), swept);
-		SetUserIdAndSecContext(user, security);
 		if (is_first)
+		{
+			al_sweep_begin(rel, swept);
 			al_stat_count(AL_COUNT_SWEEPS, 1);
+		}
+		al_sweep(rel, batch_size(), BATCH_BLOCKS, swept);
+		SetUserIdAndSecContext(user, security);
 		table_close(rel, NoLock);
-		*result = swept->is_complete ? AL_VISIT_DONE : AL_VISIT_UNFINISHED;
+		*result = swept->left == 0 ? AL_VISIT_DONE : AL_VISIT_UNFINISHED;
 	}
 	PopActiveSnapshot();
 	CommitTransactionCommand();
@@ -155,9 +161,9 @@ atomic_lock_sweeper_main(Datum arg)
 {
 	AlStats    *stats = al_stats();
 	TimestampTz started_at = GetCurrentTimestamp();
-	TimestampTz next_due = DT_NOEND;
 	AlVisitResult result = AL_VISIT_UNFINISHED;
 	int64		end = al_monotonic_now() + AL_LONGEST_VISIT;
+	AlSwept		swept = {.next_due = DT_NOEND};
 	int64		removed = 0;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -178,7 +184,6 @@ atomic_lock_sweeper_main(Datum arg)
 	for (bool is_first = true; result == AL_VISIT_UNFINISHED && al_monotonic_now() < end;
 		 is_first = false)
 	{
-		AlSwept		swept;
 		int64		batch_at = al_monotonic_now();
 
 		CHECK_FOR_INTERRUPTS();
@@ -190,7 +195,6 @@ atomic_lock_sweeper_main(Datum arg)
 		if (!sweep_batch(&swept, is_first, &result))
 			break;
 		removed += swept.removed;
-		next_due = swept.next_due;
 		al_stat_swept(started_at, removed, true);
 		if (result == AL_VISIT_UNFINISHED)
 			pause_for(REST_PER_WORK * (al_monotonic_now() - batch_at));
@@ -200,7 +204,7 @@ atomic_lock_sweeper_main(Datum arg)
 	if (stats->visit.database == MyDatabaseId)
 	{
 		stats->visit.result = result;
-		stats->visit.next_due = next_due;
+		stats->visit.next_due = swept.next_due;
 	}
 	LWLockRelease(&stats->lock);
 }
