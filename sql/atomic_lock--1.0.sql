@@ -543,7 +543,7 @@ COMMENT ON FUNCTION lock_contention() IS
 CREATE VIEW lock_contention AS SELECT * FROM lock_contention();
 
 COMMENT ON VIEW lock_contention IS 'keys of this database that were refused or waited for in the last 5 to 10 minutes, most wanted first';
-COMMENT ON COLUMN lock_contention.key IS 'which lock; of a long key that has no row the first 128 bytes';
+COMMENT ON COLUMN lock_contention.key IS 'which lock';
 COMMENT ON COLUMN lock_contention.refusals IS 'acquires that were answered "held"';
 COMMENT ON COLUMN lock_contention.waits IS 'how often an acquire stood in line and does no more';
 COMMENT ON COLUMN lock_contention.total_wait IS 'how long they did, together';
@@ -577,7 +577,7 @@ CREATE VIEW lock_activity AS
 COMMENT ON VIEW lock_activity IS 'who holds what right now, what is waited for longest first';
 COMMENT ON COLUMN lock_activity.key IS 'what is locked';
 COMMENT ON COLUMN lock_activity.holder IS 'label of the holder';
-COMMENT ON COLUMN lock_activity.held_for IS 'since when it has been held';
+COMMENT ON COLUMN lock_activity.held_for IS 'for how long it has been held';
 COMMENT ON COLUMN lock_activity.time_left IS 'until the lease runs out; null where only its session or transaction ends it';
 COMMENT ON COLUMN lock_activity.waiters IS 'how many wait for it; null where nobody can know';
 COMMENT ON COLUMN lock_activity.longest_wait IS 'how long the first of them has been waiting';

@@ -164,7 +164,7 @@ extern bool al_owner_check_hook(char **newval, void **extra, GucSource source);
 extern void al_catalog_init(void);
 extern Relation al_open_app_lock(LOCKMODE lockmode);
 extern Relation al_open_for_writing(const char *function);
-extern Relation al_open_now(void);
+extern Relation al_open_now(bool *missing);
 extern char *al_schema_name(void);
 extern bool al_is_installed(void);
 extern Relation al_open_fence(LOCKMODE lockmode);

@@ -389,15 +389,19 @@ al_is_installed(void)
 
 /*
  * Open app_lock to write to it without waiting for anybody, nor raising where
- * it is not there: then the answer is NULL.
+ * it is not there: then the answer is NULL, and "missing" whether that is why.
  */
 Relation
-al_open_now(void)
+al_open_now(bool *missing)
 {
+	*missing = false;
 	if (!ConditionalLockRelationOid(ExtensionRelationId, AccessShareLock))
 		return NULL;
 	if (!oids_valid && !look_up(true))
+	{
+		*missing = true;
 		return NULL;
+	}
 	if (!OidIsValid(app_lock.oid) ||
 		!ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock))
 		return NULL;

@@ -22,7 +22,6 @@
  */
 #include "postgres.h"
 
-#include "access/table.h"
 #include "common/hashfn.h"
 #include "compat.h"
 #include "funcapi.h"
@@ -45,10 +44,8 @@ typedef struct Row
 	uint64		waited;
 	uint64		longest;
 	TimestampTz last_at;
-	uint64		hash;
-	bool		key_is_cut;
-	int16		key_length;
-	char		key[AL_WAITER_KEY_BYTES];
+	int			key_length;
+	char		key[AL_MAX_KEY_BYTES];
 } Row;
 
 static uint64
@@ -135,9 +132,8 @@ replace(AlStats *stats, const AlKey *key, uint64 tag, uint64 window)
 	clear(least, 0);
 	clear(least, 1);
 	least->database = MyDatabaseId;
-	least->hash = key->hash;
-	least->key_length = al_clip(least->key, AL_WAITER_KEY_BYTES, key->name);
-	least->key_is_cut = least->key_length < key->name.len;
+	least->key_length = key->name.len;
+	memcpy(least->key, key->name.data, key->name.len);
 	pg_atomic_write_u64(&least->window, window);
 	pg_atomic_write_u64(&least->tag, tag);
 	return least;
@@ -214,7 +210,7 @@ copy_row(AlWanted *wanted, uint64 window, Row *row)
 
 	if (wanted->database != MyDatabaseId || pg_atomic_read_u64(&wanted->tag) == 0)
 		return false;
-	memset(row, 0, sizeof(Row));
+	row->refusals = row->waits = row->waited = row->longest = 0;
 	for (uint64 i = window - 1; i <= window; i++)
 	{
 		if (i != last && i != last - 1)
@@ -225,10 +221,8 @@ copy_row(AlWanted *wanted, uint64 window, Row *row)
 		row->longest = Max(row->longest, pg_atomic_read_u64(&wanted->longest[i & 1]));
 	}
 	row->last_at = (TimestampTz) pg_atomic_read_u64(&wanted->last_at);
-	row->hash = wanted->hash;
-	row->key_is_cut = wanted->key_is_cut;
 	row->key_length = wanted->key_length;
-	memcpy(row->key, wanted->key, sizeof(row->key));
+	memcpy(row->key, wanted->key, wanted->key_length);
 	return row->refusals + row->waits > 0;
 }
 
@@ -258,7 +252,6 @@ atomic_lock_contention(PG_FUNCTION_ARGS)
 	uint64		window = GetCurrentTimestamp() / WINDOW;
 	Row		   *rows = palloc(AL_WANTED_SETS * AL_WANTED_WAYS * sizeof(Row));
 	int			count = 0;
-	Relation	rel;
 
 	InitMaterializedSRF(fcinfo, 0);
 	LWLockAcquire(&stats->lock, LW_SHARED);
@@ -270,17 +263,14 @@ atomic_lock_contention(PG_FUNCTION_ARGS)
 	LWLockRelease(&stats->lock);
 	qsort(rows, count, sizeof(Row), compare_rows);
 
-	rel = al_open_app_lock(AccessShareLock);
 	for (int i = 0; i < count; i++)
 	{
 		Row		   *row = &rows[i];
-		AlKey		key = {{row->key, row->key_length}, row->hash};
-		AlKey	   *whole = row->key_is_cut ? al_table_find_key(rel, &key) : NULL;
+		AlString	key = {row->key, row->key_length};
 		Datum		values[COLUMNS];
 		bool		nulls[COLUMNS] = {0};
 
-		CHECK_FOR_INTERRUPTS();
-		values[KEY] = PointerGetDatum(al_string_text(whole ? whole->name : key.name));
+		values[KEY] = PointerGetDatum(al_string_text(key));
 		values[REFUSALS] = Int64GetDatum((int64) row->refusals);
 		values[WAITS] = Int64GetDatum((int64) row->waits);
 		values[TOTAL_WAIT] = al_interval_datum(row->waited);
@@ -288,6 +278,5 @@ atomic_lock_contention(PG_FUNCTION_ARGS)
 		values[LAST_AT] = TimestampTzGetDatum(row->last_at);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
-	table_close(rel, AccessShareLock);
 	return (Datum) 0;
 }

@@ -56,7 +56,7 @@ typedef struct Request
 	char		database[NAMEDATALEN];	/* in which to sweep */
 	char		job[NAMEDATALEN];	/* pg_cron cuts longer ones */
 	char		schedule[256];
-	char		command[2 * NAMEDATALEN + 128];
+	char		command[4 * NAMEDATALEN + 128];
 
 	bool		is_done;
 	int64		answer;			/* id of the job, or how many jobs there were */
@@ -156,7 +156,7 @@ change_schedule(Request *request)
 	if (request->is_schedule && strcmp(request->database, get_database_name(MyDatabaseId)) == 0)
 		request->answer = run("SELECT cron.schedule($1, $2, $3)", 3, args);
 	else if (request->is_schedule)
-		request->answer = run("SELECT cron.schedule_in_database($1, $2, $3, $4)", 4, args);
+		request->answer = run("SELECT cron.schedule_in_database($1, $2, $3, $4, NULL, true)", 4, args);
 	SPI_finish();
 	AtEOXact_GUC(true, guc_level);
 	request->is_done = true;
@@ -290,6 +290,7 @@ change(Request *request, const char *function)
 	const char *cron_database = GetConfigOption("cron.database_name", true, false);
 	const char *database = get_database_name(MyDatabaseId);
 	const char *schema;
+	char	   *body;
 
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
@@ -304,9 +305,9 @@ change(Request *request, const char *function)
 		snprintf(request->job, sizeof(request->job), "atomic_lock sweep of database %u",
 				 MyDatabaseId);
 	/* Until nothing is left, in transactions of sweep_batch rows */
-	snprintf(request->command, sizeof(request->command),
-			 "DO $$BEGIN WHILE %s.lock_sweep() > 0 LOOP COMMIT; END LOOP; END$$",
-			 quote_identifier(schema));
+	body = psprintf("BEGIN WHILE %s.lock_sweep() > 0 LOOP COMMIT; END LOOP; END",
+					quote_identifier(schema));
+	snprintf(request->command, sizeof(request->command), "DO %s", quote_literal_cstr(body));
 
 	if (cron_database == NULL || strcmp(cron_database, database) == 0)
 		change_schedule(request);

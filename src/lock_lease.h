@@ -165,7 +165,7 @@ extern void al_stat_refused(const AlKey *key, const AlResult *result);
 /* lock_session.c */
 extern void al_session_init(void);
 extern TimestampTz al_session_ended_by(const AlHolding *holding);
-extern void al_session_begin(void);
+extern TimestampTz al_session_begin(void);
 extern void al_session_left(void);
 extern bool al_session_is_alive(int pid, TimestampTz backend_start);
 extern bool al_session_is_mine(const AlHolding *holding);

@@ -108,22 +108,21 @@ al_session_is_alive(int pid, TimestampTz backend_start)
 	return false;
 }
 
-/* Those sessions that have ended and of which nothing is known had by now, if not before */
+/* Note that something had happened by now, if it is not noted yet; returns what is */
 static TimestampTz
-note_others(AlStats *stats, TimestampTz before)
+note_now(pg_atomic_uint64 *noted_at, TimestampTz before)
 {
-	uint64		left_at = before;
+	uint64		expected = before;
 
-	(void) pg_atomic_compare_exchange_u64(&stats->left_at, &left_at, GetCurrentTimestamp());
-	return (TimestampTz) pg_atomic_read_u64(&stats->left_at);
+	(void) pg_atomic_compare_exchange_u64(noted_at, &expected, GetCurrentTimestamp());
+	return (TimestampTz) pg_atomic_read_u64(noted_at);
 }
 
-/* From now on the server can be written to */
-void
+/* The server can be written to; sessions of before, or of another server, had ended */
+TimestampTz
 al_session_begin(void)
 {
-	if (pg_atomic_read_u64(&al_stats()->left_at) == 0)
-		(void) note_others(al_stats(), 0);
+	return note_now(&al_stats()->writable_at, 0);
 }
 
 /* When a session that runs no more has left a holding behind; 0: it did not say */
@@ -157,15 +156,18 @@ al_session_ended_by(const AlHolding *holding)
 
 	if (ended_by != 0)
 		return ended_by;
-	ended_by = stats ? (TimestampTz) pg_atomic_read_u64(&stats->left_at) : al_writable_since();
+	ended_by = stats ? al_session_begin() : al_writable_since();
+	if (ended_by >= holding->backend_start)
+		return ended_by;
+	ended_by = stats ? (TimestampTz) pg_atomic_read_u64(&stats->left_at) : 0;
 	if (ended_by >= holding->backend_start)
 		return ended_by;
 
-	/* It is none of the others, and left nothing that had not run out. */
-	if (ended_by != 0 && holding->expires_at <= GetCurrentTimestamp())
+	/* It is none of these, and left nothing that had not run out. */
+	if (holding->expires_at <= GetCurrentTimestamp())
 		return holding->expires_at;
 	if (stats)
-		return note_others(stats, ended_by);
+		return note_now(&stats->left_at, ended_by);
 	return holding->expires_at == DT_NOEND ? holding->backend_start : holding->expires_at;
 }
 
@@ -188,7 +190,7 @@ al_session_left(void)
 	{
 		left = &stats->left[stats->next_left];
 		stats->next_left = (stats->next_left + 1) % AL_LEFT;
-		/* The one that had the place is one of the others from now on. */
+		/* What had the place is not there any more. */
 		if (left->pid != 0)
 			pg_atomic_write_u64(&stats->left_at,
 								Max(pg_atomic_read_u64(&stats->left_at), (uint64) left->at));
@@ -278,13 +280,14 @@ at_exit(int code, Datum arg)
 	while (hash_get_num_entries(noted) > 0)
 	{
 		Relation	rel;
+		bool		missing;
 
 		StartTransactionCommand();
 		/* What the session has set as its default could wait, too. */
 		XactIsoLevel = XACT_READ_COMMITTED;
 		XactReadOnly = XactDeferrable = false;
 		PushActiveSnapshot(GetTransactionSnapshot());
-		rel = al_open_now();
+		rel = al_open_now(&missing);
 		if (rel)
 		{
 			end_some(rel, Min(BATCH, al_max_claims));

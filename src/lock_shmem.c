@@ -103,6 +103,7 @@ init_memory(void *memory)
 	}
 
 	LWLockInitialize(&new_stats->lock, new_queue->tranche);
+	pg_atomic_init_u64(&new_stats->writable_at, 0);
 	pg_atomic_init_u64(&new_stats->left_at, 0);
 	for (int i = 0; i < AL_DATABASES; i++)
 	{

@@ -11,7 +11,7 @@
  * in a place that is looked for once by each backend and stays, because nobody
  * drops a database that has backends.
  *
- * So grants = releases + expirations + forced + holdings that are not over, or
+ * So, of what was granted since, grants = releases + expirations + forced + holdings that are not over, or
  * of which nobody has noticed yet, as long as no prepared transaction is rolled
  * back.
  *

@@ -98,10 +98,8 @@ typedef struct AlWanted
 	pg_atomic_uint64 longest[2];
 	pg_atomic_uint64 last_at;
 	Oid			database;		/* the rest is under the lock */
-	uint64		hash;			/* of the key */
-	bool		key_is_cut;
-	int16		key_length;
-	char		key[AL_WAITER_KEY_BYTES];
+	int			key_length;
+	char		key[AL_MAX_KEY_BYTES];
 } AlWanted;
 
 #define AL_WANTED_SETS	32
@@ -120,8 +118,9 @@ typedef struct AlLeft
 typedef struct AlStats
 {
 	LWLock		lock;
-	pg_atomic_uint64 left_at;	/* by when all others had; see lock_session.c */
+	pg_atomic_uint64 writable_at;	/* by when those of before had; see lock_session.c */
 	AlLeft		left[AL_LEFT];	/* under the lock, as next_left */
+	pg_atomic_uint64 left_at;	/* by when those had that are not there any more */
 	int			next_left;		/* which entry is the oldest */
 	pid_t		launcher_pid;	/* 0: does not run; this and the next by the lock */
 	TimestampTz launcher_failed_at; /* no worker could be started; 0: the last could */

@@ -190,7 +190,7 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 		/* A session may end at any time. */
 		else if (holding.lifetime == AL_SESSION && holding.released_at == 0)
 			over = now;
-		swept->next_due = Min(swept->next_due, over == DT_NOEND ? over : over - AHEAD);
+		swept->next_due = Min(swept->next_due, over > now ? over - AHEAD : now);
 	}
 	al_scan_end(&scan);
 	MemoryContextDelete(context);

@@ -414,11 +414,14 @@ void
 al_test_pause(bool pause)
 {
 	LOCKTAG		tag;
+	int			lock_timeout = LockTimeout;
 
 	if (!pause)
 		return;
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, 1706, 1);
+	LockTimeout = 0;
 	(void) LockAcquire(&tag, ShareLock, false, false);
+	LockTimeout = lock_timeout;
 	LockRelease(&tag, ShareLock, false);
 }
 #endif

@@ -13,8 +13,8 @@
  * see lock_table.c and lock_catalog.c.  Whatever settings a database has for its
  * sessions do not hold here.
  *
- * Nothing depends on the sweep, so that it waits for nothing: no lock, no flush,
- * no standby.
+ * Nothing depends on the sweep, so that it waits for no lock on our tables, no
+ * flush and no standby; and for a lock on a catalog a second at most.
  *
  * Locking rules: the lock of the statistics, to tell what came of the visit.
  *
@@ -89,6 +89,7 @@ static bool
 sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
 {
 	Relation	rel = NULL;
+	bool		missing = false;
 	Oid			user;
 	int			security;
 
@@ -99,12 +100,9 @@ sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	*result = AL_VISIT_AWAY;
 	if (al_lock_database(MyDatabaseId))
-	{
-		if (!al_is_installed())
-			*result = AL_VISIT_NO_EXTENSION;
-		else
-			rel = al_open_now();
-	}
+		rel = al_open_now(&missing);
+	if (missing)
+		*result = AL_VISIT_NO_EXTENSION;
 	if (rel)
 	{
 		GetUserIdAndSecContext(&user, &security);
@@ -173,7 +171,7 @@ atomic_lock_sweeper_main(Datum arg)
 	override("role", "none");
 	override("search_path", "");
 	override("synchronous_commit", "off");
-	override("lock_timeout", "0");
+	override("lock_timeout", "1s");
 	override("statement_timeout", "0");
 	override("idle_in_transaction_session_timeout", "0");
 	if (GetConfigOption("transaction_timeout", true, false))

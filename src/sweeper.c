@@ -192,11 +192,18 @@ is_named(List *names, Form_pg_database database)
 	return is_named;
 }
 
+/* Say which of them there are not, once for each time that the list is changed */
 static void
 report_missing(List *names)
 {
+	static char *reported = NULL;
 	ListCell   *cell;
 
+	if (reported && strcmp(reported, al_sweep_databases) == 0)
+		return;
+	if (reported)
+		pfree(reported);
+	reported = MemoryContextStrdup(TopMemoryContext, al_sweep_databases);
 	foreach(cell, names)
 	{
 		const NamedDatabase *name = lfirst(cell);
@@ -256,7 +263,7 @@ forget_places(const Oid *places, List *existing)
  * indexes, and its TOAST table, are not to be had without a database.
  */
 static void
-list_databases(bool report)
+list_databases(void)
 {
 	HASH_SEQ_STATUS status;
 	Target	   *target;
@@ -296,8 +303,7 @@ list_databases(bool report)
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
-	if (report)
-		report_missing(names);
+	report_missing(names);
 
 	hash_seq_init(&status, targets);
 	while ((target = hash_seq_search(&status)) != NULL)
@@ -496,7 +502,7 @@ note_no_worker(const Target *target, int failures)
  * in "failures" how often in a row no worker could be started.
  */
 static TimestampTz
-do_round(int *failures, bool report)
+do_round(int *failures)
 {
 	AlStats    *stats = al_stats();
 	HASH_SEQ_STATUS status;
@@ -505,7 +511,7 @@ do_round(int *failures, bool report)
 	int			count = 0;
 	bool		is_unfinished = false;
 
-	list_databases(report);
+	list_databases();
 	oids = palloc(hash_get_num_entries(targets) * sizeof(Oid));
 	hash_seq_init(&status, targets);
 	while ((target = hash_seq_search(&status)) != NULL)
@@ -540,7 +546,7 @@ forget_visits(void)
 
 	hash_seq_init(&status, targets);
 	while ((target = hash_seq_search(&status)) != NULL)
-		*target = (Target) {.oid = target->oid,.name = target->name};
+		target->next_visit = target->next_due = 0;
 }
 
 void
@@ -551,7 +557,6 @@ atomic_lock_launcher_main(Datum arg)
 	TimestampTz next_round = 0;
 	TimestampTz last = 0;
 	int			failures = 0;
-	bool		report = true;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
@@ -565,7 +570,7 @@ atomic_lock_launcher_main(Datum arg)
 	stats->launcher_failed_at = 0;
 	LWLockRelease(&stats->lock);
 	/* Sessions from before a crash, or on the former primary, are over by now. */
-	al_session_begin();
+	(void) al_session_begin();
 	round_context = AllocSetContextCreate(TopMemoryContext, "atomic_lock round",
 										  ALLOCSET_DEFAULT_SIZES);
 	targets = hash_create("atomic_lock databases", 64, &info, HASH_ELEM | HASH_BLOBS);
@@ -589,7 +594,6 @@ atomic_lock_launcher_main(Datum arg)
 			forget_visits();
 			next_round = 0;
 			failures = 0;
-			report = true;
 		}
 		if (now < next_round)
 		{
@@ -598,14 +602,13 @@ atomic_lock_launcher_main(Datum arg)
 		}
 		MemoryContextSwitchTo(round_context);
 		if (interval() > 0)
-			next_round = do_round(&failures, report);
+			next_round = do_round(&failures);
 		else
 		{
 			/* Places of databases that were dropped are given back all the same. */
-			list_databases(false);
+			list_databases();
 			next_round = now + LONGEST_PAUSE;
 		}
-		report = false;
 		MemoryContextReset(round_context);
 	}
 }

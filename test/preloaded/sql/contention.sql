@@ -83,16 +83,16 @@ SELECT refusals FROM lock_stats WHERE database = current_database();
 TRUNCATE app_lock;
 
 --
--- Long keys: in full as long as the key has a row
+-- Long keys: in full
 --
 SELECT lock_stats_reset();
 CREATE TABLE t.long AS SELECT i, k FROM unnest(ARRAY[repeat('long', 255) || '1', repeat('long', 255) || '2',
 	repeat('x', 100) || repeat('ü', 400), repeat('x', 101) || repeat('ü', 400), repeat('🔒', 250)]) WITH ORDINALITY u(k, i);
 SELECT count(lock_acquire(k, '1 hour', 'alice-1')), sum(t.refuse(k, i)) FROM t.long;
 SELECT left(key, 10) AS key, k = key AS same, refusals FROM t.long JOIN lock_contention ON refusals = i ORDER BY i;
--- and as much as there is room for without
+-- and so without one
 TRUNCATE app_lock;
-SELECT left(key, 10) AS key, starts_with(k, key) AS start, octet_length(key) BETWEEN 120 AND 128 AS cut, refusals FROM t.long JOIN lock_contention ON refusals = i ORDER BY i;
+SELECT count(*) FROM t.long JOIN lock_contention ON refusals = i AND k = key;
 
 --
 -- Other databases
