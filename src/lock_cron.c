@@ -304,8 +304,11 @@ change(Request *request, const char *function)
 				 database) >= (int) sizeof(request->job))
 		snprintf(request->job, sizeof(request->job), "atomic_lock sweep of database %u",
 				 MyDatabaseId);
-	/* Until nothing is left, in transactions of sweep_batch rows */
-	body = psprintf("BEGIN WHILE %s.lock_sweep() > 0 LOOP COMMIT; END LOOP; END",
+	/*
+	 * Until nothing is left, in transactions of sweep_batch rows.  The session
+	 * that runs it has whatever search_path the owner of the database likes.
+	 */
+	body = psprintf("BEGIN WHILE %s.lock_sweep() OPERATOR(pg_catalog.>) 0 LOOP COMMIT; END LOOP; END",
 					quote_identifier(schema));
 	snprintf(request->command, sizeof(request->command), "DO %s", quote_literal_cstr(body));
 
