@@ -20,10 +20,13 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "atomic_lock.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_extension.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_namespace.h"
 #include "catalog/pg_type_d.h"
 #include "commands/dbcommands.h"
 #include "common/string.h"
@@ -42,6 +45,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_schedule_sweep);
 PG_FUNCTION_INFO_V1(atomic_lock_unschedule_sweep);
@@ -222,6 +226,23 @@ atomic_lock_scheduler_main(Datum arg)
 	PG_END_TRY();
 }
 
+/* Owner of a schema or database */
+static Oid
+owner_of(Oid catalog, Oid oid)
+{
+	bool		is_schema = catalog == NamespaceRelationId;
+	HeapTuple	tuple = SearchSysCache1(is_schema ? NAMESPACEOID : DATABASEOID,
+										ObjectIdGetDatum(oid));
+	Oid			owner;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for %s %u", is_schema ? "schema" : "database", oid);
+	owner = is_schema ? ((Form_pg_namespace) GETSTRUCT(tuple))->nspowner :
+		((Form_pg_database) GETSTRUCT(tuple))->datdba;
+	ReleaseSysCache(tuple);
+	return owner;
+}
+
 /* Nobody waits for the worker any more, be it for an error or since the session ends */
 static void
 give_up(int code, Datum handle)
@@ -283,6 +304,26 @@ change_schedule_in(Oid database, Request *request)
 						 request->command, request->database)));
 }
 
+/*
+ * What a superuser has scheduled runs what is in a schema.  Raise 42501 where that
+ * may be renamed, and another put in its place, by who is no superuser.
+ */
+static void
+check_schema_owner(const char *schema)
+{
+	Oid			owner = owner_of(NamespaceRelationId, get_namespace_oid(schema, false));
+
+	if (owner == ROLE_PG_DATABASE_OWNER)
+		owner = owner_of(DatabaseRelationId, MyDatabaseId);
+	if (!superuser_arg(owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE), al_hide_owners(),
+				 errmsg("a superuser should not schedule sweeps in this database"),
+				 errdetail("Schema \"%s\" belongs to role \"%s\", which could let the job run something else.",
+						   schema, GetUserNameFromId(owner, false)),
+				 errhint("SET ROLE to a role that is no superuser and has access level admin.")));
+}
+
 /* Fill in the request, and do it where pg_cron is */
 static int64
 change(Request *request, const char *function)
@@ -304,11 +345,16 @@ change(Request *request, const char *function)
 				 database) >= (int) sizeof(request->job))
 		snprintf(request->job, sizeof(request->job), "atomic_lock sweep of database %u",
 				 MyDatabaseId);
+	if (request->is_schedule && superuser())
+		check_schema_owner(schema);
+
 	/*
-	 * Until nothing is left, in transactions of sweep_batch rows.  The session
-	 * that runs it has whatever search_path the owner of the database likes.
+	 * In transactions of 1000 rows, while there are so many.  The session that
+	 * runs it has whatever search_path the owner of the database likes, and there
+	 * may be other functions of that name.
 	 */
-	body = psprintf("BEGIN WHILE %s.lock_sweep() OPERATOR(pg_catalog.>) 0 LOOP COMMIT; END LOOP; END",
+	body = psprintf("BEGIN WHILE %s.lock_sweep(1000::pg_catalog.int8)"
+					" OPERATOR(pg_catalog.=) 1000::pg_catalog.int8 LOOP COMMIT; END LOOP; END",
 					quote_identifier(schema));
 	snprintf(request->command, sizeof(request->command), "DO %s", quote_literal_cstr(body));
 
