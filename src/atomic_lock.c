@@ -20,6 +20,7 @@
 #include "atomic_lock.h"
 #include "compat.h"
 #include "lock_lease.h"
+#include "lock_stat.h"
 #include "utils/guc.h"
 
 AL_MODULE_MAGIC("1.0.0");
@@ -157,6 +158,9 @@ _PG_init(void)
 	define_duration("atomic_lock.test_sweep_ahead",
 					"A sweep judges as if the clock were that much later.", NULL,
 					&al_test_sweep_ahead_ms, 0, YEAR_MS, PGC_USERSET);
+	define_duration("atomic_lock.test_longest_visit",
+					"A worker of the sweep works for that long.", NULL,
+					&al_test_longest_visit_ms, 1, YEAR_MS, PGC_USERSET);
 	DefineCustomBoolVariable("atomic_lock.test_pause_in_sweep",
 							 "A sweep that has removed a row stands still until it gets an advisory lock.",
 							 NULL, &al_test_pause_in_sweep, false,

@@ -77,7 +77,13 @@ typedef enum AlVisitResult
 } AlVisitResult;
 
 /* A visit is over after that long; where more is to be done, another follows. */
+#ifdef AL_TEST_HOOKS
+extern double al_test_longest_visit_ms;
+
+#define AL_LONGEST_VISIT	AL_MS_TO_US(al_test_longest_visit_ms)
+#else
 #define AL_LONGEST_VISIT	(10 * USECS_PER_SEC)
+#endif
 
 /* How the launcher and its worker talk; there is one worker at a time */
 typedef struct AlVisit

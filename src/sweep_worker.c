@@ -45,6 +45,10 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
+#ifdef AL_TEST_HOOKS
+double		al_test_longest_visit_ms = 10000;
+#endif
+
 PGDLLEXPORT void atomic_lock_sweeper_main(Datum arg);
 
 /* It rests that much longer than it works, so that others do not suffer. */

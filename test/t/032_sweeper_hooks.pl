@@ -250,6 +250,22 @@ is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE relation = 'app_lock'::regc
 ask($one, 'ROLLBACK');
 ok(swept($watch, 'table'), '... but comes again when that is over');
 
+# A worker that does not end by itself: the other databases need not wait for that
+ask($watch, 'CREATE DATABASE second');
+my $second = session($node, 'Second', 'second');
+ask($second, 'CREATE EXTENSION atomic_lock');
+configure($node, $watch, q{atomic_lock.test_longest_visit = '250ms'});
+my $failures = count_in_log($node, qr/sweep of database "postgres" failed/);
+my $hung = $stand->('hung');
+expire($second, 'other', 3);
+ok(swept($second, 'other'), 'a worker stands, and another database is swept');
+is(ask($watch, "SELECT count(*) FROM pg_stat_activity WHERE pid = $hung"), '0', '... since the launcher has ended the worker');
+is(count_in_log($node, qr/sweep of database "postgres" failed/), $failures, '... which is no failure');
+configure($node, $watch, q{atomic_lock.test_longest_visit = '10s'});
+let_sweep($holder);
+ok(swept($watch, 'hung'), '... and what it left is swept later');
+end($second);
+
 # Shutdown
 $stand->('stop');
 my $began = time();
