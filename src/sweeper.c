@@ -54,7 +54,10 @@ PG_FUNCTION_INFO_V1(atomic_lock_sweeper_status);
 
 PGDLLEXPORT void atomic_lock_launcher_main(Datum arg);
 
+/* What fails is tried again after that long at the latest. */
 #define LONGEST_PAUSE	USECS_PER_HOUR
+
+/* A database where nothing seems to be due is visited after so many intervals. */
 #define INTERVALS_UNSEEN	10
 
 /* A database, as the launcher knows it */
