@@ -8,8 +8,8 @@
 # in a private directory and on no TCP port.
 #
 #   al_require THING...     find PostgreSQL and see to it that THINGs are there
-#                           (build tap pgtap cron), installing with apt what is
-#                           missing.  Sets PG_CONFIG, PG_MAJOR.
+#                           (build tap pgtap cron history), installing with apt
+#                           what is missing.  Sets PG_CONFIG, PG_MAJOR.
 #                           PG_CONFIG=/path/pg_config or PGVERSION=17 in the
 #                           environment choose one of several PostgreSQLs.
 #   al_choose_user          sets AL_USER, who runs servers: oneself, or, as
@@ -23,6 +23,9 @@
 #                           DIR/pg.  DIR must belong to AL_USER.  Sets AL_SRC,
 #                           AL_BIN (psql, initdb, pgbench ...) and
 #                           AL_PG_CONFIG.  VAR=x go to make.
+#                           AL_POSTGRES=FILE in the environment puts that
+#                           script in place of the server, which then is
+#                           beside it as postgres.real.
 #   al_initdb DATA [OPT..]  new data directory; superuser is "postgres".
 #   al_start DATA SOCKETDIR starts it; only AL_USER and root can connect.
 #                           Settings come from DATA/postgresql.conf, where one
@@ -129,7 +132,7 @@ al_apt_install() {
 	local log
 	al_apt_update "$@"
 	say "Installing with apt-get: $*"
-	if [[ " $*" == *" postgresql-"* ]]; then al_apt_conf; fi
+	if [[ " $*" == *" postgresql-"* || " $*" == *" pgbouncer"* ]]; then al_apt_conf; fi
 	log=$(mktemp)
 	if ! al_sudo env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
 		apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 \
@@ -230,6 +233,11 @@ al_require() {
 				[ -f "$("$PG_CONFIG" --sharedir 2>/dev/null)/extension/pg_cron.control" ] ||
 					other+=("postgresql-$PG_MAJOR-cron")
 				;;
+			history)
+				/usr/bin/python3 -c 'import psycopg2' 2>/dev/null || p+=(python3 python3-psycopg2)
+				[ -x /usr/sbin/pgbouncer ] || p+=(pgbouncer)
+				compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || p+=(libfaketime)
+				;;
 			*) die "al_require: $thing?" ;;
 		esac
 	done
@@ -315,6 +323,10 @@ al_private_pg() {
 		[ ! -x "$bin/$f" ] || cp "$bin/$f" "$root$bin/"
 	done
 	cp "$bin"/pg_* "$root$bin/"
+	if [ -n "${AL_POSTGRES:-}" ]; then
+		mv "$root$bin/postgres" "$root$bin/postgres.real"
+		install -m 755 "$AL_POSTGRES" "$root$bin/postgres"
+	fi
 	for f in "$lib"/*; do
 		[ "${f##*/}" = atomic_lock.so ] || ln -sf "$f" "$root$lib/"
 	done

@@ -1,0 +1,600 @@
+"""Judges a history: what clients were told must fit together.
+
+The records become holdings.  Each has two intervals: it was held for certain
+from the answer that granted it until whatever could first have ended it was
+sent (or its lease ran out), and it was possibly held from when it was asked for
+until the last moment at which it can have ended.  What holds is then decided by
+sorting, in O(n log n):
+
+  exclusion   no two certain intervals of a key overlap, unless both are shared
+  order       a grant that was asked for after another had been answered has the
+              higher fencing token; no token is granted twice
+  loss        an owner is not told that it has nothing while it certainly has
+  revival     nothing is extended, released or written under after it can last
+              have been held
+  cause       nobody is refused a key that nobody can have had: a call that was
+              refused, failed or was undone has left nothing behind
+  counters    a guarded counter is the number of writes that committed; what was
+              acknowledged is there, what was refused is not
+  errors      none but those that are promised
+
+Certain is what survives every fault of the run: a release may be lost by a
+crash (it is not flushed), a lease by a fail-over to a standby that lagged.
+"""
+
+import bisect
+import heapq
+import itertools
+import math
+from collections import defaultdict
+
+# The clock of the server is read a little before or after ours.
+CLOCK = 0.002
+# How long a backend whose client is gone may go on, or take to end
+LINGER = 5.0
+# Releases are flushed by the WAL writer
+UNFLUSHED = 10.0
+
+OWNERLESS = ('not_found', 'not_owner', 'already_released', 'expired')
+NOT_HELD = ('LK002', 'LK003', 'LK004', 'LK005', 'LK006')
+
+
+class Holding:
+    """A grant, until its token or mode changes"""
+    __slots__ = ('key', 'owner', 'mode', 'token', 'lifetime', 'client', 'start', 'end',
+                 'first', 'last', 'expires', 'record', 'counts')
+
+    def __init__(self, record, key, owner, mode, token, expires, lifetime):
+        self.key, self.owner, self.mode, self.token = key, owner, mode, token
+        self.lifetime, self.client, self.record = lifetime, record['client'], record
+        self.start, self.first = record['comp'], record['inv']
+        self.end = self.last = self.expires = expires
+        self.counts = True
+
+    def close(self, certain, possible):
+        self.end = min(self.end, certain)
+        self.last = min(self.last, possible)
+
+    def __str__(self):
+        return (f'{self.owner} {self.mode} token {self.token} certain {self.start:.6f} to {self.end:.6f}, '
+                f'possible {self.first:.6f} to {self.last:.6f} (call {self.record["id"]})')
+
+
+class Checker:
+    """All the judgements; self.wrong has what was found"""
+
+    def __init__(self, history, crashes=(), failovers=(), steps=(), allowed=(), causes=True):
+        """crashes: moments after which releases of the last seconds may be
+        undone; failovers: from when on no lease of before is certain; steps:
+        moments at which the server's clock was moved, and by how much it is off
+        from then on; allowed: SQLSTATEs that the run's faults explain; causes:
+        whether the cause of refusals can be judged"""
+        self.history = history
+        self.records = [r for r in history.records if r.get('comp') is not None]
+        self.crashes = sorted(crashes)
+        self.failovers = sorted(failovers)
+        self.steps = sorted(steps)
+        self.allowed = set(allowed)
+        self.causes = causes
+        self.wrong = []
+        self.holdings = []
+        self.possible = defaultdict(list)	# key: (from, to, owner), beside holdings
+        self.forced = defaultdict(list)		# key: (invoked, ended, done, owner that got it)
+        self.to_prove = []			# (holding, record, what): held then, so the answer is wrong
+        self.refusals = []
+        self.unseen = {}
+        self.retried = 0
+        self.writes = {}			# id of a write: certainly committed True, False or None
+
+    def say(self, kind, text, *records):
+        self.wrong.append(f'{kind}: {text}' + ''.join(f'\n    {self.show(r)}' for r in records))
+
+    @staticmethod
+    def show(record):
+        fields = ('id', 'client', 'op', 'key', 'owner', 'inv', 'comp', 'outcome', 'sqlstate', 'rows', 'message')
+        return ', '.join(f'{name} {record[name]!r}' for name in fields if record.get(name) is not None)
+
+    def run(self):
+        by_client = defaultdict(list)
+        for record in self.records:
+            by_client[record['client']].append(record)
+        for records in by_client.values():
+            self.follow(self.with_fates(records))
+        self.cut()
+        self.exclusion()
+        self.order()
+        self.loss()
+        self.cause()
+        self.errors()
+        return self.wrong
+
+    # -- what became of each call -------------------------------------------
+
+    @staticmethod
+    def with_fates(records):
+        """Pairs of record and (fate, invoked, answered) of what decided it:
+        'done', 'undone' or 'unknown'"""
+        fates = [None] * len(records)
+        block, marks = None, []
+        for i, record in enumerate(records):
+            operation, outcome = record['op'], record['outcome']
+            if operation == 'begin':
+                block, marks = [], []
+                if outcome != 'ok':
+                    block = None
+            elif operation == 'savepoint' and block is not None:
+                marks.append(len(block))
+            elif operation == 'rollback to' and block is not None and outcome == 'ok' and marks:
+                for j in block[marks[-1]:]:
+                    fates[j] = ('undone', record['inv'], record['comp'])
+                del block[marks[-1]:]
+            elif operation in ('commit', 'rollback', 'disconnect', 'connect') or outcome == 'info':
+                if block is not None:
+                    if operation == 'commit' and outcome == 'ok' and record.get('tag') == 'COMMIT':
+                        fate = 'done'
+                    elif operation == 'commit' and outcome == 'info':
+                        fate = 'unknown'
+                    else:
+                        fate = 'undone'
+                    late = LINGER if outcome == 'info' or operation in ('connect', 'disconnect') else 0
+                    # what the transaction had is certain until its end was sent
+                    certain = record['inv']
+                    if outcome == 'info' and operation != 'commit' or operation == 'connect':
+                        certain = records[i - 1]['comp']
+                    for j in block:
+                        fates[j] = (fate, certain, record['comp'] + late)
+                    block = None
+                elif outcome == 'info':
+                    fates[i] = ('unknown', record['inv'], record['comp'] + LINGER)
+            if block is not None and operation not in ('begin', 'savepoint', 'rollback to'):
+                block.append(i)
+            elif fates[i] is None:
+                fates[i] = ('done', record['inv'], record['comp'])
+            if outcome == 'info' and fates[i][0] == 'done':
+                fates[i] = ('unknown', record['inv'], record['comp'] + LINGER)
+        if block:			# the run ended in the middle
+            for j in block:
+                fates[j] = ('unknown', records[-1]['inv'], records[-1]['comp'] + LINGER)
+        return list(zip(records, fates))
+
+    # -- holdings -----------------------------------------------------------
+
+    def local(self, expires):
+        """When a lease ends, on our clock"""
+        return math.inf if expires is None else expires - self.history.offset
+
+    def follow(self, records):
+        """Makes holdings of what one client did.  An owner belongs to one
+        client, so that its calls follow each other."""
+        held = {}			# (key, owner): holding that may still be there
+        alive = 0.0
+        for record, fate in records:
+            operation, outcome = record['op'], record['outcome']
+            if operation in ('connect', 'disconnect'):
+                # what ended with the session that was
+                end = record['inv'] if operation == 'disconnect' else alive
+                for holding in held.values():
+                    if holding.lifetime == 'session':
+                        holding.close(end, record['comp'] + LINGER)
+                        holding.lifetime = 'ended'
+            elif operation in ('acquire', 'acquire_all', 'fetch', 'steal'):
+                self.acquired(record, fate, held)
+            elif operation == 'convert':
+                self.converted(record, fate, held)
+            elif operation == 'transfer':
+                self.transferred(record, fate, held)
+            elif operation in ('release', 'release_all'):
+                self.released(record, fate, held)
+            elif operation in ('extend', 'extend_all'):
+                self.extended(record, fate, held)
+            elif operation in ('held', 'assert', 'write'):
+                self.proven(record, fate, held)
+            elif operation == 'force':
+                self.forced[record['key']].append((record['inv'], fate[2], outcome == 'ok' and fate[0] == 'done', None))
+                self.may_have(record, record['key'], fate[2], 'admin')
+            if operation == 'write':
+                self.writes[record['id']] = None if fate[0] == 'unknown' else fate[0] == 'done' and outcome == 'ok'
+            if outcome != 'info':
+                alive = record['comp']
+
+    def may_have(self, record, key, until, owner=None):
+        self.possible[key].append((record['inv'], until, owner or record['owner']))
+
+    def add(self, record, fate, held, key, owner, row, lifetime):
+        holding = Holding(record, key, owner, row['mode'], row['fencing_token'], self.local(row['expires']), lifetime)
+        name, certain, possible = fate
+        if lifetime == 'transaction':
+            holding.close(certain, possible)
+        elif name == 'undone':
+            holding.close(certain, math.inf)
+            holding.last = possible
+        elif name == 'unknown':
+            holding.end = min(holding.end, certain)
+            holding.last = max(holding.last, possible)
+        else:
+            # until it has committed it is a claim, whatever its time
+            holding.last = max(holding.last, possible)
+        if record['op'] == 'fetch' and lifetime != 'transaction' and name != 'undone':
+            holding.last = max(holding.last, record['comp'] + record['ttl'])
+        holding.counts = name == 'done'
+        self.holdings.append(holding)
+        if name != 'undone' and lifetime != 'transaction':
+            held[key, owner] = holding
+
+    def acquired(self, record, fate, held):
+        keys = record['keys'] if record['op'] == 'acquire_all' else [record['key']]
+        owner, mode, outcome = record['owner'], record['mode'], record['outcome']
+        if record['op'] == 'steal':
+            # it ends what others have
+            self.forced[record['key']].append((record['inv'], fate[2], outcome == 'ok' and fate[0] == 'done', owner))
+        if outcome != 'ok':
+            for key in keys:
+                before = held.get((key, owner))
+                until = record['comp']
+                self.asked_again(record, {}, self.unseen.pop((key, owner), None))
+                if outcome == 'info':
+                    until = fate[2] + record['ttl']
+                    unseen = record.get('unseen')
+                    if unseen and unseen.get('acquired') == 't' and fate[0] == 'unknown' and \
+                       record['op'] == 'acquire' and record['lifetime'] == 'lease':
+                        self.unseen[key, owner] = unseen
+                self.may_have(record, key, until)
+                if outcome == 'refused':
+                    self.refused(record, key, before)
+            return
+        rows = record['rows']
+        if record['op'] == 'fetch':
+            # Token and end are not told, nor whether the owner had it before.
+            rows = [{'key': record['key'], 'status': 'fetched', 'mode': mode, 'fencing_token': None,
+                     'expires': record['inv'] + record['ttl'] + self.history.offset}]
+        for row in rows:
+            key = row['key']
+            self.asked_again(record, row, self.unseen.pop((key, owner), None))
+            before = held.get((key, owner))
+            lifetime = record['lifetime']
+            if row['status'] == 'reacquired':
+                self.to_prove.append(('possible', before, record, key, owner))
+                self.to_prove.append(('same', before, record, key, owner))
+                if lifetime == 'transaction' and before is not None:
+                    lifetime = before.lifetime
+            elif row['status'] == 'acquired' and before is not None and before.mode == mode:
+                self.to_prove.append(('certain', before, record, key, owner))
+            if before is not None:
+                # undone, it is again what it was, but we do not follow that
+                before.close(record['inv'], fate[2] if fate[0] == 'done' else math.inf)
+            self.add(record, fate, held, key, owner, row, lifetime)
+
+    def asked_again(self, record, row, unseen):
+        """Who repeats an acquire whose answer was lost has the same grant"""
+        if unseen is None or record['op'] != 'acquire' or record['outcome'] not in ('ok', 'refused') or \
+           record['mode'] != unseen['mode'] or record['lifetime'] != 'lease':
+            return
+        if record['comp'] > self.local(float(unseen['expires'])) - CLOCK:
+            return			# it may have run out
+        self.retried += 1
+        if row.get('status') != 'reacquired' or row['fencing_token'] != int(unseen['fencing_token']):
+            self.say('retry', f'the lost answer was {unseen}', record)
+
+    def converted(self, record, fate, held):
+        key, owner = record['key'], record['owner']
+        before = held.get((key, owner))
+        if record['outcome'] == 'ok':
+            row = record['rows'][0]
+            self.to_prove.append(('possible', before, record, key, owner))
+            if row['status'] == 'reacquired':
+                return
+            if before is not None:
+                before.close(record['inv'], fate[2] if fate[0] == 'done' else math.inf)
+            self.add(record, fate, held, key, owner, row, before.lifetime if before is not None else 'lease')
+        elif record['outcome'] == 'info':
+            self.may_have(record, key, math.inf if before is None else max(before.last, fate[2]))
+            if before is not None:
+                before.end = min(before.end, record['inv'])
+        else:
+            self.may_have(record, key, record['comp'])
+            if record.get('sqlstate') in NOT_HELD:
+                self.told_nothing(record, before)
+            elif record['outcome'] == 'refused':
+                self.refused(record, key, before)
+
+    def transferred(self, record, fate, held):
+        key, owner, heir = record['key'], record['owner'], record['heir']
+        before = held.get((key, owner))
+        if record['outcome'] == 'ok':
+            self.to_prove.append(('possible', before, record, key, owner))
+            if before is not None:
+                before.close(record['inv'], fate[2] if fate[0] == 'done' else math.inf)
+            self.add(record, fate, held, key, heir, record['rows'][0],
+                     before.lifetime if before is not None else 'lease')
+        elif record['outcome'] == 'info':
+            self.may_have(record, key, fate[2] + record['ttl'], heir)
+            if before is not None:
+                before.end = min(before.end, record['inv'])
+        elif record.get('sqlstate') in NOT_HELD:
+            self.told_nothing(record, before)
+
+    @staticmethod
+    def concerned(record, held):
+        if 'key' in record:
+            return [(record['key'], record['owner'])]
+        return [k for k in held if k[1] == record['owner']]
+
+    def released(self, record, fate, held):
+        mine = self.concerned(record, held)
+        for k in mine:
+            before = held.get(k)
+            if record['outcome'] == 'ok':
+                if record['op'] == 'release':
+                    self.to_prove.append(('possible', before, record, *k))
+                if before is not None and fate[0] == 'done':
+                    before.close(record['inv'], self.after_release(fate[2], before))
+            if record['outcome'] in ('ok', 'info') and before is not None:
+                before.end = min(before.end, record['inv'])
+            elif self.says_nothing(record):
+                self.told_nothing(record, before)
+
+    def after_release(self, released, holding):
+        """A release that was not flushed may be undone by a crash"""
+        i = bisect.bisect_left(self.crashes, released - LINGER)
+        if i < len(self.crashes) and self.crashes[i] <= released + UNFLUSHED:
+            return max(released, holding.expires)
+        return released
+
+    @staticmethod
+    def says_nothing(record):
+        """Whether the owner was told that it does not have the key"""
+        if record.get('sqlstate') in NOT_HELD:
+            return True
+        rows = record.get('rows')
+        if not isinstance(rows, list) or not rows:
+            return False
+        row = rows[0]
+        return (row.get('released') in OWNERLESS or 'extended' in row and row['extended'] is None
+                or row.get('held') is False)
+
+    def extended(self, record, fate, held):
+        owner, outcome = record['owner'], record['outcome']
+        mine = self.concerned(record, held)
+        for k in mine:
+            before = held.get(k)
+            if outcome == 'ok' and record['op'] == 'extend':
+                self.to_prove.append(('possible', before, record, *k))
+                new = self.local(record['rows'][0]['extended'])
+                if before is None:
+                    continue
+                later = Holding(before.record, before.key, owner, before.mode, before.token, new, before.lifetime)
+                later.counts = False
+                later.start, later.first = max(before.start, record['comp']), before.first
+                if before.end >= record['inv'] and before.lifetime != 'ended' and fate[0] == 'done':
+                    later.start = before.start		# without a gap
+                if fate[0] != 'done':
+                    later.end = min(later.end, before.end)
+                later.last = max(new, before.last if fate[0] != 'done' else 0, fate[2])
+                before.end = min(before.end, record['inv'])
+                self.holdings.append(later)
+                held[k] = later
+            elif outcome in ('ok', 'info'):
+                # whether, and exactly to when, is not told
+                if before is not None:
+                    before.end = min(before.end, record['inv'] + record['ttl'])
+                    before.last = max(before.last, fate[2] + record['ttl'])
+            elif self.says_nothing(record):
+                self.told_nothing(record, before)
+
+    def proven(self, record, fate, held):
+        key, owner = record['key'], record['owner']
+        before = held.get((key, owner))
+        if record['outcome'] == 'ok':
+            self.to_prove.append(('possible', before, record, key, owner))
+            if record['op'] == 'write' and fate[1] > record['comp']:
+                # a pin: nobody else gets it before the transaction has ended
+                pin = Holding(record, key, owner, 'exclusive', None, fate[1], 'pin')
+                pin.last, pin.counts = fate[2], False
+                self.holdings.append(pin)
+            elif record['op'] == 'assert':
+                self.may_have(record, key, fate[2])
+        elif record['outcome'] == 'refused' and self.says_nothing(record):
+            if record['op'] != 'write' or before is not None and before.mode == 'exclusive':
+                self.told_nothing(record, before)
+
+    def refused(self, record, key, own):
+        """A refusal that should have a cause"""
+        rows = record.get('rows')
+        if isinstance(rows, list) and rows and rows[0].get('key') not in (None, key):
+            return			# of a set: another key was in the way
+        if own is not None and record['op'] != 'convert' and (record['mode'] == own.mode):
+            self.to_prove.append(('certain', own, record, key, own.owner))
+        self.refusals.append((record, key))
+
+    def told_nothing(self, record, holding):
+        if holding is not None:
+            self.to_prove.append(('certain', holding, record, holding.key, holding.owner))
+
+    # -- the judgements -----------------------------------------------------
+
+    def cut(self):
+        """Ends holdings where an administrator, a fail-over or a clock did"""
+        forced = {}
+        for key, list_of in self.forced.items():
+            list_of.sort()
+            forced[key] = [f[0] for f in list_of]
+        for holding in self.holdings:
+            if holding.key in forced and holding.lifetime not in ('transaction', 'pin'):
+                list_of = self.forced[holding.key]
+                # those sent before it was granted may still have been at work
+                i = bisect.bisect_left(forced[holding.key], holding.first - 2 * LINGER)
+                while i < len(list_of) and list_of[i][0] < holding.end:
+                    sent, ended, done, owner = list_of[i]
+                    i += 1
+                    if ended < holding.first or owner == holding.owner:
+                        continue
+                    if done and sent > holding.start:
+                        holding.last = min(holding.last, ended)
+                    holding.end = min(holding.end, sent)
+            for moment in self.failovers:
+                if holding.start < moment:
+                    holding.end = min(holding.end, moment)
+                    holding.last = math.inf
+            if self.steps:
+                i = bisect.bisect_right(self.steps, (holding.start, math.inf))
+                if i < len(self.steps):
+                    holding.end = min(holding.end, self.steps[i][0])
+                off = self.steps[i - 1][1] if i else 0
+                if off is None:
+                    holding.end = holding.start
+                else:
+                    holding.end = min(holding.end, holding.expires - off)
+                holding.last = math.inf
+
+    def intervals(self):
+        """key: (from, to, owner) of everything that may have been held"""
+        found = defaultdict(list)
+        for holding in self.holdings:
+            found[holding.key].append((holding.first - CLOCK, holding.last + CLOCK, holding.owner))
+        for key, list_of in self.possible.items():
+            found[key].extend(list_of)
+        return found
+
+    @staticmethod
+    def certain(holding):
+        return (holding.start, holding.end - CLOCK)
+
+    def exclusion(self):
+        by_key = defaultdict(list)
+        for holding in self.holdings:
+            start, end = self.certain(holding)
+            if end > start:
+                by_key[holding.key].append((start, end, holding))
+        for list_of in by_key.values():
+            list_of.sort(key=lambda h: h[0])
+            # of each owner the latest end; the two latest of different owners
+            # suffice, for each mode
+            latest = {'exclusive': [], 'shared': []}
+            for start, end, holding in list_of:
+                for mode in ('exclusive', 'shared') if holding.mode == 'exclusive' else ('exclusive',):
+                    for other_end, other in latest[mode]:
+                        if other.owner != holding.owner and other_end > start:
+                            self.say('exclusion', f'two hold {holding.key}:\n    {other}\n    {holding}',
+                                     other.record, holding.record)
+                            break
+                mine = latest[holding.mode]
+                mine.append((end, holding))
+                mine.sort(key=lambda h: -h[0])
+                owners, kept = set(), []
+                for entry in mine:
+                    if entry[1].owner not in owners:
+                        owners.add(entry[1].owner)
+                        kept.append(entry)
+                latest[holding.mode] = kept[:2]
+
+    def order(self):
+        by_key = defaultdict(list)
+        for holding in self.holdings:
+            if holding.counts and holding.token is not None:
+                by_key[holding.key].append(holding)
+        for key, list_of in by_key.items():
+            seen = {}
+            for holding in list_of:
+                other = seen.setdefault(holding.token, holding)
+                if other.owner != holding.owner:
+                    self.say('order', f'token {holding.token} of {key} was granted twice', other.record, holding.record)
+            anew = [h for h in list_of if (h.record.get('rows') or [{}])[0].get('status') != 'reacquired']
+            anew.sort(key=lambda h: h.first)
+            answered, highest = [], None
+            for holding in anew:
+                while answered and answered[0][0] < holding.first:
+                    _, _, other = heapq.heappop(answered)
+                    if highest is None or other.token > highest.token:
+                        highest = other
+                if highest is not None and highest.token >= holding.token:
+                    self.say('order', f'token {holding.token} of {key} after {highest.token}',
+                             highest.record, holding.record)
+                heapq.heappush(answered, (holding.start, id(holding), holding))
+
+    def loss(self):
+        """What owners were told of their own holdings"""
+        by_owner = defaultdict(list)
+        for key, list_of in self.intervals().items():
+            for begin, end, owner in list_of:
+                by_owner[key, owner].append((begin, end))
+        had = {}
+        for k, list_of in by_owner.items():
+            list_of.sort()
+            had[k] = [begin for begin, _ in list_of], list(itertools.accumulate((end for _, end in list_of), max))
+        for what, holding, record, key, owner in self.to_prove:
+            if what == 'possible':
+                begins, ends = had.get((key, owner), ((), ()))
+                i = bisect.bisect_left(begins, record['inv'])
+                if i == 0 or ends[i - 1] < record['inv']:
+                    self.say('revival', f'{record["op"]} without or after: {holding}', record)
+            elif holding is not None and self.held_through(holding, record):
+                if what == 'certain':
+                    self.say('loss', f'it has it: {holding}', record, holding.record)
+                elif holding.token not in (None, record['rows'][0]['fencing_token']) and record['op'] == 'acquire':
+                    self.say('order', f'reacquired with another token: {holding}', record, holding.record)
+
+    def held_through(self, holding, record):
+        start, end = self.certain(holding)
+        return start <= record['inv'] and record['comp'] <= end
+
+    def cause(self):
+        if not self.causes or self.steps:
+            return
+        index = {}
+        for key, list_of in self.intervals().items():
+            list_of.sort(key=lambda r: r[0])
+            # at each place the latest end so far, and that of another owner
+            best, second, ends = None, None, []
+            for entry in list_of:
+                if best is None or entry[1] > best[1]:
+                    if best is not None and best[2] != entry[2]:
+                        second = best
+                    best = entry
+                elif entry[2] != best[2] and (second is None or entry[1] > second[1]):
+                    second = entry
+                ends.append((best, second))
+            index[key] = ([r[0] for r in list_of], ends)
+        for record, key in self.refusals:
+            starts, ends = index.get(key, ([], []))
+            i = bisect.bisect_right(starts, record['comp'])
+            found = i > 0 and any(
+                r is not None and r[1] >= record['inv'] and r[2] != record['owner'] for r in ends[i - 1])
+            if not found:
+                last = ends[i - 1] if i else None
+                self.say('cause', f'refused though nobody had {key}; last known: {last}', record)
+
+    def errors(self):
+        for record in self.records:
+            if record['outcome'] != 'error':
+                continue
+            state = record['sqlstate']
+            if state in self.allowed or state == '25P02':
+                continue
+            self.say('errors', f'SQLSTATE {state}', record)
+
+    def counters(self, counters, journal):
+        """counters: value by number; journal: (id of write, number)"""
+        number_of = defaultdict(int)
+        seen = set()
+        for write, number in journal:
+            number_of[number] += 1
+            if write in seen:
+                self.say('counters', f'write {write} is in the journal twice')
+            seen.add(write)
+            if self.writes.get(write, False) is False:
+                self.say('counters', f'write {write} was refused or undone, and is in the journal')
+        lost = self.failovers[-1] if self.failovers else 0
+        ended = {r['id']: r['comp'] for r in self.records}
+        for write, done in self.writes.items():
+            if ended[write] < lost:
+                continue		# as acknowledged leases, it may be gone
+            if done and write not in seen and write in self.journaled():
+                self.say('counters', f'write {write} was acknowledged, and is not in the journal')
+        for number, value in counters.items():
+            if value != number_of[number]:
+                self.say('counters', f'counter {number} is {value} after {number_of[number]} writes')
+
+    def journaled(self):
+        if not hasattr(self, 'with_journal'):
+            self.with_journal = {r['write'] for r in self.records if r['op'] == 'journal' and r['outcome'] == 'ok'}
+        return self.with_journal

@@ -1,0 +1,492 @@
+"""Clients that use locks, and the history of what they asked and were told.
+
+Every call is a record: what was sent, when (invoked, and answered; seconds of
+the monotonic clock), and the outcome:
+
+  ok       done; in a transaction block, until that ends otherwise
+  refused  a status or an SQLSTATE that says the state of the lock forbids it
+  error    another error of the server: nothing was done
+  info     nobody knows: the connection was lost, or the backend ended
+
+What a client does next depends only on its generator, seeded with the number
+of the run and its own, and on the answers it got.  It never looks at what
+others do: the records alone must tell the checker everything.
+"""
+
+import itertools
+import json
+import random
+import threading
+import time
+
+import psycopg2
+from psycopg2 import errors
+
+REFUSALS = {'55P03', '40P01', 'LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK007', 'LK008'}
+LOST = {'57P01', '57P02', '57P03', '57P05', '08006', '08003', '08000', '25P03', '08P01'}
+GRANT = ('acquired, status, mode, fencing_token, extract(epoch FROM expires_at)::float8 AS expires, '
+         'holder, key, extract(epoch FROM acquired_at)::float8 AS since')
+
+
+class Stop(Exception):
+    """The run is over."""
+
+
+class History:
+    """The records, in the order of their invocation."""
+
+    def __init__(self):
+        self.records = []
+        self.number = itertools.count()
+        self.faults = []		# (from, to, kind, detail)
+        # expires_at is of the real-time clock; they may drift apart a little
+        self.offset = time.time() - time.monotonic()
+
+    def begin(self, **record):
+        record['id'] = next(self.number)
+        record['inv'] = time.monotonic()
+        record['comp'] = None
+        self.records.append(record)
+        return record
+
+    def fault(self, kind, begin, detail=None):
+        self.faults.append((begin, time.monotonic(), kind, detail))
+
+    def save(self, path, **about):
+        about['offset'] = self.offset
+        about['faults'] = self.faults
+        with open(path, 'w', encoding='utf-8') as out:
+            out.write(json.dumps(about) + '\n')
+            for record in self.records:
+                out.write(json.dumps(record) + '\n')
+
+    @classmethod
+    def load(cls, path):
+        history = cls()
+        with open(path, encoding='utf-8') as lines:
+            about = json.loads(next(lines))
+            history.records = [json.loads(line) for line in lines]
+        history.offset = about['offset']
+        history.faults = [tuple(fault) for fault in about['faults']]
+        return history, about
+
+
+class Session:
+    """One client's connection, and the records of what is sent over it."""
+
+    def __init__(self, run, name):
+        self.run = run
+        self.name = name
+        self.conn = None
+        self.in_transaction = False
+
+    def connect(self):
+        """A connection, however long the server needs; Stop after the run."""
+        while self.conn is None:
+            if self.run.over():
+                raise Stop
+            record = self.run.history.begin(client=self.name, op='connect')
+            try:
+                conn = psycopg2.connect(self.run.dsn(self.name), connect_timeout=5)
+                conn.autocommit = True
+                with conn.cursor() as cursor:
+                    cursor.execute(self.run.greeting)
+                self.conn = conn
+                record['outcome'] = 'ok'
+            except psycopg2.Error as error:
+                record['outcome'] = 'info'
+                record['message'] = str(error)[:200]
+                time.sleep(0.02)
+            record['comp'] = time.monotonic()
+        self.in_transaction = False
+
+    def disconnect(self):
+        record = self.run.history.begin(client=self.name, op='disconnect', outcome='ok')
+        self.drop()
+        record['comp'] = time.monotonic()
+
+    def drop(self):
+        if self.conn is not None:
+            try:
+                self.conn.close()
+            except psycopg2.Error:
+                pass
+        self.conn = None
+        self.in_transaction = False
+
+    def call(self, operation, sql, *params, **facts):
+        """Sends it and returns its record."""
+        if self.conn is None:
+            self.connect()
+        self.run.before_call(self, operation)
+        record = self.run.history.begin(
+            client=self.name, op=operation, sql=sql, params=params, **facts)
+        try:
+            with self.conn.cursor() as cursor:
+                cursor.execute(sql, params or None)
+                record['rows'] = self.rows(cursor)
+                record['tag'] = cursor.statusmessage
+            record['outcome'] = 'ok'
+        except psycopg2.Error as error:
+            state = error.pgcode
+            record['sqlstate'] = state
+            record['message'] = str(error)[:300]
+            if state is None or state in LOST or self.conn.closed:
+                record['outcome'] = 'info'
+                record['unseen'] = self.run.unseen(self)
+            elif state in REFUSALS:
+                record['outcome'] = 'refused'
+            else:
+                record['outcome'] = 'error'
+        record['comp'] = time.monotonic()
+        if record['outcome'] == 'info':
+            self.drop()
+        elif operation == 'begin' and record['outcome'] == 'ok':
+            self.in_transaction = True
+        elif operation in ('commit', 'rollback'):
+            self.in_transaction = False
+        self.judge(record)
+        return record
+
+    @staticmethod
+    def rows(cursor):
+        if cursor.description is None:
+            return cursor.rowcount
+        names = [column.name for column in cursor.description]
+        return [dict(zip(names, row)) for row in cursor.fetchall()]
+
+    @staticmethod
+    def judge(record):
+        """Where the call answers instead of raising: was it refused?"""
+        rows = record.get('rows')
+        if record['outcome'] != 'ok' or not isinstance(rows, list) or not rows:
+            return
+        row = rows[0]
+        if row.get('acquired') is False:
+            record['outcome'] = 'refused'
+        elif 'released' in row and row['released'] not in (True, 'released'):
+            record['outcome'] = 'refused'
+        elif 'extended' in row and row['extended'] is None:
+            record['outcome'] = 'refused'
+        elif row.get('held') is False:
+            record['outcome'] = 'refused'
+
+
+class Client(threading.Thread):
+    """Rounds of everything that applications do with locks."""
+
+    # what a round does, and how often
+    ROUNDS = (('lease', 40), ('shared', 14), ('set', 10), ('session', 8),
+              ('transaction', 10), ('fetch', 8), ('stranger', 5), ('hurried', 5))
+
+    def __init__(self, run, number):
+        super().__init__(name=f'c{number}', daemon=True)
+        self.run_of = run
+        self.random = random.Random(f'{run.seed}/{number}')
+        self.session = Session(run, self.name)
+        self.owners = itertools.count()
+        self.failure = None
+
+    # -- the pieces ---------------------------------------------------------
+
+    def call(self, operation, sql, *params, **facts):
+        return self.session.call(operation, sql, *params, **facts)
+
+    def chance(self, p):
+        return self.random.random() < p
+
+    def key(self):
+        return f'k:{self.random.randint(1, self.run_of.keys)}'
+
+    def owner(self):
+        """Often a new one, sometimes the one that this client had before."""
+        return self.name if self.chance(0.3) else f'{self.name}/{next(self.owners)}'
+
+    def ttl(self):
+        """Seconds"""
+        return round(self.random.choice((0.005, 0.02, 0.1, 0.5)) * (0.5 + self.random.random()), 4)
+
+    def wait(self):
+        return round(self.random.choice((0, 0, 0.005, 0.05, 0.3)) * self.run_of.patience, 4)
+
+    def think(self, seconds=None):
+        if seconds is None:
+            seconds = self.random.choice((0, 0, 0.001, 0.01)) * self.random.random()
+        if seconds > 0:
+            time.sleep(seconds)
+
+    def acquire(self, key, owner, mode='exclusive', lifetime='lease', ttl=None, wait=None):
+        ttl = self.ttl() if ttl is None else ttl
+        wait = self.wait() if wait is None else wait
+        verb = 'lock_try_acquire' if self.chance(0.8) else 'lock_acquire'
+        return self.call(
+            'acquire',
+            f'SELECT {GRANT} FROM {verb}(%s, %s, %s, %s, %s, %s, lifetime => %s)',
+            key, None if lifetime == 'transaction' else f'{ttl} s', owner, mode, f'{wait} s', owner, lifetime,
+            key=key, owner=owner, mode=mode, lifetime=lifetime, ttl=ttl, wait=wait)
+
+    def release(self, key, owner):
+        if self.chance(0.8):
+            return self.call('release', 'SELECT lock_try_release(%s, %s) AS released', key, owner,
+                             key=key, owner=owner)
+        return self.call('release', 'SELECT lock_release(%s, %s) AS released', key, owner,
+                         key=key, owner=owner)
+
+    def extend(self, key, owner):
+        ttl = self.ttl()
+        verb = 'lock_try_extend' if self.chance(0.8) else 'lock_extend'
+        return self.call('extend', f'SELECT extract(epoch FROM {verb}(%s, %s, %s))::float8 AS extended',
+                         key, owner, f'{ttl} s', key=key, owner=owner, ttl=ttl)
+
+    def finish(self):
+        """Ends an open transaction; whether it committed, as far as one knows."""
+        if not self.session.in_transaction:
+            return False
+        if self.chance(0.85):
+            return self.call('commit', 'COMMIT')['outcome'] == 'ok'
+        self.call('rollback', 'ROLLBACK')
+        return False
+
+    def write(self, key, owner, value=None):
+        """A guarded read-modify-write, in the transaction that is open or one
+        of its own."""
+        number = int(key[2:])
+        mine = not self.session.in_transaction
+        if mine:
+            if self.call('begin', 'BEGIN')['outcome'] != 'ok':
+                return
+        steps = [('set', "SELECT set_config('atomic_lock.owner', %s, true)", (owner,))]
+        if value is None:
+            steps.append(('read', 'SELECT value FROM counter WHERE id = %s', (number,)))
+        for operation, sql, params in steps:
+            record = self.call(operation, sql, *params, key=key, owner=owner)
+            if record['outcome'] != 'ok':
+                break
+            if operation == 'read':
+                value = record['rows'][0]['value']
+                self.think()
+        else:
+            record = self.call('write', 'UPDATE counter SET value = %s WHERE id = %s',
+                               value + 1, number, key=key, owner=owner)
+            if record['outcome'] == 'ok':
+                self.call('journal', 'INSERT INTO journal VALUES (%s, %s)', record['id'], number,
+                          key=key, owner=owner, write=record['id'])
+                self.think()
+        if mine and self.session.in_transaction:
+            self.call('commit', 'COMMIT')
+
+    def use(self, key, owner, expires):
+        """What one does while one has a lock, or believes so."""
+        for _ in range(self.random.randint(0, 3)):
+            what = self.random.choice(('extend', 'held', 'assert', 'write', 'write', 'again', 'sleep', 'oversleep'))
+            if what == 'extend':
+                record = self.extend(key, owner)
+                if record['outcome'] != 'ok':
+                    return False
+                expires = record['rows'][0]['extended']
+            elif what == 'held':
+                self.call('held', 'SELECT lock_is_held(%s, %s) AS held', key, owner, key=key, owner=owner)
+            elif what == 'assert':
+                self.call('assert', 'SELECT lock_assert(%s, %s) AS token', key, owner, key=key, owner=owner)
+            elif what == 'write':
+                self.write(key, owner)
+            elif what == 'again':
+                record = self.acquire(key, owner)
+                if record['outcome'] != 'ok':
+                    return False
+                expires = record['rows'][0]['expires']
+            elif what == 'oversleep' and expires is not None:
+                # about the moment when it runs out, either side of it
+                left = expires - time.time()
+                self.think(min(1, max(0, left + self.random.uniform(-0.003, 0.003))))
+            else:
+                self.think()
+            if self.session.conn is None:
+                return False
+        return True
+
+    # -- the rounds ---------------------------------------------------------
+
+    def lease(self):
+        key, owner = self.key(), self.owner()
+        record = self.acquire(key, owner)
+        if record['outcome'] == 'info':
+            # the answer was lost: ask again
+            record = self.acquire(key, owner)
+        if record['outcome'] != 'ok':
+            return
+        self.use(key, owner, record['rows'][0]['expires'])
+        dice = self.random.random()
+        if dice < 0.6:
+            self.release(key, owner)
+        elif dice < 0.75:
+            heir = f'{self.name}/{next(self.owners)}'
+            ttl = self.ttl()
+            record = self.call('transfer', f'SELECT {GRANT} FROM lock_transfer(%s, %s, %s, %s, %s)',
+                               key, owner, heir, heir, f'{ttl} s',
+                               key=key, owner=owner, heir=heir, ttl=ttl)
+            if record['outcome'] == 'ok':
+                self.write(key, heir)
+                self.release(key, owner)
+                self.release(key, heir)
+
+    def shared(self):
+        key, owner = self.key(), self.owner()
+        if self.acquire(key, owner, mode='shared')['outcome'] != 'ok':
+            return
+        self.think()
+        for mode in ('exclusive', 'shared'):
+            if not self.chance(0.4):
+                break
+            wait = self.wait()
+            record = self.call('convert', f'SELECT {GRANT} FROM lock_convert(%s, %s, %s, %s)',
+                               key, owner, mode, f'{wait} s', key=key, owner=owner, mode=mode, wait=wait)
+            if record['outcome'] != 'ok':
+                break
+            if mode == 'exclusive':
+                self.write(key, owner)
+        if self.chance(0.8):
+            self.release(key, owner)
+
+    def set(self):
+        keys = [self.key() for _ in range(self.random.randint(2, 4))]
+        owner, ttl, wait = self.owner(), self.ttl(), self.wait()
+        record = self.call('acquire_all',
+                           f'SELECT {GRANT} FROM lock_try_acquire_all(%s, %s, %s, wait => %s, holder => %s)',
+                           keys, f'{ttl} s', owner, f'{wait} s', owner,
+                           keys=sorted(set(keys)), owner=owner, mode='exclusive', lifetime='lease',
+                           ttl=ttl, wait=wait)
+        if record['outcome'] != 'ok':
+            return
+        self.write(keys[0], owner)
+        if self.chance(0.3):
+            ttl = self.ttl()
+            self.call('extend_all', 'SELECT lock_extend_all(%s, %s) AS number', owner, f'{ttl} s',
+                      owner=owner, ttl=ttl)
+        if self.chance(0.8):
+            self.call('release_all', 'SELECT lock_release_all(%s) AS number', owner, owner=owner)
+
+    def session_round(self):
+        key, owner = self.key(), self.owner()
+        if self.acquire(key, owner, lifetime='session', mode=self.random.choice(('exclusive', 'shared')),
+                        ttl=self.ttl() + 0.2)['outcome'] != 'ok':
+            return
+        self.think()
+        self.write(key, owner)
+        if self.chance(0.5):
+            self.release(key, owner)
+        elif self.chance(0.5) and self.session.conn is not None:
+            self.session.disconnect()
+
+    def transaction(self):
+        key, owner = self.key(), self.owner()
+        level = self.random.choice(('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE'))
+        if self.call('begin', f'BEGIN ISOLATION LEVEL {level}')['outcome'] != 'ok':
+            return
+        savepoint = self.chance(0.5)
+        if savepoint:
+            self.call('savepoint', 'SAVEPOINT s')
+        record = self.acquire(key, owner, lifetime=self.random.choice(('lease', 'transaction')),
+                              wait=self.wait() / 3)
+        if record['outcome'] == 'ok':
+            self.think()
+            if self.chance(0.3):
+                self.release(key, owner)
+            if savepoint and self.chance(0.5) and self.session.conn is not None:
+                self.call('rollback to', 'ROLLBACK TO s')
+            if level == 'READ COMMITTED' and self.session.in_transaction:
+                self.write(key, owner)
+        if record['outcome'] != 'info':
+            self.finish()
+            if self.chance(0.5):
+                self.release(key, owner)
+
+    def fetch(self):
+        """Takes the lock and reads under it in one statement."""
+        key, owner, ttl, wait = self.key(), self.owner(), self.ttl(), self.wait()
+        if self.call('begin', 'BEGIN')['outcome'] != 'ok':
+            return
+        record = self.call('fetch', 'SELECT value FROM lock_fetch(NULL::counter, %s, %s, %s, %s, %s)',
+                           key[2:], f'{ttl} s', owner, f'{wait} s', key,
+                           key=key, owner=owner, mode='exclusive', lifetime='lease', ttl=ttl, wait=wait)
+        if record['outcome'] == 'ok':
+            self.write(key, owner, value=record['rows'][0]['value'])
+        if self.session.in_transaction:
+            self.finish()
+            self.release(key, owner)
+
+    def stranger(self):
+        """Somebody who has nothing, or nothing any more."""
+        key, owner = self.key(), f'{self.name}/{self.random.randint(0, 5)}x'
+        what = self.random.randint(0, 4)
+        if what == 0:
+            self.release(key, owner)
+        elif what == 1:
+            self.extend(key, owner)
+        elif what == 2:
+            self.write(key, owner)
+        elif what == 3:
+            self.call('release_all', 'SELECT lock_release_all(%s) AS number', owner, owner=owner)
+        else:
+            self.call('transfer', f'SELECT {GRANT} FROM lock_transfer(%s, %s, %s, %s, %s)',
+                      key, owner, owner + 'y', '', '1 s', key=key, owner=owner, heir=owner + 'y', ttl=1)
+
+    def hurried(self):
+        """Gives up waiting by statement_timeout."""
+        key, owner = self.key(), self.owner()
+        if self.call('set', f'SET statement_timeout = {self.random.randint(1, 20)}')['outcome'] != 'ok':
+            return
+        record = self.acquire(key, owner, mode=self.random.choice(('exclusive', 'shared')), wait=0.2)
+        if record['outcome'] != 'info':
+            self.call('set', 'SET statement_timeout = 0')
+            self.release(key, owner)
+
+    def run(self):
+        names = [name for name, _ in self.ROUNDS if self.run_of.may(name)]
+        weights = [weight for name, weight in self.ROUNDS if self.run_of.may(name)]
+        try:
+            self.session.connect()
+            while not self.run_of.over():
+                name = self.random.choices(names, weights)[0]
+                getattr(self, 'session_round' if name == 'session' else name)()
+                if self.session.in_transaction:
+                    self.call('rollback', 'ROLLBACK')
+                self.think()
+        except Stop:
+            pass
+        except Exception as failure:	# shown by the run: a client must not end in silence
+            self.failure = failure
+            raise
+        finally:
+            self.session.disconnect()
+
+
+class Admin(Client):
+    """Forces, steals and sweeps, now and then."""
+
+    def run(self):
+        try:
+            while not self.run_of.over():
+                self.think(self.random.uniform(0.02, 0.2))
+                key = self.key()
+                what = self.random.randint(0, 3)
+                if what == 0:
+                    self.call('force', "SELECT force_release(%s, 'history') AS forced", key, key=key)
+                elif what == 1:
+                    owner, ttl = self.owner(), self.ttl()
+                    record = self.call(
+                        'steal', f'SELECT {GRANT} FROM lock_steal(%s, %s, %s, %s, %s)',
+                        key, owner, 'history', f'{ttl} s', owner,
+                        key=key, owner=owner, mode='exclusive', lifetime='lease', ttl=ttl)
+                    if record['outcome'] == 'ok':
+                        self.write(key, owner)
+                        self.release(key, owner)
+                else:
+                    self.call('sweep', 'SELECT lock_sweep(100)')
+        except Stop:
+            pass
+        except Exception as failure:
+            self.failure = failure
+            raise
+        finally:
+            self.session.disconnect()

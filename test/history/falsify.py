@@ -1,0 +1,119 @@
+"""Shows that the checker would notice: a history in which everything was right
+gets one answer that is wrong, in each of the ways that the checker knows."""
+
+import copy
+
+from checker import Checker
+
+TRIES = 60		# a wrong answer need not contradict anything that anybody saw
+
+
+def autocommit(records):
+    """Calls outside of transaction blocks"""
+    inside = {}
+    for record in records:
+        client = record['client']
+        if record['op'] == 'begin':
+            inside[client] = True
+        elif record['op'] in ('commit', 'rollback', 'connect', 'disconnect'):
+            inside[client] = False
+        elif not inside.get(client):
+            yield record
+
+
+def is_lease(record):
+    return record['op'] == 'acquire' and record['lifetime'] == 'lease' and record['client'] != 'judge'
+
+
+def granted_twice(record, rows):
+    """Granted while somebody else has it"""
+    if is_lease(record) and record['outcome'] == 'refused' and rows and record['mode'] == 'exclusive':
+        record['outcome'] = 'ok'
+        record['rows'] = [dict(rows[0], acquired=True, status='acquired', mode='exclusive', fencing_token=1 << 52,
+                               expires=2e10, key=record['key'])]
+        return True
+    return False
+
+
+def token_falls(record, rows):
+    if is_lease(record) and record['outcome'] == 'ok' and rows[0]['status'] == 'acquired':
+        rows[0]['fencing_token'] = 7
+        return True
+    return False
+
+
+def denied(record, rows):
+    """Somebody who has it is told that he has not"""
+    if record['op'] in ('release', 'held') and record['outcome'] == 'ok':
+        record['outcome'] = 'refused'
+        record['rows'] = [{'released': 'not_found', 'held': False}]
+        return True
+    return False
+
+
+def revived(record, rows):
+    """Released by somebody who never had it"""
+    if record['op'] == 'release' and record['owner'].endswith('x') and rows and 'released' in rows[0]:
+        record['outcome'], rows[0]['released'] = 'ok', 'released'
+        return True
+    return False
+
+
+def nobody_there(record, rows):
+    """Refused though it was free, as it is when all have gone"""
+    if record['client'] == 'judge':
+        record['outcome'] = 'refused'
+        record['rows'] = [dict(rows[0], acquired=False, status='held', owner=None, fencing_token=None)]
+        return True
+    return False
+
+
+def another_error(record, rows):
+    if record['op'] == 'release' and record['outcome'] == 'refused':
+        record['outcome'], record['sqlstate'] = 'error', '40001'
+        return True
+    return False
+
+
+WAYS = (('exclusion', granted_twice), ('order', token_falls), ('loss', denied), ('revival', revived),
+        ('cause', nobody_there), ('errors', another_error))
+
+
+def falsify(history, counters, journal, rng, **how):
+    """Returns what went unnoticed, and what was noticed how often"""
+    unnoticed, noticed = [], []
+
+    def judge(records, counters, journal):
+        changed = copy.copy(history)
+        changed.records = records
+        checker = Checker(changed, **how)
+        checker.run()
+        checker.counters(counters, journal)
+        return {text.split(':')[0] for text in checker.wrong}
+
+    simple = {record['id'] for record in autocommit(history.records)}
+    for kind, way in WAYS:
+        tried = found = 0
+        places = list(range(len(history.records)))
+        rng.shuffle(places)
+        for place in places:
+            original = history.records[place]
+            if original['id'] not in simple or original.get('comp') is None:
+                continue
+            record = copy.deepcopy(original)
+            rows = record.get('rows')
+            if not way(record, rows if isinstance(rows, list) else None):
+                continue
+            tried += 1
+            found += kind in judge(history.records[:place] + [record] + history.records[place + 1:],
+                                   counters, journal)
+            if found == 3 or tried == TRIES:
+                break
+        (noticed if found else unnoticed).append(f'{kind} {found}/{tried}')
+    write = journal[rng.randrange(len(journal))]
+    fewer = [entry for entry in journal if entry is not write]
+    for what, values, entries in (
+            ('lost update', counters, fewer),
+            ('wrong counter', {n: v + (n == write[1]) for n, v in counters.items()}, journal)):
+        (noticed if 'counters' in judge(history.records, values, entries) else unnoticed).append(what)
+    return unnoticed, noticed

@@ -1,0 +1,427 @@
+"""What can go wrong around locks, each kind as a run of its own."""
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections import deque
+
+import psycopg2
+
+from proxy import Proxy
+from runs import Run
+from server import Server, signal_to
+
+
+class Kill(Run):
+    """Backends are terminated, cancelled, or stand still for a while; so do
+    the processes of the sweep"""
+
+    name = 'kill'
+    # a backend that stands still may keep a claim, and its client be gone
+    settings = 'atomic_lock.lock_delay = 0'
+
+    def plan(self):
+        kinds = ('terminate', 'terminate', 'cancel', 'cancel', 'stop', 'stop', 'sweep')
+        while True:
+            yield (self.random.uniform(0.02, 0.15), self.random.choice(kinds),
+                   [f'c{self.random.randrange(self.clients)}', round(self.random.uniform(0.01, 0.3), 3)])
+
+    def pid_of(self, client):
+        rows = self.server.ask('SELECT pid FROM pg_stat_activity WHERE application_name = %s', client)
+        return rows[0][0] if rows else None
+
+    def do(self, kind, detail):
+        client, seconds = detail
+        if kind == 'sweep':
+            pids = [pid for pid, title in self.server.children().items() if 'atomic_lock' in title]
+            for pid in pids:
+                signal_to(pid, signal.SIGSTOP)
+            self.pause(seconds)
+            for pid in pids:
+                signal_to(pid, signal.SIGCONT)
+            if seconds < 0.1 and pids:
+                signal_to(pids[-1], signal.SIGTERM)
+            return
+        pid = self.pid_of(client)
+        if kind == 'stop':
+            signal_to(pid, signal.SIGSTOP)
+            try:
+                self.pause(seconds)
+            finally:
+                signal_to(pid, signal.SIGCONT)
+        elif pid:
+            self.server.ask(f'SELECT pg_{kind}_backend(%s)', pid)
+
+
+class Crash(Run):
+    """Backends and other children of the postmaster are killed, which makes it
+    restart them all, and the whole server is, with and without its pages
+    written"""
+
+    name = 'crash'
+    CHILDREN = ('checkpointer', 'background writer', 'walwriter', 'autovacuum launcher', 'atomic_lock')
+
+    def plan(self):
+        while True:
+            kind = self.random.choice(('backend', 'child', 'immediate', 'all'))
+            yield self.random.uniform(0.3, 1.2), kind, [self.random.random(), self.random.choice(self.CHILDREN)]
+
+    def do(self, kind, detail):
+        dice, child = detail
+        self.crashes.append(time.monotonic())
+        if kind in ('backend', 'child'):
+            if kind == 'backend':
+                pids = sorted(self.server.backends())
+                pids = pids and [pids[int(dice * len(pids))]]
+            else:
+                pids = [pid for pid, title in self.server.children().items() if child in title]
+            for pid in pids:
+                signal_to(pid, signal.SIGKILL)
+        else:
+            self.server.crash(kind)
+            self.server.start()
+        self.crashes.append(time.monotonic())
+        self.server.connect().close()
+        # the moment when those are back who were told
+        self.crashes.append(time.monotonic())
+
+
+class Cut(Run):
+    """Connections break, before the server has got the call or after it has
+    done it and before the client has heard"""
+
+    name = 'cut'
+    admins = 0			# so that the answer to who asks again is known
+
+    def prepare(self):
+        super().prepare()
+        self.proxies = {}
+        for n in range(self.clients + self.admins):
+            directory = f'{self.directory}/p{n}'
+            self.proxies[f'c{n}'] = Proxy(directory, f'{self.server.socket}/.s.PGSQL.5432',
+                                          f'{self.seed}/{n}')
+
+    def dsn(self, name):
+        return f'host={self.proxies[name].directory} port=5432 user=postgres dbname=history application_name={name}'
+
+    def before_call(self, session, operation):
+        super().before_call(session, operation)
+        self.proxies[session.name].draw()
+
+    def unseen(self, session):
+        return self.proxies[session.name].unseen()
+
+    def torment(self):
+        super().torment()
+        for proxy in self.proxies.values():
+            for moment, how in proxy.cuts:
+                self.history.faults.append((moment, moment, f'cut {how}', None))
+            proxy.calm = True
+
+    def finish(self):
+        for proxy in self.proxies.values():
+            proxy.close()
+        super().finish()
+
+
+class Failover(Run):
+    """The primary is lost and a standby that lagged is promoted: leases may be
+    gone, but tokens rise"""
+
+    name = 'failover'
+    synchronous = False
+    excused = (r'WARNING: +(canceling wait|.*synchronous)', )
+
+    def prepare(self):
+        super().prepare()
+        self.standby = Server(self.bindir, self.directory, self.name + '-standby', self.settings)
+        self.standby.clone(self.server, '')
+        self.standby.start()
+        if self.synchronous:
+            self.server.ask("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            self.server.ask('SELECT pg_reload_conf()')
+            self.standby_is('sync')
+        else:
+            self.standby_is('async')
+
+    def standby_is(self, state):
+        until = time.monotonic() + 30
+        while self.server.ask('SELECT sync_state FROM pg_stat_replication') != [(state,)]:
+            if time.monotonic() > until:
+                raise RuntimeError(f'the standby does not become {state}')
+            time.sleep(0.05)
+
+    def plan(self):
+        for _ in range(3):
+            yield self.seconds / 8, 'lag', 0.1 + self.random.random() / 4
+        yield self.random.uniform(0, self.seconds / 8), 'promote', self.random.uniform(0.05, 0.4)
+
+    def senders(self):
+        return [pid for pid, title in self.server.children().items() if 'walsender' in title]
+
+    def do(self, kind, detail):
+        senders = self.senders()
+        for pid in senders:
+            signal_to(pid, signal.SIGSTOP)
+        self.pause(detail)
+        if kind == 'lag':
+            for pid in senders:
+                signal_to(pid, signal.SIGCONT)
+            return
+        moment = time.monotonic()
+        (self.crashes if self.synchronous else self.failovers).append(moment)
+        self.server.crash('all')
+        self.standby.promote()
+        self.server, self.standby = self.standby, self.server
+        self.crashes.append(time.monotonic())
+
+    def finish(self):
+        self.standby.remove()
+        super().finish()
+
+
+class Synchronous(Failover):
+    """The same with a synchronous standby: nothing acknowledged is gone"""
+
+    name = 'synchronous'
+    synchronous = True
+
+
+class Bouncer(Run):
+    """200 clients share ten connections, transaction by transaction"""
+
+    name = 'pgbouncer'
+    clients = 200
+    patience = 0.2
+    keys = 20
+    greeting = 'SELECT 1'
+    without = ('session', 'hurried')		# they need a connection of their own
+    PROGRAM = '/usr/sbin/pgbouncer'
+
+    @classmethod
+    def impossible(cls):
+        return None if os.path.exists(cls.PROGRAM) else f'there is no {cls.PROGRAM}'
+
+    def prepare(self):
+        super().prepare()
+        self.pooler = f'{self.directory}/pooler'
+        os.makedirs(self.pooler)
+        with open(f'{self.pooler}/ini', 'w', encoding='utf-8') as ini:
+            ini.write(f"""[databases]
+history = host={self.server.socket} port=5432 dbname=history user=postgres
+[pgbouncer]
+listen_addr =
+listen_port = 5432
+unix_socket_dir = {self.pooler}
+unix_socket_mode = 0700
+auth_type = any
+pool_mode = transaction
+default_pool_size = 10
+max_client_conn = 400
+ignore_startup_parameters = extra_float_digits,application_name
+logfile = {self.pooler}/log
+pidfile = {self.pooler}/pid
+""")
+        subprocess.run([self.PROGRAM, '-q', '-d', f'{self.pooler}/ini'], check=True, timeout=30)
+
+    def dsn(self, name):
+        return f'host={self.pooler} port=5432 user=postgres dbname=history'
+
+    def quiet(self, cursor):
+        """The pool keeps its connections; only that none is in a transaction"""
+
+    def finish(self):
+        try:
+            with open(f'{self.pooler}/pid', encoding='utf-8') as pid:
+                signal_to(int(pid.read()), signal.SIGINT)
+        except OSError:
+            pass
+        super().finish()
+        shutil.rmtree(self.pooler, ignore_errors=True)
+
+
+class Clock(Run):
+    """The server's clock steps, and jumps to and fro"""
+
+    name = 'clock'
+    LIBRARY = 'faketime/libfaketime.so.1'
+
+    @classmethod
+    def library(cls):
+        for directory in ('/usr/lib', '/usr/lib/' + os.uname().machine + '-linux-gnu'):
+            if os.path.exists(f'{directory}/{cls.LIBRARY}'):
+                return f'{directory}/{cls.LIBRARY}'
+        return None
+
+    @classmethod
+    def impossible(cls):
+        return None if cls.library() else 'there is no libfaketime'
+
+    def prepare(self):
+        self.file = f'{self.directory}/clock.rc'
+        self.highest = 0
+        self.set_clock(0)
+        self.steps.clear()
+        self.server = Server(self.bindir, self.directory, self.name, self.settings, env={
+            'LD_PRELOAD': self.library(), 'FAKETIME_TIMESTAMP_FILE': self.file,
+            'FAKETIME_NO_CACHE': '1', 'FAKETIME_DONT_FAKE_MONOTONIC': '1', 'DONT_FAKE_MONOTONIC': '1',
+            'FAKETIME_XRESET': '0'})
+        self.server.create()
+        self.server.start()
+        self.create_database()
+        moved = self.server.ask("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0]
+        self.set_clock(1000)
+        moved = self.server.ask("SELECT extract(epoch FROM clock_timestamp())::float8")[0][0] - moved
+        self.set_clock(0)
+        self.steps.clear()
+        if not 999 < moved < 1060:
+            raise RuntimeError(f'libfaketime does not work with this server: 1000 s are {moved}')
+
+    def set_clock(self, seconds):
+        begin = time.monotonic()
+        with tempfile.NamedTemporaryFile('w', dir=self.directory, delete=False) as new:
+            new.write(f'{seconds:+.6f}\n')
+        os.rename(new.name, self.file)
+        self.steps.append((begin - 0.001, None))
+        self.steps.append((time.monotonic() + 0.02, seconds))
+        self.highest = max(self.highest, seconds)
+
+    def plan(self):
+        while True:
+            if self.random.random() < 0.7:
+                yield self.random.uniform(0.1, 0.8), 'step', self.random.choice(
+                    (-288, -3600, -1, -0.01, 0, 0, 0.01, 1, 288, 3600)) * self.random.random()
+            else:
+                yield (self.random.uniform(0.1, 0.5), 'strobe',
+                       [self.random.choice((0.004, 0.1, 3, 262)), self.random.choice((0.001, 0.01, 0.1)),
+                        self.random.randint(5, 30)])
+
+    def do(self, kind, detail):
+        if kind == 'step':
+            self.set_clock(detail)
+            return
+        width, period, times = detail
+        for n in range(times):
+            self.set_clock(width if n % 2 else -width)
+            time.sleep(period)
+            if self.over():
+                break
+        self.set_clock(0)
+
+    def heal(self):
+        # What was granted in the future would last until then.
+        self.set_clock(self.highest + 10)
+
+
+class Disk(Run):
+    """No space is left, for WAL and for tables"""
+
+    name = 'disk'
+    allowed = ('57014', '53100', '53200', '58030')
+    excused = (r'PANIC: .*No space left', r'signal 6:')
+    settings = """min_wal_size = 2MB
+max_wal_size = 8MB
+shared_buffers = 16MB
+wal_recycle = off"""
+    place = os.environ.get('AL_HISTORY_DISK')
+
+    @classmethod
+    def impossible(cls):
+        return None if cls.place else 'no small file system could be mounted'
+
+    def prepare(self):
+        self.server = Server(self.bindir, self.directory, self.name, self.settings, data=f'{self.place}/data')
+        self.server.program('initdb', '-D', self.server.data, '-U', 'postgres', '-A', 'trust', '-E', 'UTF8',
+                            '--locale=C.UTF-8', '-N', '--wal-segsize=1')
+        from server import SETTINGS
+        self.server.configure(SETTINGS)
+        self.server.configure(self.settings)
+        self.server.start()
+        self.create_database()
+        self.server.ask('CREATE TABLE filler (t text)')
+
+    def plan(self):
+        while True:
+            yield self.random.uniform(0.3, 1), 'full', self.random.uniform(0.1, 0.5)
+
+    def do(self, kind, detail):
+        self.crashes.append(time.monotonic())
+        filler = f'{self.place}/filler'
+        try:
+            with open(filler, 'wb', buffering=0) as out:
+                for size in (1 << 20, 1 << 16, 1 << 12, 1):
+                    try:
+                        while True:
+                            out.write(b'\0' * size)
+                    except OSError:
+                        continue
+            until = time.monotonic() + detail
+            while time.monotonic() < until:
+                # so that new WAL files are needed, and new pages
+                try:
+                    self.server.ask('SELECT pg_switch_wal()', patience=0)
+                    self.server.ask("INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 1000)",
+                                    patience=0)
+                except psycopg2.Error:
+                    time.sleep(0.02)
+        finally:
+            os.unlink(filler)
+        self.revive()
+        self.crashes.append(time.monotonic())
+
+    def revive(self):
+        """Once there is space again it has to come back; if it has given up, when started"""
+        until = time.monotonic() + 30
+        while True:
+            try:
+                self.server.connect(seconds=1).close()
+                return
+            except psycopg2.OperationalError:
+                if time.monotonic() > until:
+                    raise
+                if self.server.postmaster() is None or not os.path.exists(f'/proc/{self.server.postmaster()}'):
+                    self.server.start(check=False)
+
+    def heal(self):
+        self.revive()
+
+
+class Memory(Kill):
+    """Backends may get no more memory than they have"""
+
+    name = 'memory'
+    allowed = ('57014', '53200')
+
+    def plan(self):
+        while True:
+            yield (self.random.uniform(0.01, 0.05), 'squeeze',
+                   [f'c{self.random.randrange(self.clients)}', self.random.choice((0, 0, 0, 64, 256)),
+                    round(self.random.uniform(0.02, 0.3), 3)])
+
+    def do(self, kind, detail):
+        client, kilobytes, seconds = detail
+        # A backend that is new has most to ask for.
+        pid = old = self.pid_of(client)
+        if old:
+            self.server.ask('SELECT pg_terminate_backend(%s)', old)
+        while pid in (old, None) and not self.over():
+            pid = self.pid_of(client)
+        if pid is None:
+            return
+        try:
+            with open(f'/proc/{pid}/statm', encoding='utf-8') as statm:
+                size = int(statm.read().split()[0]) * resource.getpagesize()
+            _, hard = resource.prlimit(pid, resource.RLIMIT_AS)
+            resource.prlimit(pid, resource.RLIMIT_AS, (size + kilobytes * 1024, hard))
+            self.pause(seconds)
+            resource.prlimit(pid, resource.RLIMIT_AS, (hard, hard))
+        except (OSError, ProcessLookupError):
+            pass			# it has ended meanwhile
+
+
+RUNS = {run.name: run for run in (Run, Kill, Crash, Cut, Failover, Synchronous, Bouncer, Clock, Disk, Memory)}

@@ -1,0 +1,109 @@
+"""A recorded history as a schedule.
+
+Each client sends what it sent, and a call is not sent before all calls are
+answered that had been answered when it was sent in the record.  That is the
+order that clients could know of; what went on at the same time may go on in
+any order again.  A call that does not get its turn within two seconds (what it
+waits for took another course) is sent nevertheless.
+"""
+
+import threading
+import time
+
+from clients import History, Session, Stop
+
+PATIENCE = 2.0
+
+
+class Script:
+    """What a file says"""
+
+    def __init__(self, path):
+        self.recorded, about = History.load(path)
+        self.run, self.seed = about['run'], about['seed']
+        records = sorted((r for r in self.recorded.records if r['comp'] is not None), key=lambda r: r['inv'])
+        records = [r for r in records if r['client'] != 'judge']
+        self.by_client = {}
+        for record in records:
+            self.by_client.setdefault(record['client'], []).append(record)
+        self.begin = records[0]['inv']
+        self.seconds = records[-1]['comp'] - self.begin + 10
+        # place in the order of the answers, and how many there were before
+        answers = sorted(records, key=lambda r: r['comp'])
+        moments = [r['comp'] for r in answers]
+        self.place = {r['id']: i for i, r in enumerate(answers)}
+        self.before = {}
+        count = 0
+        for record in records:
+            while count < len(moments) and moments[count] <= record['inv']:
+                count += 1
+            self.before[record['id']] = count
+        self.done = [False] * len(answers)
+        self.prefix = 0
+        self.condition = threading.Condition()
+
+    def clients(self, run):
+        return [Player(run, name, records, self) for name, records in self.by_client.items()]
+
+    def faults(self):
+        last = self.begin
+        for begin, end, kind, detail in self.recorded.faults:
+            yield max(0, begin - last), kind, detail
+            last = end
+
+    def answered(self, record):
+        with self.condition:
+            self.done[self.place[record['id']]] = True
+            while self.prefix < len(self.done) and self.done[self.prefix]:
+                self.prefix += 1
+            self.condition.notify_all()
+
+    def await_turn(self, record):
+        with self.condition:
+            self.condition.wait_for(lambda: self.prefix >= self.before[record['id']], PATIENCE)
+
+    def wait_for_turn(self, session, operation):
+        """Players take their turns before they call"""
+
+
+class Player(threading.Thread):
+    """One client of the record"""
+
+    def __init__(self, run, name, records, script):
+        super().__init__(name=name, daemon=True)
+        self.run_of, self.records, self.script = run, records, script
+        self.session = Session(run, name)
+        self.failure = None
+
+    def run(self):
+        renumbered = {}
+        answered = None
+        try:
+            for record in self.records:
+                self.script.await_turn(record)
+                if answered is not None:
+                    # what it thought, or slept, in between
+                    time.sleep(max(0, min(1, record['inv'] - answered) - 0.001))
+                answered = record['comp']
+                if record['op'] == 'connect':
+                    if self.session.conn is None:
+                        self.session.connect()
+                elif record['op'] == 'disconnect':
+                    self.session.disconnect()
+                else:
+                    facts = {name: value for name, value in record.items() if name not in (
+                        'id', 'client', 'op', 'sql', 'params', 'inv', 'comp', 'outcome', 'rows', 'tag',
+                        'sqlstate', 'message')}
+                    params = list(record['params'])
+                    if record['op'] == 'journal':
+                        params[0] = facts['write'] = renumbered.get(facts['write'], -1)
+                    new = self.session.call(record['op'], record['sql'], *params, **facts)
+                    renumbered[record['id']] = new['id']
+                self.script.answered(record)
+        except Stop:
+            pass
+        except Exception as failure:
+            self.failure = failure
+            raise
+        finally:
+            self.session.disconnect()

@@ -1,0 +1,283 @@
+"""A run: a server, clients, faults, and what has to hold after them.
+
+A run is seeded.  Its clients and its faults draw from generators of their own,
+so that the same seed asks for the same things; how they interleave is up to the
+machine, and is what the history records.  Each kind of faults is a subclass in
+faults.py: plan() says what is done to whom and when, do() does it, so that a
+recorded run can be done again.
+"""
+
+import random
+import time
+
+from checker import Checker
+from clients import Admin, Client, History
+from falsify import falsify
+from server import Server
+
+SCHEMA = """
+CREATE EXTENSION atomic_lock;
+CREATE EXTENSION amcheck;
+CREATE TABLE counter (id int PRIMARY KEY, value bigint NOT NULL);
+CREATE TABLE journal (write bigint, number int);
+SELECT lock_protect('counter', 'k:{id}');
+INSERT INTO counter SELECT n, 0 FROM generate_series(1, %s) n;
+"""
+
+LEFT = """
+SELECT 'waiter: ' || w::text FROM lock_waiters w
+UNION ALL SELECT 'holding: ' || s::text FROM lock_status() s
+UNION ALL SELECT 'lock: ' || l::text FROM pg_locks l
+	WHERE locktype = 'advisory' OR locktype = 'userlock'
+UNION ALL SELECT 'transaction: ' || a::text FROM pg_stat_activity a
+	WHERE datname = current_database() AND pid <> pg_backend_pid()
+	AND backend_type = 'client backend' AND xact_start IS NOT NULL
+"""
+
+
+class Run:
+    """Without faults: many clients on few keys"""
+
+    name = 'calm'
+    clients = 24
+    admins = 1
+    keys = 5
+    patience = 1.0			# how long waits are, against the usual
+    settings = ''
+    greeting = 'SET client_min_messages = error'
+    allowed = ('57014',)		# statement_timeout of the hurried
+    excused = ()			# lines of the log
+    without = ()			# rounds that make no sense here
+    causes = True
+    log_errors = False
+
+    def __init__(self, bindir, directory, seed, seconds, script=None):
+        self.bindir, self.directory = bindir, directory
+        self.seed, self.seconds = seed, seconds
+        self.random = random.Random(f'{seed}/{self.name}')
+        self.history = History()
+        self.script = script
+        self.until = 0.0
+        self.ended = False
+        self.server = None
+        self.crashes = []
+        self.failovers = []
+        self.steps = []
+        self.threads = []
+        self.wrong = []
+        self.noticed = []
+
+    @classmethod
+    def impossible(cls):
+        """Why this cannot be run here, or None"""
+        return None
+
+    # -- for the clients ----------------------------------------------------
+
+    def over(self):
+        return self.ended or time.monotonic() > self.until
+
+    def may(self, name):
+        return name not in self.without
+
+    def dsn(self, name):
+        return f'{self.server.dsn()} application_name={name}'
+
+    def before_call(self, session, operation):
+        if self.script is not None:
+            self.script.wait_for_turn(session, operation)
+
+    def unseen(self, session):
+        """What the server answered to the call that was lost, where that is known"""
+        return None
+
+    # -- the server ---------------------------------------------------------
+
+    def prepare(self):
+        self.server = Server(self.bindir, self.directory, self.name, self.settings)
+        self.server.create()
+        self.server.start()
+        self.create_database()
+
+    def create_database(self):
+        self.server.ask('CREATE DATABASE history', database='postgres')
+        self.server.ask(SCHEMA % self.keys)
+
+    # -- faults -------------------------------------------------------------
+
+    def plan(self):
+        """Yields (pause in seconds, kind, detail)"""
+        return iter(())
+
+    def do(self, kind, detail):
+        raise NotImplementedError(kind)
+
+    def torment(self):
+        """The faults, from the plan or as they were recorded"""
+        if self.script is not None:
+            plan = self.script.faults()
+        else:
+            plan = self.plan()
+        for pause, kind, detail in plan:
+            self.pause(pause)
+            if self.over():
+                break
+            begin = time.monotonic()
+            detail = self.do(kind, detail) or detail
+            self.history.fault(kind, begin, detail)
+        while not self.over() and (self.script is None or any(t.is_alive() for t in self.threads)):
+            self.pause(0.1)
+
+    def pause(self, seconds):
+        time.sleep(max(0, min(seconds, self.until - time.monotonic())))
+
+    def heal(self):
+        """Undoes what goes on by itself, before the clients stop"""
+
+    # -- the whole ----------------------------------------------------------
+
+    def run(self):
+        self.prepare()
+        try:
+            self.until = time.monotonic() + self.seconds
+            if self.script is not None:
+                self.threads = self.script.clients(self)
+                self.until += self.script.seconds
+            else:
+                self.threads = [Client(self, n) for n in range(self.clients)]
+                self.threads += [Admin(self, self.clients + n) for n in range(self.admins)]
+            for thread in self.threads:
+                thread.start()
+            try:
+                self.torment()
+            finally:
+                self.ended = True
+                self.heal()
+            self.join()
+            self.judge()
+        finally:
+            self.ended = True
+            self.finish()
+        return self.wrong
+
+    def join(self):
+        until = time.monotonic() + 60
+        for thread in self.threads:
+            thread.join(max(0.1, until - time.monotonic()))
+            if thread.is_alive():
+                last = [r for r in self.history.records if r['client'] == thread.name][-1:]
+                self.wrong.append(f'liveness: {thread.name} does not come back from {last}')
+            elif thread.failure is not None:
+                self.wrong.append(f'harness: {thread.name} failed: {thread.failure!r}')
+
+    def finish(self):
+        self.server.remove()
+
+    # -- judgement ----------------------------------------------------------
+
+    def judge(self):
+        conn = self.server.connect()
+        with conn.cursor() as cursor:
+            self.quiet(cursor)
+            self.obtain(cursor)
+            self.left(cursor)
+            cursor.execute('SELECT id, value FROM counter')
+            counters = dict(cursor.fetchall())
+            cursor.execute('SELECT write, number FROM journal')
+            journal = cursor.fetchall()
+            self.whole(cursor)
+            self.counted(cursor)
+        conn.close()
+        self.checker = Checker(self.history, crashes=self.crashes, failovers=self.failovers,
+                               steps=self.steps, allowed=self.allowed, causes=self.causes)
+        self.wrong += self.checker.run()
+        self.checker.counters(counters, journal)
+        self.wrong += [w for w in self.checker.wrong if w not in self.wrong]
+        self.judge_the_judge(counters, journal)
+        self.wrong += [f'log: {line}' for line in self.server.shameful(self.excused)]
+
+    def judge_the_judge(self, counters, journal):
+        """A judge who finds nothing must be able to"""
+        if type(self) is not Run or self.wrong or self.script is not None:
+            return
+        unnoticed, noticed = falsify(self.history, counters, journal, self.random, allowed=self.allowed)
+        self.wrong += [f'checker: does not notice {what}' for what in unnoticed]
+        self.noticed = noticed
+
+    def quiet(self, cursor):
+        """Waits until no backend of a client is left"""
+        until = time.monotonic() + 30
+        while True:
+            cursor.execute("SELECT array_agg(pid || ' ' || state || ' ' || query) FROM pg_stat_activity "
+                           "WHERE datname = current_database() AND backend_type = 'client backend' "
+                           "AND pid <> pg_backend_pid() AND application_name ~ '^c[0-9]'")
+            backends = cursor.fetchone()[0]
+            if not backends:
+                return
+            if time.monotonic() > until:
+                self.wrong.append(f'liveness: backends of clients that have gone: {backends}')
+                return
+            time.sleep(0.05)
+
+    def obtain(self, cursor):
+        """Every key can be had once all leases have run out, with a token above all"""
+        for number in range(1, self.keys + 1):
+            record = self.history.begin(client='judge', op='acquire', key=f'k:{number}', owner='judge',
+                                        mode='exclusive', lifetime='lease', ttl=60, wait=20)
+            cursor.execute('SELECT acquired, status, mode, fencing_token, '
+                           'extract(epoch FROM expires_at)::float8 AS expires, key '
+                           "FROM lock_try_acquire(%s, '1 min', 'judge', wait => '20 s')", (f'k:{number}',))
+            record['rows'] = [dict(zip([c.name for c in cursor.description], cursor.fetchone()))]
+            record['comp'] = time.monotonic()
+            record['outcome'] = 'ok' if record['rows'][0]['acquired'] else 'refused'
+            if record['outcome'] != 'ok':
+                cursor.execute('SELECT s::text FROM lock_status(%s) s', (f'k:{number}',))
+                self.wrong.append(f'liveness: k:{number} cannot be had: {record["rows"]} {cursor.fetchone()}')
+        cursor.execute("SELECT lock_release_all('judge')")
+
+    def left(self, cursor):
+        cursor.execute(LEFT)
+        self.wrong += [f'left behind: {row[0]}' for row in cursor.fetchall()]
+
+    @staticmethod
+    def whole(cursor):
+        """Indexes and table are as they should be; raises if not"""
+        cursor.execute("""SELECT bt_index_check(indexrelid, true), count(v.*)
+			FROM pg_index i LEFT JOIN LATERAL verify_heapam(indrelid) v ON true
+			WHERE indrelid = 'app_lock'::regclass GROUP BY indexrelid""")
+        broken = [row for row in cursor.fetchall() if row[1]]
+        if broken:
+            raise RuntimeError(f'app_lock is corrupt: {broken}')
+
+    def counted(self, cursor):
+        """What was granted has ended, in the statistics too, as long as they
+        were not lost"""
+        if self.crashes or self.failovers:
+            return
+        cursor.execute("SELECT grants, releases + expirations + forced FROM lock_stats "
+                       "WHERE database = current_database()")
+        grants, ended = cursor.fetchone()
+        # leases that ran out count when they are found, by a sweep or the next grant
+        until = time.monotonic() + 10
+        while grants != ended and time.monotonic() < until:
+            cursor.execute('SELECT lock_sweep(100000)')
+            cursor.execute("SELECT grants, releases + expirations + forced FROM lock_stats "
+                           "WHERE database = current_database()")
+            grants, ended = cursor.fetchone()
+        if grants != ended:
+            self.wrong.append(f'statistics: {grants} grants, {ended} ends')
+
+    def summary(self):
+        outcomes = {}
+        for record in self.history.records:
+            outcomes[record.get('outcome')] = outcomes.get(record.get('outcome'), 0) + 1
+        faults = {}
+        for _, _, kind, _ in self.history.faults:
+            faults[kind] = faults.get(kind, 0) + 1
+        grants = sum(1 for h in self.checker.holdings if h.counts) if hasattr(self, 'checker') else 0
+        words = [f'{len(self.history.records)} calls', f'{grants} grants']
+        words += [f'{n} {what}' for what, n in sorted(outcomes.items(), key=str) if what != 'ok']
+        words += [f'{n} x {what}' for what, n in sorted(faults.items())]
+        if self.noticed:
+            words.append('falsified answers noticed: ' + ', '.join(self.noticed))
+        return ', '.join(words)
