@@ -31,7 +31,8 @@ PROVE_TESTS := $(sort $(wildcard test/t/*.pl))
 PG_CONFIG ?= pg_config
 
 # These see to a PostgreSQL themselves, so they must work before there is one.
-OWN_GOALS = demo demo-stop test bench soak dist checkver
+OWN_GOALS = demo demo-stop test bench soak test-matrix test-assert mutants lint \
+	sanitize valgrind coverage dist checkver
 .PHONY: $(OWN_GOALS)
 
 ifneq ($(filter-out $(OWN_GOALS),$(or $(MAKECMDGOALS),all)),)
@@ -58,16 +59,30 @@ demo:
 demo-stop:
 	@demo/run stop
 
-# make test SUITE=regress, preloaded, isolation, tap or pgtap; TESTS="name name"
+# make test SUITE=regress, preloaded, isolation, tap, pgtap or history; TESTS="name name"
 test:
 	@test/run
 
 bench:
 	@test/bench/run
 
-# make soak: hands a key over a million times; HANDOVERS=... for another number
+# make soak MINUTES=60 HANDOVERS=1000000
 soak:
 	@test/soak
+
+# The tests on other versions of PostgreSQL, and in other builds; each script
+# says at its top what can be chosen.  doc/testing.md has what they are for.
+test-matrix:
+	@test/matrix
+
+test-assert:
+	@test/assert
+
+mutants:
+	@test/mutants/run
+
+lint sanitize valgrind coverage:
+	@test/$@
 
 # The archive for PGXN
 dist: checkver

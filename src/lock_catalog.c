@@ -163,7 +163,6 @@ extension_schema(bool missing_ok)
 
 	if (!OidIsValid(schema))
 	{
-		oids_valid = false;
 		if (missing_ok)
 			return InvalidOid;
 		ereport(ERROR,
@@ -188,16 +187,16 @@ al_schema_name(void)
 }
 
 /*
- * Find our objects.  An invalidation that arrives meanwhile is not lost.  Where the
- * extension is not installed, returns false, or raises 42704.
+ * Find our objects.  An invalidation that arrives meanwhile is not lost, and an
+ * error in the middle leaves nothing that passes for found.  Where the extension
+ * is not installed, returns false, or raises 42704.
  */
 static bool
 look_up(bool missing_ok)
 {
-	Oid			schema;
+	uint32		seen = invalidations;
+	Oid			schema = extension_schema(missing_ok);
 
-	oids_valid = true;
-	schema = extension_schema(missing_ok);
 	force_release_oid = InvalidOid;
 	if (!OidIsValid(schema))
 		return false;
@@ -209,6 +208,7 @@ look_up(bool missing_ok)
 			our_relations[i]->checked = false;
 		our_relations[i]->oid = oid;
 	}
+	oids_valid = seen == invalidations;
 	return true;
 }
 
