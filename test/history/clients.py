@@ -143,7 +143,7 @@ class Session:
             self.drop()
         elif operation == 'begin' and record['outcome'] == 'ok':
             self.in_transaction = True
-        elif operation in ('commit', 'rollback'):
+        elif operation in ('commit', 'rollback', 'prepare'):
             self.in_transaction = False
         self.judge(record)
         return record
@@ -177,7 +177,7 @@ class Client(threading.Thread):
 
     # what a round does, and how often
     ROUNDS = (('lease', 40), ('shared', 14), ('set', 10), ('session', 8),
-              ('transaction', 10), ('fetch', 8), ('stranger', 5), ('hurried', 5))
+              ('transaction', 10), ('prepared', 5), ('fetch', 8), ('stranger', 5), ('hurried', 5))
 
     def __init__(self, run, number):
         super().__init__(name=f'c{number}', daemon=True)
@@ -275,10 +275,10 @@ class Client(threading.Thread):
         if mine and self.session.in_transaction:
             self.call('commit', 'COMMIT')
 
-    def use(self, key, owner, expires):
+    def use(self, key, owner, expires, token):
         """What one does while one has a lock, or believes so."""
         for _ in range(self.random.randint(0, 3)):
-            what = self.random.choice(('extend', 'held', 'assert', 'write', 'write', 'again', 'sleep', 'oversleep'))
+            what = self.random.choice(('extend', 'held', 'assert', 'fence', 'write', 'write', 'again', 'sleep', 'oversleep'))
             if what == 'extend':
                 record = self.extend(key, owner)
                 if record['outcome'] != 'ok':
@@ -288,13 +288,15 @@ class Client(threading.Thread):
                 self.call('held', 'SELECT lock_is_held(%s, %s) AS held', key, owner, key=key, owner=owner)
             elif what == 'assert':
                 self.call('assert', 'SELECT lock_assert(%s, %s) AS token', key, owner, key=key, owner=owner)
+            elif what == 'fence':
+                self.call('fence', 'SELECT lock_assert_fence(%s, %s)', key, token, key=key, owner=owner)
             elif what == 'write':
                 self.write(key, owner)
             elif what == 'again':
                 record = self.acquire(key, owner)
                 if record['outcome'] != 'ok':
                     return False
-                expires = record['rows'][0]['expires']
+                expires, token = record['rows'][0]['expires'], record['rows'][0]['fencing_token']
             elif what == 'oversleep' and expires is not None:
                 # about the moment when it runs out, either side of it
                 left = expires - time.time()
@@ -315,7 +317,7 @@ class Client(threading.Thread):
             record = self.acquire(key, owner)
         if record['outcome'] != 'ok':
             return
-        self.use(key, owner, record['rows'][0]['expires'])
+        self.use(key, owner, record['rows'][0]['expires'], record['rows'][0]['fencing_token'])
         dice = self.random.random()
         if dice < 0.6:
             self.release(key, owner)
@@ -400,6 +402,29 @@ class Client(threading.Thread):
             self.finish()
             if self.chance(0.5):
                 self.release(key, owner)
+
+    def prepared(self):
+        """Commits in two phases, whatever happens in between"""
+        key, owner = self.key(), self.owner()
+        if self.call('begin', 'BEGIN')['outcome'] != 'ok':
+            return
+        record = self.acquire(key, owner, lifetime=self.random.choice(('lease', 'transaction')),
+                              wait=self.wait() / 3)
+        if record['outcome'] != 'ok':
+            return
+        self.write(key, owner)
+        if not self.session.in_transaction:
+            return
+        name = f'{self.name}/{next(self.owners)}'
+        record = self.call('prepare', f"PREPARE TRANSACTION '{name}'")
+        if record['outcome'] == 'error' or record.get('tag') == 'ROLLBACK':
+            return
+        self.think()
+        verb = 'ROLLBACK' if self.run_of.rolls_back_prepared and self.chance(0.2) else 'COMMIT'
+        while self.call('finish', f"{verb} PREPARED '{name}'", verb=verb)['outcome'] == 'info':
+            pass
+        if self.chance(0.5):
+            self.release(key, owner)
 
     def fetch(self):
         """Takes the lock and reads under it in one statement."""

@@ -22,8 +22,7 @@ class Kill(Run):
     the processes of the sweep"""
 
     name = 'kill'
-    # a backend that stands still may keep a claim, and its client be gone
-    settings = 'atomic_lock.lock_delay = 0'
+    rolls_back_prepared = True
 
     def plan(self):
         kinds = ('terminate', 'terminate', 'cancel', 'cancel', 'stop', 'stop', 'sweep')
@@ -64,6 +63,7 @@ class Crash(Run):
     written"""
 
     name = 'crash'
+    rolls_back_prepared = True
     CHILDREN = ('checkpointer', 'background writer', 'walwriter', 'autovacuum launcher', 'atomic_lock')
 
     def plan(self):
@@ -134,6 +134,7 @@ class Failover(Run):
     gone, but tokens rise"""
 
     name = 'failover'
+    rolls_back_prepared = True
     synchronous = False
     excused = (r'WARNING: +(canceling wait|.*synchronous)', )
 

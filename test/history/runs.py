@@ -49,7 +49,8 @@ class Run:
     excused = ()			# lines of the log
     without = ()			# rounds that make no sense here
     causes = True
-    log_errors = False
+    # statistics count what is prepared, also if it is rolled back
+    rolls_back_prepared = False
 
     def __init__(self, bindir, directory, seed, seconds, script=None):
         self.bindir, self.directory = bindir, directory
@@ -179,6 +180,7 @@ class Run:
         conn = self.server.connect()
         with conn.cursor() as cursor:
             self.quiet(cursor)
+            self.resolve(cursor)
             self.obtain(cursor)
             self.left(cursor)
             cursor.execute('SELECT id, value FROM counter')
@@ -219,6 +221,13 @@ class Run:
                 return
             time.sleep(0.05)
 
+    @staticmethod
+    def resolve(cursor):
+        """What clients left prepared when the run was over"""
+        cursor.execute('SELECT gid FROM pg_prepared_xacts')
+        for row in cursor.fetchall():
+            cursor.execute('ROLLBACK PREPARED %s', row)
+
     def obtain(self, cursor):
         """Every key can be had once all leases have run out, with a token above all"""
         for number in range(1, self.keys + 1):
@@ -252,7 +261,7 @@ class Run:
     def counted(self, cursor):
         """What was granted has ended, in the statistics too, as long as they
         were not lost"""
-        if self.crashes or self.failovers:
+        if self.crashes or self.failovers or self.rolls_back_prepared:
             return
         cursor.execute("SELECT grants, releases + expirations + forced FROM lock_stats "
                        "WHERE database = current_database()")

@@ -15,6 +15,7 @@ listen_addresses = ''
 unix_socket_permissions = 0700
 port = 5432
 max_connections = 100
+max_prepared_transactions = 100
 deadlock_timeout = 100ms
 wal_level = replica
 fsync = off
