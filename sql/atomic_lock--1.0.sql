@@ -705,6 +705,9 @@ BEGIN
 	FROM pg_catalog.pg_extension e
 		JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
 	WHERE e.extname = 'atomic_lock';
+	-- Two who change the same privileges at the same time would get an internal
+	-- error of PostgreSQL.
+	EXECUTE format('LOCK TABLE %I.lock_audit IN SHARE UPDATE EXCLUSIVE MODE', schema);
 
 	FOR routine IN
 		SELECT p.oid

@@ -155,6 +155,10 @@ _PG_init(void)
 							 "Who has looked at a key stands still until it gets an advisory lock.",
 							 NULL, &al_test_pause_before_claim, false,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("atomic_lock.test_pause_before_queue",
+							 "Who was refused a key and will wait stands still until it gets an advisory lock.",
+							 NULL, &al_test_pause_before_queue, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
 	define_duration("atomic_lock.test_sweep_ahead",
 					"A sweep judges as if the clock were that much later.", NULL,
 					&al_test_sweep_ahead_ms, 0, YEAR_MS, PGC_USERSET);

@@ -45,6 +45,22 @@
 #define AL_HAS_DSM_REGISTRY false
 #endif
 
+/*
+ * A window between two steps in which a test can make a backend stand still, or
+ * fail (test/t/045_injection.pl), where the server was built for that.  Not to
+ * be had while holding an LWLock or in a critical section.
+ */
+#ifdef USE_INJECTION_POINTS
+#include "utils/injection_point.h"
+#if PG_VERSION_NUM >= 180000
+#define AL_INJECTION_POINT(name) INJECTION_POINT(name, NULL)
+#else
+#define AL_INJECTION_POINT(name) INJECTION_POINT(name)
+#endif
+#else
+#define AL_INJECTION_POINT(name) ((void) 0)
+#endif
+
 #ifdef PG_MODULE_MAGIC_EXT
 #define AL_MODULE_MAGIC(release) \
 	PG_MODULE_MAGIC_EXT(.name = "atomic_lock", .version = release)

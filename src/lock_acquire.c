@@ -74,6 +74,7 @@ leave_queue(int code, Datum arg)
 {
 	Line	   *line = (Line *) DatumGetPointer(arg);
 
+	AL_INJECTION_POINT("atomic-lock-leaving");
 	al_wait_end(false);
 	al_stat_waited(line->key, al_monotonic_now() - line->since);
 }
@@ -187,6 +188,10 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 	al_attempt(*rel, attempt);
 	if (attempt->request->wait == 0)
 		return;
+	AL_INJECTION_POINT("atomic-lock-refused");
+#ifdef AL_TEST_HOOKS
+	al_test_pause(al_test_pause_before_queue && may_pass(attempt->result->outcome));
+#endif
 	next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
 	while (may_pass(attempt->result->outcome) &&
 		   !wait_in_queue(rel, attempt, start, &next_search))
@@ -215,7 +220,10 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 
 	al_attempt_in_turn(rel, &attempt);
 	if (al_is_granted(result))
+	{
+		AL_INJECTION_POINT("atomic-lock-before-grant");
 		al_grant(*rel, &attempt);
+	}
 }
 
 static void

@@ -27,6 +27,7 @@
  */
 #include "postgres.h"
 
+#include "compat.h"
 #include "lock_attempt.h"
 #include "lock_wait.h"
 #include "miscadmin.h"
@@ -254,6 +255,7 @@ needs_claim(const AlAttempt *attempt, AlOutcome outcome, AlClaimMode *mode,
 	}
 	else
 	{
+		Assert(request->is_convert || own != NULL);
 		if (request->is_convert ||
 			(own->lifetime == AL_TRANSACTION && request->lifetime == AL_TRANSACTION))
 			return false;
@@ -353,6 +355,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 		AlClaimMode mode_again = 0;
 
 		CHECK_FOR_INTERRUPTS();
+		AL_INJECTION_POINT("atomic-lock-before-look");
 		look(rel, attempt, all);
 		result->outcome = judge(attempt);
 		if (result->outcome == AL_ACQUIRED && is_queued(attempt, &result->first))
@@ -364,6 +367,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 #ifdef AL_TEST_HOOKS
 		al_test_pause(al_test_pause_before_claim);
 #endif
+		AL_INJECTION_POINT("atomic-lock-before-claim");
 		if (!al_claim_try(&attempt->claim, attempt->key, owner, mode))
 		{
 			/* Knowing all, it may be another claim that is needed. */
@@ -375,6 +379,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 			return;
 		}
 		attempt->is_claimed = true;
+		AL_INJECTION_POINT("atomic-lock-claimed");
 		look_again(rel, attempt);
 		result->outcome = judge(attempt);
 		if (al_is_granted(result) &&

@@ -263,9 +263,12 @@ al_deadlock_find(Relation rel)
 
 	if (al_queue() == NULL)
 		return NULL;
-	if (!search_from(&first, MyProcPid) || !search_from(&second, MyProcPid) ||
-		!same_circle(&first, &second))
+	if (!search_from(&first, MyProcPid))
 		return NULL;
+	AL_INJECTION_POINT("atomic-lock-circle-seen");
+	if (!search_from(&second, MyProcPid) || !same_circle(&first, &second))
+		return NULL;
+	AL_INJECTION_POINT("atomic-lock-circle-confirmed");
 
 	waiters = palloc(second.depth * sizeof(AlWaiter));
 	for (int i = 0; i < second.depth; i++)

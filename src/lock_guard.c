@@ -412,7 +412,7 @@ atomic_lock_guard_problem(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
 	Guard		guard;
-	Problem		problem;
+	Problem		problem = {0};
 
 	if (get_rel_relkind(relid) == '\0' ||
 		read_template(relid, text_to_cstring(PG_GETARG_TEXT_PP(1)), &guard, &problem))

@@ -76,6 +76,16 @@ al_string_text(AlString string)
 	return cstring_to_text_with_len(string.data, string.len);
 }
 
+/* Are 0x80 to 0x9f control characters, in the encoding of the database? */
+static bool
+has_c1_bytes(void)
+{
+	int			encoding = GetDatabaseEncoding();
+
+	return (encoding >= PG_LATIN1 && encoding <= PG_LATIN10) ||
+		(encoding >= PG_ISO_8859_5 && encoding <= PG_ISO_8859_8);
+}
+
 /*
  * A key or label as messages show it: control characters, which could forge
  * lines in a log or move the cursor of a terminal, become \xNN.
@@ -85,13 +95,14 @@ al_display(AlString string)
 {
 	StringInfoData buf;
 	bool		utf8 = GetDatabaseEncoding() == PG_UTF8;
+	bool		c1_bytes = has_c1_bytes();
 
 	initStringInfo(&buf);
 	for (int i = 0; i < string.len; i++)
 	{
 		unsigned char c = string.data[i];
 
-		if (c < 0x20 || c == 0x7f)
+		if (c < 0x20 || c == 0x7f || (c1_bytes && c >= 0x80 && c < 0xa0))
 			appendStringInfo(&buf, "\\x%02x", c);
 		else if (utf8 && c == 0xc2 && i + 1 < string.len &&
 				 (unsigned char) string.data[i + 1] < 0xa0)

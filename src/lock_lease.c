@@ -340,7 +340,9 @@ al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode m
 			return true;
 
 		is_shared = al_is_shared(*own);
+		AL_INJECTION_POINT("atomic-lock-own-seen");
 		al_claim(claim, key, is_shared ? owner : NULL, mode_for(*own, mode));
+		AL_INJECTION_POINT("atomic-lock-own-claimed");
 		al_table_find_again(rel, key, *own);
 		result->outcome = al_judge_owner(state, owner, result, own);
 		if (result->outcome != AL_RELEASED)
@@ -350,7 +352,10 @@ al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode m
 			result->outcome = al_judge_owner(state, owner, result, own);
 		}
 		if (result->outcome == AL_RELEASED && al_is_shared(*own) == is_shared)
+		{
+			AL_INJECTION_POINT("atomic-lock-own-judged");
 			return true;
+		}
 
 		al_claim_drop(claim);
 		if (result->outcome != AL_RELEASED)

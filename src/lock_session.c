@@ -275,6 +275,7 @@ static void
 at_exit(int code, Datum arg)
 {
 	AbortOutOfAnyTransaction();
+	AL_INJECTION_POINT("atomic-lock-exit");
 	/* Nobody is there to wait for a flush, or for a standby. */
 	synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
 	while (hash_get_num_entries(noted) > 0)

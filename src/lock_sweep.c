@@ -76,9 +76,11 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 #ifdef AL_TEST_HOOKS
 	al_test_pause(al_test_pause_before_sweep);
 #endif
+	AL_INJECTION_POINT("atomic-lock-sweep-chosen");
 	if (!al_claim_try(&claim, &key, NULL, AL_CLAIM_TAKE))
 		return false;
 	al_table_find_again(rel, &key, &holding);
+	AL_INJECTION_POINT("atomic-lock-sweep-claimed");
 	if (!ItemPointerIsValid(&holding.tid) || now < over_at(&holding) ||
 		!al_table_try_delete(rel, &holding))
 	{

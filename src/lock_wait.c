@@ -61,6 +61,7 @@ double		al_test_sleep_cap_ms = 1000;
 bool		al_test_pause_after_wake = false;
 bool		al_test_pause_before_sleep = false;
 bool		al_test_pause_before_claim = false;
+bool		al_test_pause_before_queue = false;
 
 #define LONGEST_SLEEP	AL_MS_TO_US(al_test_sleep_cap_ms)
 #else
@@ -312,6 +313,7 @@ al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
 	link_slot(queue, slot);
 	my_slot = slot;
 	LWLockRelease(&queue->lock);
+	AL_INJECTION_POINT("atomic-lock-enqueued");
 }
 
 /*
@@ -449,6 +451,7 @@ al_wait_sleep(int64 microseconds, bool behind_claim)
 #ifdef AL_TEST_HOOKS
 	al_test_pause(al_test_pause_before_sleep);
 #endif
+	AL_INJECTION_POINT("atomic-lock-before-sleep");
 	if (my_slot)
 	{
 		AlQueue    *queue = al_queue();
@@ -480,6 +483,7 @@ al_wait_sleep(int64 microseconds, bool behind_claim)
 #ifdef AL_TEST_HOOKS
 	al_test_pause(al_test_pause_after_wake);
 #endif
+	AL_INJECTION_POINT("atomic-lock-woken");
 }
 
 /*

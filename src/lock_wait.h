@@ -136,6 +136,7 @@ extern double al_test_sleep_cap_ms;
 extern bool al_test_pause_after_wake;
 extern bool al_test_pause_before_sleep;
 extern bool al_test_pause_before_claim;
+extern bool al_test_pause_before_queue;
 extern void al_test_pause(bool pause);
 extern double al_test_sweep_ahead_ms;
 extern bool al_test_pause_in_sweep;

@@ -233,6 +233,9 @@ release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, voi
 		return;
 	if (isTopLevel)
 	{
+		/* Where an abort failed, there would be no end of it. */
+		if (isCommit)
+			AL_INJECTION_POINT("atomic-lock-before-wake");
 		wake_waiters(0, isCommit);
 		forget_claims();
 	}
@@ -395,11 +398,14 @@ al_xact_claimed(uint64 hash, bool is_pin)
 
 		if (found)
 		{
+			Assert(key != NULL);
 			new_key.previous = place->place;
 			new_key.pins = key->pins;
 		}
 		else
 			keys++;
+		/* al_xact_before_claim() has made room */
+		Assert(claims < claims_size);
 		place->place = claims;
 		key = &claimed[claims++];
 		*key = new_key;
