@@ -90,7 +90,7 @@ class Session:
                 conn = psycopg2.connect(self.run.dsn(self.name), connect_timeout=5)
                 conn.autocommit = True
                 with conn.cursor() as cursor:
-                    cursor.execute(self.run.greeting)
+                    cursor.execute(self.run.greeting.format(self.name))
                 self.conn = conn
                 record['outcome'] = 'ok'
             except psycopg2.Error as error:
