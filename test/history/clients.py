@@ -20,7 +20,6 @@ import threading
 import time
 
 import psycopg2
-from psycopg2 import errors
 
 REFUSALS = {'55P03', '40P01', 'LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK007', 'LK008'}
 LOST = {'57P01', '57P02', '57P03', '57P05', '08006', '08003', '08000', '25P03', '08P01'}

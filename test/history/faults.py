@@ -1,58 +1,66 @@
 """What can go wrong around locks, each kind as a run of its own."""
 
 import os
-import re
 import resource
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections import deque
 
 import psycopg2
 
 from proxy import Proxy
 from runs import Run
-from server import Server, signal_to
+from server import SETTINGS, Server, signal_to
+
+
+CHILDREN = ('checkpointer', 'background writer', 'walwriter', 'autovacuum launcher', 'atomic_lock')
 
 
 class Kill(Run):
     """Backends are terminated, cancelled, or stand still for a while; so do
-    the processes of the sweep"""
+    other children of the postmaster, and the sweep is terminated"""
 
     name = 'kill'
     rolls_back_prepared = True
 
     def plan(self):
-        kinds = ('terminate', 'terminate', 'cancel', 'cancel', 'stop', 'stop', 'sweep')
+        kinds = ('terminate', 'terminate', 'cancel', 'cancel', 'stop', 'stop', 'child', 'sweep')
         while True:
             yield (self.random.uniform(0.02, 0.15), self.random.choice(kinds),
-                   [f'c{self.random.randrange(self.clients)}', round(self.random.uniform(0.01, 0.3), 3)])
+                   [f'c{self.random.randrange(self.clients)}', round(self.random.uniform(0.01, 0.3), 3),
+                    self.random.choice(CHILDREN)])
 
     def pid_of(self, client):
         rows = self.server.ask('SELECT pid FROM pg_stat_activity WHERE application_name = %s', client)
         return rows[0][0] if rows else None
 
-    def do(self, kind, detail):
-        client, seconds = detail
-        if kind == 'sweep':
-            pids = [pid for pid, title in self.server.children().items() if 'atomic_lock' in title]
-            for pid in pids:
-                signal_to(pid, signal.SIGSTOP)
+    def named(self, title):
+        return [pid for pid, name in self.server.children().items() if title in name]
+
+    def stop(self, pids, seconds):
+        """They stand still for so long"""
+        for pid in pids:
+            signal_to(pid, signal.SIGSTOP)
+        try:
             self.pause(seconds)
+        finally:
             for pid in pids:
                 signal_to(pid, signal.SIGCONT)
-            if seconds < 0.1 and pids:
-                signal_to(pids[-1], signal.SIGTERM)
+
+    def do(self, kind, detail):
+        client, seconds, child = detail
+        if kind == 'sweep':
+            for pid in self.named('atomic_lock')[-1:]:
+                signal_to(pid, signal.SIGTERM)
+            return
+        if kind == 'child':
+            self.stop(self.named(child), seconds)
             return
         pid = self.pid_of(client)
         if kind == 'stop':
-            signal_to(pid, signal.SIGSTOP)
-            try:
-                self.pause(seconds)
-            finally:
-                signal_to(pid, signal.SIGCONT)
+            self.stop([pid], seconds)
         elif pid:
             self.server.ask(f'SELECT pg_{kind}_backend(%s)', pid)
 
@@ -64,12 +72,10 @@ class Crash(Run):
 
     name = 'crash'
     rolls_back_prepared = True
-    CHILDREN = ('checkpointer', 'background writer', 'walwriter', 'autovacuum launcher', 'atomic_lock')
-
     def plan(self):
         while True:
             kind = self.random.choice(('backend', 'child', 'immediate', 'all'))
-            yield self.random.uniform(0.3, 1.2), kind, [self.random.random(), self.random.choice(self.CHILDREN)]
+            yield self.random.uniform(0.3, 1.2), kind, [self.random.random(), self.random.choice(CHILDREN)]
 
     def do(self, kind, detail):
         dice, child = detail
@@ -341,9 +347,7 @@ wal_recycle = off"""
         self.server = Server(self.bindir, self.directory, self.name, self.settings, data=f'{self.place}/data')
         self.server.program('initdb', '-D', self.server.data, '-U', 'postgres', '-A', 'trust', '-E', 'UTF8',
                             '--locale=C.UTF-8', '-N', '--wal-segsize=1')
-        from server import SETTINGS
         self.server.configure(SETTINGS)
-        self.server.configure(self.settings)
         self.server.start()
         self.create_database()
         self.server.ask('CREATE TABLE filler (t text)')
