@@ -40,7 +40,7 @@ my @names = ('Ada', 'Bob', 'Cid', 'Dot');
 
 my $node = PostgreSQL::Test::Cluster->new('model');
 $node->init;
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlog_statement = none\nautovacuum = off\n");
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlog_statement = none\nautovacuum = off\natomic_lock.sweep_interval = 0\n");
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 my ($watch, $model, %session, %started, %token, %seen, @trace);

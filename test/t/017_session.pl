@@ -41,6 +41,7 @@ $node->append_conf(
 shared_preload_libraries = 'atomic_lock'
 log_statement = none
 autovacuum = off
+atomic_lock.sweep_interval = 0
 max_connections = 50
 max_prepared_transactions = 10
 restart_after_crash = on
