@@ -115,6 +115,7 @@ class Checker:
         'done', 'undone' or 'unknown'"""
         fates = [None] * len(records)
         block, marks = None, []
+        failed = {}			# call: when something failed, which gave up what it had
         prepared = None			# [calls, whether it was prepared for certain, certain until, what was sent]
         for i, record in enumerate(records):
             operation, outcome = record['op'], record['outcome']
@@ -126,7 +127,7 @@ class Checker:
                 marks.append(len(block))
             elif operation == 'rollback to' and block is not None and outcome == 'ok' and marks:
                 for j in block[marks[-1]:]:
-                    fates[j] = ('undone', record['inv'], record['comp'])
+                    fates[j] = ('undone', min(failed.get(j, math.inf), record['inv']), record['comp'])
                 del block[marks[-1]:]
             elif operation == 'prepare' and (outcome == 'info' or record.get('tag') == 'PREPARE TRANSACTION'):
                 prepared = [block, outcome == 'ok', math.inf if outcome == 'ok' else record['inv'], None]
@@ -161,12 +162,15 @@ class Checker:
                     if outcome == 'info' and operation != 'commit' or operation == 'connect':
                         certain = records[i - 1]['comp']
                     for j in block:
-                        fates[j] = (fate, certain, record['comp'] + late)
+                        fates[j] = (fate, min(failed.get(j, math.inf), certain), record['comp'] + late)
                     block = None
                 elif outcome == 'info':
                     fates[i] = ('unknown', record['inv'], record['comp'] + LINGER)
             if block is not None and operation not in ('begin', 'savepoint', 'rollback to'):
                 block.append(i)
+                if record.get('sqlstate'):
+                    for j in block[marks[-1] if marks else 0:]:
+                        failed.setdefault(j, record['inv'])
             elif fates[i] is None:
                 fates[i] = ('done', record['inv'], record['comp'])
             if outcome == 'info' and fates[i][0] == 'done':
@@ -192,14 +196,14 @@ class Checker:
         alive = 0.0
         for record, fate in records:
             operation, outcome = record['op'], record['outcome']
-            if operation in ('connect', 'disconnect'):
+            if operation in ('connect', 'disconnect') or outcome == 'info':
                 # what ended with the session that was
                 end = record['inv'] if operation == 'disconnect' else alive
                 for holding in held.values():
                     if holding.lifetime == 'session':
                         holding.close(end, record['comp'] + LINGER)
                         holding.lifetime = 'ended'
-            elif operation in ('acquire', 'acquire_all', 'fetch', 'steal'):
+            if operation in ('acquire', 'acquire_all', 'fetch', 'steal'):
                 self.acquired(record, fate, held)
             elif operation == 'convert':
                 self.converted(record, fate, held)
