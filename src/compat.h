@@ -19,16 +19,22 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "replication/syncrep.h"
+#include "storage/bufmgr.h"
 #include "storage/lock.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "storage/sinvaladt.h"
 #include "utils/acl.h"
 #include "utils/backend_status.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM >= 160000
@@ -96,10 +102,75 @@ al_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 static inline IndexScanDesc
 al_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
 {
-#if PG_VERSION_NUM >= 180000
+#if PG_VERSION_NUM >= 190000
+	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0, SO_NONE);
+#elif PG_VERSION_NUM >= 180000
 	return index_beginscan(rel, index, snapshot, NULL, nkeys, 0);
 #else
 	return index_beginscan(rel, index, snapshot, nkeys, 0);
+#endif
+}
+
+/* Delete the tuple; false where that would have to wait, or somebody else did */
+static inline bool
+al_heap_try_delete(Relation rel, ItemPointer tid)
+{
+	TM_FailureData failure;
+	CommandId	cid = GetCurrentCommandId(true);
+
+#if PG_VERSION_NUM >= 190000
+	return heap_delete(rel, tid, cid, 0, InvalidSnapshot, false, &failure) == TM_Ok;
+#else
+	return heap_delete(rel, tid, cid, InvalidSnapshot, false, &failure, false) == TM_Ok;
+#endif
+}
+
+#if PG_VERSION_NUM < 190000
+#define PG_SIG_IGN SIG_IGN
+#endif
+
+/* Make room on the page, whose buffer is pinned and not locked */
+static inline void
+al_page_prune(Relation rel, Buffer buffer)
+{
+#if PG_VERSION_NUM >= 190000
+	Buffer		map = InvalidBuffer;
+
+	heap_page_prune_opt(rel, buffer, &map, false);
+	if (BufferIsValid(map))
+		ReleaseBuffer(map);
+#else
+	heap_page_prune_opt(rel, buffer);
+#endif
+}
+
+static inline int
+al_new_tranche(const char *name)
+{
+#if PG_VERSION_NUM >= 190000
+	return LWLockNewTrancheId(name);
+#else
+	return LWLockNewTrancheId();
+#endif
+}
+
+/* Tell this process the name of a tranche, which from 19 on all know */
+static inline void
+al_register_tranche(int tranche, const char *name)
+{
+#if PG_VERSION_NUM < 190000
+	LWLockRegisterTranche(tranche, name);
+#endif
+}
+
+/* From which level on messages of this process go to the log */
+static inline int
+al_log_min_messages(void)
+{
+#if PG_VERSION_NUM >= 190000
+	return log_min_messages[MyBackendType];
+#else
+	return log_min_messages;
 #endif
 }
 
@@ -228,11 +299,23 @@ al_sweeper_wait_event(void)
 #define AL_BGWORKER_INTERRUPTIBLE 0
 #endif
 
+#if PG_VERSION_NUM >= 190000
+static inline void
+al_init_segment(void *memory, void *init)
+{
+	((void (*) (void *)) init) (memory);
+}
+#endif
+
 /* A dynamic segment that all sessions share, where AL_HAS_DSM_REGISTRY */
 static inline void *
 al_named_dsm_segment(const char *name, Size size, void (*init) (void *memory))
 {
-#if PG_VERSION_NUM >= 170000
+#if PG_VERSION_NUM >= 190000
+	bool		found;
+
+	return GetNamedDSMSegment(name, size, al_init_segment, &found, (void *) init);
+#elif PG_VERSION_NUM >= 170000
 	bool		found;
 
 	return GetNamedDSMSegment(name, size, init, &found);

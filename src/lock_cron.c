@@ -81,7 +81,7 @@ static int64
 run(const char *statement, int nargs, const char *const *args)
 {
 	Oid			types[4];
-	Datum		values[4];
+	Datum		values[4] = {0};
 	char		nulls[4] = {0};
 	int64		answer = -1;
 	bool		is_null;

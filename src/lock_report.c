@@ -33,7 +33,7 @@ static void
 hide_refusal(ErrorData *edata)
 {
 	if (edata->elevel == ERROR && edata->output_to_client &&
-		log_min_messages >= WARNING &&
+		al_log_min_messages() >= WARNING &&
 		edata->domain && strcmp(edata->domain, TEXTDOMAIN) == 0 &&
 		(edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
 		 ERRCODE_IS_LOCK_CLASS(edata->sqlerrcode)))

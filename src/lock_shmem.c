@@ -89,7 +89,7 @@ init_memory(void *memory)
 	/* This must not raise.  Without randomness, what is hard to guess must do. */
 	if (!pg_strong_random(&new_queue->secret, sizeof(new_queue->secret)))
 		new_queue->secret = pg_prng_uint64(&pg_global_prng_state) ^ GetCurrentTimestamp();
-	new_queue->tranche = LWLockNewTrancheId();
+	new_queue->tranche = al_new_tranche("atomic_lock");
 	LWLockInitialize(&new_queue->lock, new_queue->tranche);
 	for (int i = 0; i < AL_BUCKETS; i++)
 	{
@@ -138,7 +138,7 @@ attach_memory(void *memory)
 	shown = (AlShownSet *) ((char *) memory + shown_offset());
 	stats = (AlStats *) ((char *) memory + stats_offset());
 	queue = (AlQueue *) ((char *) memory + QUEUE_OFFSET);
-	LWLockRegisterTranche(queue->tranche, "atomic_lock");
+	al_register_tranche(queue->tranche, "atomic_lock");
 }
 
 static void

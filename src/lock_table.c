@@ -148,7 +148,7 @@ static void
 prune_if_full(Relation rel, Buffer buffer, Size room, uint32 length)
 {
 	if (room < MAXALIGN(length) * 3 / 2)
-		heap_page_prune_opt(rel, buffer);
+		al_page_prune(rel, buffer);
 }
 
 /*
@@ -193,7 +193,7 @@ fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding
 	{
 		if (!scan->xactStartedInRecovery)
 			scan->kill_prior_tuple = all_dead;
-		heap_page_prune_opt(rel, buffer);
+		al_page_prune(rel, buffer);
 	}
 	ReleaseBuffer(buffer);
 	CHECK_FOR_INTERRUPTS();
@@ -836,10 +836,7 @@ al_table_try_put(Relation rel, AlHolding *holding)
 bool
 al_table_try_delete(Relation rel, AlHolding *holding)
 {
-	TM_FailureData failure;
-
-	if (heap_delete(rel, &holding->tid, GetCurrentCommandId(true), InvalidSnapshot, false,
-					&failure, false) != TM_Ok)
+	if (!al_heap_try_delete(rel, &holding->tid))
 		return false;
 	al_xact_changed();
 	CommandCounterIncrement();

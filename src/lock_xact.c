@@ -405,7 +405,7 @@ al_xact_claimed(uint64 hash, bool is_pin)
 		else
 			keys++;
 		/* al_xact_before_claim() has made room */
-		Assert(claims < claims_size);
+		Assert(claimed != NULL && claims < claims_size);
 		place->place = claims;
 		key = &claimed[claims++];
 		*key = new_key;

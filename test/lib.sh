@@ -297,9 +297,9 @@ al_scratch() {
 al_scratch_end() {
 	local pid
 	[ -n "$AL_SCRATCH" ] || return 0
-	while IFS= read -r pid; do
-		al_stop "${pid%/postmaster.pid}" >/dev/null 2>&1 || true
-	done < <(find "$AL_SCRATCH" -name postmaster.pid 2>/dev/null)
+	find "$AL_SCRATCH" -name postmaster.pid 2>/dev/null | while IFS= read -r pid; do
+		al_stop "${pid%/postmaster.pid}" </dev/null >/dev/null 2>&1 || true
+	done
 	cd /
 	rm -rf "$AL_SCRATCH"
 }
