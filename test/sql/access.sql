@@ -216,5 +216,15 @@ DROP ROLE regress_al_fresh;
 SELECT lock_holder('left');
 SELECT force_release('left', 'the role is gone');
 
+-- Roles of PostgreSQL give no level.  Whoever may read all data reads owners, too.
+CREATE ROLE regress_al_fresh;
+GRANT pg_monitor, pg_signal_backend TO regress_al_fresh;
+SELECT count(*) FROM t.may('regress_al_fresh');
+SELECT has_table_privilege('regress_al_fresh', 'app_lock', 'SELECT') AS app_lock, has_table_privilege('regress_al_fresh', 'lock_waiters', 'SELECT') AS waiters;
+GRANT pg_read_all_data TO regress_al_fresh;
+SELECT count(*) FROM t.may('regress_al_fresh');
+SELECT priv, has_table_privilege('regress_al_fresh', 'app_lock', priv) AS app_lock, has_table_privilege('regress_al_fresh', 'lock_audit', priv) AS audit FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) priv;
+DROP ROLE regress_al_fresh;
+
 DROP OWNED BY regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";
 DROP ROLE regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";

@@ -108,6 +108,8 @@ SELECT a, split_part(t.raises('SELECT lock_assert(' || a || ')'), E'\n', 1) AS a
 FROM unnest(ARRAY['NULL, ''o''', '''''', '''shared''', '''shared'', NULL', '''shared'', ''''', '''shared'', repeat(''x'', 256)', 'repeat(''x'', 1025), ''o''']) WITH ORDINALITY u(a, i) ORDER BY i;
 SELECT a, split_part(t.raises('SELECT lock_assert_fence(' || a || ')'), E'\n', 1) AS answer
 FROM unnest(ARRAY['NULL, 1', '''shared'', NULL', ''''', 1', 'repeat(''x'', 1025), 1']) WITH ORDINALITY u(a, i) ORDER BY i;
+-- tokens that there are not
+SELECT f, t.code(format('SELECT lock_assert_fence(''k'', %s)', f)) AS code FROM unnest(ARRAY['0', '-1', '9223372036854775807', '-9223372036854775808']) f;
 
 --
 -- Nothing is written

@@ -1,8 +1,5 @@
 # The background sweep while somebody sets the clock of the machine.
 #
-# The server gets its time from a gettimeofday() of ours, which needs a C
-# compiler and a dynamic linker that heeds LD_PRELOAD.
-#
 # Properties: a clock that is set back keeps the sweep neither from coming nor
 # from going on, one that is set forward lets go what ran out by it and nothing
 # else; each holding is counted once, whatever the clock did meanwhile; leases
@@ -16,6 +13,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
+use AtomicLockClock;
 use AtomicLockTest;
 use AtomicLockWait;
 use AtomicLockSweep;
@@ -24,53 +22,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $dir = PostgreSQL::Test::Utils::tempdir;
-my ($source, $shim, $offset) = map { "$dir/$_" } ('clock.c', 'clock.so', 'offset');
-append_to_file($source, <<'END');
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/time.h>
-#include <time.h>
-
-static volatile long long *offset;
-
-static void __attribute__((constructor)) begin(void)
-{
-	int fd = open(getenv("AL_CLOCK_OFFSET"), O_RDONLY);
-	void *at = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*offset), PROT_READ, MAP_SHARED, fd, 0);
-
-	if (at != MAP_FAILED)
-		offset = at;
-}
-
-int gettimeofday(struct timeval *restrict tv, void *restrict tz)
-{
-	struct timespec ts;
-	long long now;
-
-	clock_gettime(CLOCK_REALTIME, &ts);
-	now = ts.tv_sec * 1000000LL + ts.tv_nsec / 1000 + (offset ? *offset : 0);
-	tv->tv_sec = now / 1000000;
-	tv->tv_usec = now % 1000000;
-	return 0;
-}
-END
-
-# By so many seconds the clock of the server is ahead, from now on.
-sub set_clock
-{
-	my ($seconds) = @_;
-
-	open my $fh, '+<:raw', $offset or die "could not open $offset: $!";
-	syswrite($fh, pack('q', int($seconds * 1_000_000))) == 8 or die "could not write $offset: $!";
-	close $fh;
-	return;
-}
-
-append_to_file($offset, pack('q', 0));
-plan skip_all => 'needs a C compiler' if system($ENV{CC} || 'cc', '-shared', '-fPIC', '-o', $shim, $source) != 0;
-
+my $clock = make_clock() or plan skip_all => 'needs a C compiler';
 my $node = PostgreSQL::Test::Cluster->new('clock');
 $node->init;
 $node->append_conf(
@@ -82,19 +34,10 @@ atomic_lock.max_ttl = '1 d'
 atomic_lock.sweep_interval = '100ms'
 atomic_lock.sweep_batch = 20
 });
-{
-	local $ENV{AL_CLOCK_OFFSET} = $offset;
-	local $ENV{LD_PRELOAD} = $shim;
-	$node->start;
-}
+start_with_clock($node, $clock);
 my $watch = session($node, 'Watch');
 ask($watch, 'CREATE EXTENSION atomic_lock');
-set_clock(3600);
-if (ask($watch, "SELECT clock_timestamp() > to_timestamp(@{[ time() + 1800 ]})") ne 't')
-{
-	plan skip_all => 'needs LD_PRELOAD';
-}
-set_clock(0);
+clock_is_heeded($watch, $clock) or plan skip_all => 'needs LD_PRELOAD';
 
 my $counters = q{SELECT grants, expirations, swept FROM lock_stats WHERE database = 'postgres'};
 
@@ -107,7 +50,7 @@ my $leases = q{SELECT string_agg(key, ' ' ORDER BY key) FROM app_lock};
 # Set back: nothing happens before its time, and what happens now does.
 foreach my $seconds (-3600, -7200, -90_000)
 {
-	set_clock($seconds);
+	set_clock($clock, $seconds);
 	is(ask($watch, $leases), 'lease-1 lease-3 lease-5', "the clock is set back, $seconds s: leases live on");
 	ok(sweep_passes($watch), '... sweeps pass');
 	ok(sweep_passes($watch), '... again');
@@ -117,14 +60,14 @@ foreach my $seconds (-3600, -7200, -90_000)
 is(ask($watch, $counters), '12|12|12', '... each row was counted once');
 
 # As it was, and ahead
-set_clock(0);
+set_clock($clock, 0);
 ok(sweep_passes($watch), 'the clock is right again: sweeps pass');
 is(ask($watch, $leases), 'lease-1 lease-3 lease-5', '... leases live on');
-set_clock(3600);
+set_clock($clock, 3600);
 ok(soon($watch, q{SELECT count(*) = 2 FROM app_lock}), 'an hour ahead: what ran out by that is swept');
 ok(sweep_passes($watch), '... sweeps pass');
 is(ask($watch, $leases), 'lease-3 lease-5', '... and leave the others');
-set_clock(0);
+set_clock($clock, 0);
 ok(sweep_passes($watch), '... also when it is right again');
 is(ask($watch, $leases), 'lease-3 lease-5', '... which live on');
 is(ask($watch, q{SELECT lock_is_held('lease-3', 'o'), lock_is_held('lease-1', 'o')}), 't|f', '... what is swept is gone');
@@ -137,11 +80,11 @@ foreach my $seconds (-60, -3600, 3600, 0, -600)
 
 	expire_rows($watch, 'many', 4000);
 	poll($watch, "SELECT swept > $swept FROM lock_stats WHERE database = 'postgres'");
-	set_clock($seconds);
+	set_clock($clock, $seconds);
 	# an hour ago, by the clock as it was
 	ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock WHERE key LIKE 'many-%' AND expires_at < clock_timestamp()}), "the clock is set in the middle of a sweep, to $seconds s: it goes on");
 	is(ask($watch, qq{SELECT swept - $swept + (SELECT count(*) FROM app_lock WHERE key LIKE 'many-%') FROM lock_stats WHERE database = 'postgres'}), '4000', '... and counts each row once');
-	set_clock(0);
+	set_clock($clock, 0);
 	ok(swept($watch, 'many'), '... all go when it is right again');
 }
 
@@ -149,11 +92,11 @@ foreach my $seconds (-60, -3600, 3600, 0, -600)
 expire_rows($watch, 'many', 4000);
 for (my $n = 0; $n < 100 && ask($watch, q{SELECT count(*) FROM app_lock WHERE key LIKE 'many-%'}) > 0; $n++)
 {
-	set_clock((-2500, 1, -1, 2500, 5, -60)[$n % 6]);
+	set_clock($clock, (-2500, 1, -1, 2500, 5, -60)[$n % 6]);
 	usleep(20_000);
 }
 ok(swept($watch, 'many'), 'the clock is set again and again, and all is swept');
-set_clock(0);
+set_clock($clock, 0);
 ok(sweep_passes($watch), '... sweeps pass');
 is(ask($watch, $leases), 'lease-3 lease-5', '... and what lives, is there');
 
