@@ -78,7 +78,7 @@ SELECT fencing_token AS old FROM lock_status('short') \gset
 SELECT lock_release('short', 'bob-1');
 SELECT s.*, fencing_token > :old AS token_rises
 FROM lock_acquire('short', '20 ms', 'bob-1') g, t.show(g) s;
-SELECT fencing_token AS old FROM lock_status('short') \gset
+SELECT fencing_token AS old FROM app_lock WHERE key = 'short' \gset
 SELECT t.expire('short');
 SELECT s.status, fencing_token > :old AS token_rises
 FROM lock_acquire('short', '1 min', 'bob-1') g, t.show(g) s;

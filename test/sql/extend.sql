@@ -44,6 +44,15 @@ SELECT t.raises($$SELECT lock_extend('k', 'bob-1')$$);
 SELECT lock_try_extend('k', 'bob-1') IS NULL AS refused;
 SELECT t.fingerprint() = :'before' AS unchanged;
 
+-- The clock counts, not the start of the transaction.
+BEGIN;
+SELECT acquired FROM lock_acquire('clock', '1 ms', 'alice-1');
+SELECT t.expire('clock');
+SELECT lock_try_extend('clock', 'alice-1') IS NULL AS refused, lock_try_release('clock', 'alice-1');
+SELECT acquired FROM lock_acquire('clock', '1 min', 'alice-1');
+SELECT lock_extend('clock', 'alice-1', '1 hour') >= statement_timestamp() + interval '1 hour' AS from_now;
+COMMIT;
+
 -- Held by another owner
 SELECT acquired FROM lock_acquire('k', '10 min', 'bob-1', holder => 'Bob');
 SELECT t.fingerprint() AS before \gset

@@ -88,6 +88,21 @@ SELECT lock_release('order:1');
 SELECT t.code('UPDATE t.orders SET total = 1 WHERE id = 1') AS released;
 RESET atomic_lock.owner;
 
+-- Many rows, whose leases lie one after the other: each is looked at
+CREATE TABLE t.many (id int PRIMARY KEY, n int);
+INSERT INTO t.many SELECT i, 0 FROM generate_series(1, 6) i;
+SELECT lock_protect('t.many', 'many:{id}');
+SELECT count(*) FROM lock_acquire_all(ARRAY(SELECT 'many:' || i FROM generate_series(1, 6) i), '1 hour', 'many-1');
+SELECT t.as('many-1', 'UPDATE t.many SET n = 1') AS live;
+SELECT t.run_out('many:4', 'many-1');
+SELECT t.as('many-1', 'UPDATE t.many SET n = 1') AS one_ran_out, t.as('many-1', 'UPDATE t.many SET n = 1 WHERE id <> 4') AS others;
+SELECT acquired, lock_release('many:4', 'many-1') FROM lock_acquire('many:4', '1 hour', 'many-1');
+SELECT t.as('many-1', 'UPDATE t.many SET n = 1') AS one_was_released;
+SELECT acquired FROM lock_acquire('many:4', '1 hour', 'many-2');
+SELECT t.as('many-1', 'UPDATE t.many SET n = 1') AS one_is_anothers;
+SELECT lock_release_all('many-1'), lock_release_all('many-2');
+DROP TABLE t.many;
+
 -- In words
 CREATE FUNCTION t.situation(k text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -550,3 +565,7 @@ COMMIT;
 
 DROP OWNED BY regress_al_writer, regress_al_mallory;
 DROP ROLE regress_al_writer, regress_al_mallory;
+
+-- A session that has not called any function of ours yet is refused just so.
+\c -
+TRUNCATE t.lines;

@@ -72,6 +72,15 @@ SELECT acquired FROM lock_acquire('s:6', owner => 'alice-1');
 SELECT t.code($$SELECT lock_acquire('s:7')$$);
 COMMIT;
 SELECT string_agg(key, ' ' ORDER BY key) FROM lock_status() WHERE key LIKE 's:%';
+-- What one has claimed that was released counts on, whatever becomes of the next.
+BEGIN;
+SAVEPOINT a;
+SELECT count(*) FROM generate_series(1, 3) i, LATERAL lock_acquire('r:' || i, owner => 'alice-1');
+RELEASE a;
+SAVEPOINT b;
+ROLLBACK TO b;
+SELECT t.code($$SELECT lock_acquire('r:4')$$);
+ROLLBACK;
 -- in blocks that fail, one hundred times
 DO $$
 BEGIN
