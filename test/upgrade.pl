@@ -1,0 +1,382 @@
+# pg_upgrade with live leases.  test/upgrade runs it; AL_OLD and AL_NEW are the
+# two installations.
+#
+# Properties: after pg_upgrade, in every mode, what was locked is locked: each
+# row of app_lock is as it was, owners extend, prove, release and acquire again
+# with the token that they had, others are refused and told the label; what had
+# run out, was released or ended by force is told as before; what a session held
+# is free; lock_delay, set for a database, keeps closed what it kept closed; every
+# new token is above all old ones of its key, and of its database; guards refuse
+# what they refused and pass what they passed; owners, privileges, what is
+# dumped, and lock_audit are the same; the sweep has not run while pg_upgrade
+# worked, in either server, and runs afterwards; waiters are woken; a dump of
+# the new database restores, without leases; the old cluster, where pg_upgrade
+# has left it, still has its leases.
+#
+# Turns red when: the sweep does not look whether it is in binary upgrade mode;
+# something that has to survive is outside of the table, such as in shared memory
+# or named by an OID; a hash that is kept in the table is another one in the new
+# version; the columns are not those that the library of the new version
+# expects; tokens begin anew with the sequence.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/perl";
+use AtomicLockTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my ($old_path, $new_path) = @ENV{qw(AL_OLD AL_NEW)};
+my $settings = q{
+shared_preload_libraries = 'atomic_lock'
+autovacuum = off
+log_min_messages = debug1
+log_connections = on
+atomic_lock.sweep_interval = 0
+};
+
+# While pg_upgrade works, in both clusters: a sweep would leave nothing.
+my $eager = q{
+atomic_lock.sweep_interval = '1ms'
+atomic_lock.released_retention = 0
+};
+
+my $node;
+
+sub psql
+{
+	my ($db, $sql, @params) = @_;
+	my ($status, $stdout, $stderr) = $node->psql($db, $sql,
+		on_error_stop => 1,
+		extra_params => [ '-v', 'VERBOSITY=verbose', @params ]);
+
+	return $status == 0 ? $stdout : $stderr =~ /ERROR:  (\w{5}):/ ? $1 : "failed: $stderr";
+}
+
+# The same, as one of the roles; in depot the extension is in a schema of its own
+sub as
+{
+	my ($role, $db, $sql) = @_;
+
+	return psql($db, $sql, '-U', $role);
+}
+
+sub log_between
+{
+	my ($of, $from) = @_;
+	my $log = slurp_file($of->logfile);
+
+	return substr($log, $from);
+}
+
+# Everything of a database that has to stay as it is, by a name that people know
+my %unchanged = (
+	'leases' => q{SELECT * FROM LOCKS.app_lock ORDER BY key, slot},
+	'audit' => q{SELECT * FROM LOCKS.lock_audit ORDER BY at, key},
+	'guards' => q{SELECT relation, key_template, events, state, parent, problem FROM LOCKS.lock_guards ORDER BY relation::text},
+	'triggers' => q{SELECT tgrelid::regclass, tgname, tgenabled, tgparentid <> 0, pg_get_triggerdef(oid)
+		FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgrelid::regclass::text, tgname},
+	'extension' => q{SELECT extname, extversion, extowner::regrole, extnamespace::regnamespace, extrelocatable,
+		ARRAY(SELECT c::regclass::text FROM unnest(extconfig) c ORDER BY 1), extcondition FROM pg_extension WHERE extname = 'atomic_lock'},
+	# of each function, table, view, sequence and composite type.  What is as it
+	# is by default may be written out or not.
+	'privileges' => q{WITH o AS (
+			SELECT 'pg_proc'::regclass AS classid, oid, proowner AS owner, proacl AS acl, 'f' AS kind FROM pg_proc
+			UNION ALL SELECT 'pg_class'::regclass, oid, relowner, relacl, CASE relkind WHEN 'S' THEN 's' ELSE 'r' END FROM pg_class
+			UNION ALL SELECT 'pg_type'::regclass, oid, typowner, typacl, 'T' FROM pg_type
+				WHERE typrelid IN (SELECT oid FROM pg_class WHERE relkind = 'c')),
+		d AS (SELECT pg_describe_object(m.classid, m.objid, 0) AS object, o.owner,
+				coalesce(o.acl, acldefault(o.kind::"char", o.owner)) AS acl, coalesce(i.initprivs, acldefault(o.kind::"char", o.owner)) AS initprivs
+			FROM o JOIN pg_depend m ON m.classid = o.classid
+				JOIN pg_extension e ON m.refclassid = 'pg_extension'::regclass AND m.refobjid = e.oid AND m.deptype = 'e'
+				LEFT JOIN pg_init_privs i ON i.classoid = m.classid AND i.objoid = m.objid AND i.objsubid = 0
+			WHERE m.objid = o.oid AND e.extname = 'atomic_lock'
+			UNION ALL SELECT 'schema ' || nspname, nspowner, coalesce(nspacl, acldefault('n', nspowner)), NULL FROM pg_namespace WHERE nspname = 'LOCKS'
+			UNION ALL SELECT 'default ' || defaclobjtype::text, defaclrole, defaclacl, NULL FROM pg_default_acl)
+		SELECT object, owner::regrole, ARRAY(SELECT a::text FROM unnest(acl) a ORDER BY 1), ARRAY(SELECT a::text FROM unnest(initprivs) a ORDER BY 1)
+		FROM d ORDER BY object},
+	'columns and indexes' => q{SELECT c.oid::regclass, c.relkind, c.reloptions, c.relpersistence,
+			ARRAY(SELECT format('%s %s %s %s', attname, format_type(atttypid, atttypmod), attstorage, attcollation::regcollation)
+				FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 ORDER BY attnum),
+			CASE WHEN c.relkind = 'i' THEN pg_get_indexdef(c.oid) END
+		FROM pg_class c WHERE relname ~ '^(app_lock|lock_audit)' AND relkind IN ('r', 'i', 'S') ORDER BY c.oid::regclass::text},
+	'data' => q{SELECT * FROM orders UNION ALL SELECT * FROM parted ORDER BY 1, 2});
+
+sub look
+{
+	my ($db, $what) = @_;
+	my $schema = $db =~ /^depot/ ? 'locks' : 'public';
+
+	my $answer = psql($db, 'SET TimeZone = UTC; ' . $unchanged{$what} =~ s/\bLOCKS\b/$schema/gr);
+
+	# What belongs to the owner of a table is more since PostgreSQL 17.
+	$answer =~ s/\b(postgres=arwdDxt)m\b/$1/g if $what eq 'privileges';
+	return $answer;
+}
+
+my @databases = ('shop', 'depot');
+
+# ----------------------------------------------------------------------
+# The old cluster
+# ----------------------------------------------------------------------
+my $old = $node = PostgreSQL::Test::Cluster->new('old', install_path => $old_path);
+$node->init(extra => ['-k']);
+$node->append_conf('postgresql.conf', $settings);
+$node->start;
+$node->safe_psql('postgres', q{
+CREATE ROLE clerk LOGIN;
+CREATE ROLE watcher LOGIN;
+CREATE ROLE chief LOGIN;
+CREATE ROLE nobody LOGIN;
+CREATE ROLE depot_owner LOGIN;
+CREATE DATABASE shop;
+CREATE DATABASE depot OWNER depot_owner;
+ALTER DATABASE depot SET atomic_lock.lock_delay = '1d';
+ALTER DATABASE depot SET search_path = public, locks;
+ALTER ROLE clerk SET atomic_lock.default_ttl = '7min';
+});
+$node->safe_psql('shop', 'CREATE EXTENSION atomic_lock');
+$node->safe_psql('depot', q{
+ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO nobody;
+ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO nobody;
+CREATE SCHEMA locks;
+CREATE EXTENSION atomic_lock SCHEMA locks;
+GRANT USAGE ON SCHEMA locks TO nobody;
+ALTER TABLE locks.lock_audit SET (fillfactor = 50);
+});
+foreach my $db (@databases)
+{
+	is(psql($db, q{
+SELECT lock_grant_access('clerk', 'user'), lock_grant_access('watcher', 'monitor');
+SELECT lock_grant_access('chief', 'admin'), lock_grant_access('chief', 'monitor'), lock_grant_access('chief', 'user');
+GRANT CREATE ON SCHEMA public TO chief;
+SET ROLE chief;
+CREATE TABLE orders (id int PRIMARY KEY, note text);
+INSERT INTO orders VALUES (1, 'one'), (2, 'two');
+CREATE TABLE parted (id int, note text) PARTITION BY RANGE (id);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
+INSERT INTO parted VALUES (3, 'three');
+SELECT lock_protect('orders', 'order:{id}'), lock_protect('parted', 'parted:{id}', '{insert,update,delete}');
+GRANT ALL ON orders, parted, parted_1 TO clerk;
+}), "|\n||\n|", "$db: the old cluster");
+
+	# Who has what: exclusive, shared, with and without an owner's name, held
+	# before by others, with a key and a meta as big as may be
+	is(as('clerk', $db, q{
+SET application_name = 'desk';
+SELECT status FROM lock_acquire('order:1', '2 hours', 'ann', holder => 'Ann', meta => '{"screen": "totals"}');
+SELECT status FROM lock_acquire('parted:3', '1 hour', 'ann');
+SELECT status FROM lock_acquire('price-list', '1 hour', 'ann', mode => 'shared', holder => 'Ann');
+SELECT status FROM lock_acquire('price-list', '3 hours', 'bob', mode => 'shared', holder => 'Bob');
+SELECT status FROM lock_acquire('made up', '1 hour', holder => 'Anybody');
+SELECT status FROM lock_acquire('big', '1 hour', 'ann', meta => (SELECT jsonb_agg(md5(n::text)) FROM generate_series(1, 200) n));
+SELECT status FROM lock_acquire(repeat('k', 1024), '1 hour', repeat('o', 255), holder => repeat('h', 255));
+SELECT status FROM lock_acquire('Schlüssel ☃', '1 hour', 'bob', holder => 'Łukasz');
+SELECT count(*) FROM (SELECT lock_acquire('hot', '1 hour', 'bob'), lock_release('hot', 'bob') FROM generate_series(1, 100)) x;
+SELECT status FROM lock_acquire('hot', '1 hour', 'ann');
+SELECT lock_acquire('handed over', '1 hour', 'ann') IS NULL;
+SELECT status FROM lock_transfer('handed over', 'ann', 'bob', 'Bob');
+SELECT status FROM lock_acquire('expired', '1 ms', 'bob', holder => 'Bob');
+SELECT status FROM lock_acquire('released', '1 hour', 'bob');
+SELECT lock_release('released', 'bob');
+SELECT status FROM lock_acquire('forced', '1 hour', 'bob', holder => 'Bob');
+SELECT status FROM lock_acquire('stolen', '1 hour', 'bob', holder => 'Bob');
+}), join("\n", ('acquired') x 8, 100, 'acquired', 'f', ('acquired') x 3, 't', ('acquired') x 2), "$db: leases");
+	is(as('chief', $db, q{
+SELECT force_release('forced', 'is ill');
+SELECT status FROM lock_steal('stolen', 'ann', 'is away', '1 hour', 'Ann');
+}), "t\nacquired", "$db: audited ends");
+
+	# A session that a crash has ended: its row is all that there is left.
+	my $session = $node->background_psql($db);
+	is(ask($session, q{SELECT status FROM lock_acquire('session', owner => 'bob', lifetime => 'session')}), 'acquired', "$db: for a session");
+	$node->stop('immediate');
+	eval { $session->quit };
+	$node->start;
+}
+is(psql('shop', q{SELECT count(*), count(*) FILTER (WHERE expires_at > clock_timestamp() AND released_at IS NULL) FROM app_lock}), '15|12', 'rows');
+
+my %before;
+foreach my $db (@databases)
+{
+	$before{$db}{$_} = look($db, $_) foreach keys %unchanged;
+	unlike($before{$db}{$_}, qr/^(failed.*|\w{5}|)\z/, "$db: there are $_") foreach sort keys %unchanged;
+	$before{$db}{tokens} = psql($db, 'SELECT max(fencing_token) FROM app_lock');
+	$before{$db}{last} = psql($db, 'SELECT last_value FROM app_lock_fence');
+	$before{$db}{owner} = psql($db, q{SELECT owner FROM app_lock WHERE key = 'made up'});
+	$before{$db}{ann} = psql($db, q{SELECT count(*) FROM app_lock WHERE owner = 'ann' AND released_at IS NULL});
+}
+like(slurp_file($node->logfile), qr/registering background worker "atomic_lock launcher"/, 'the log tells whether there is a launcher');
+$node->stop;
+$old->backup_fs_cold('cold');
+
+# ----------------------------------------------------------------------
+# After the upgrade
+# ----------------------------------------------------------------------
+sub upgraded
+{
+	my ($name, $db) = @_;
+	my $b = $before{$db};
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is(look($db, $_), $b->{$_}, "$name: the same $_") foreach sort keys %unchanged;
+	cmp_ok(psql($db, 'SELECT last_value FROM app_lock_fence'), '>=', $b->{last}, "$name: the sequence of tokens");
+
+	# Others are refused
+	is(as('clerk', $db, q{SELECT acquired, status, mode, holder FROM lock_try_acquire('order:1', owner => 'eve')}), 'f|held|exclusive|Ann', "$name: held");
+	is(as('clerk', $db, q{SELECT lock_acquire('order:1', owner => 'eve')}), '55P03', "$name: ... and says so");
+	is(as('clerk', $db, q{SELECT status, holder FROM lock_try_acquire('price-list', owner => 'eve')}), 'held|Bob', "$name: shared");
+	is(as('clerk', $db, q{SELECT status, holder FROM lock_try_acquire('price-list', owner => 'ann')}), 'held|Bob', "$name: shared by two");
+	is(as('clerk', $db, q{SELECT lock_try_release('order:1', 'eve'), lock_try_extend('order:1', 'eve'), lock_is_held('order:1', 'eve')}), 'not_owner||f', "$name: another owner");
+
+	# What had ended has ended
+	is(as('clerk', $db, q{SELECT lock_try_release('expired', 'bob'), lock_try_release('released', 'bob'), lock_try_release('forced', 'bob'), lock_try_release('stolen', 'bob'), lock_try_release('session', 'bob')}),
+		'expired|already_released|not_found|not_owner|expired', "$name: what has ended");
+	is(as('watcher', $db, q{SELECT count(*), count(pid), sum(holders) FROM lock_status()}), '11|0|13', "$name: all live holdings");
+
+	# Guards
+	is(as('clerk', $db, q{UPDATE orders SET note = 'x' WHERE id = 1}), 'LK006', "$name: the guard refuses");
+	is(as('clerk', $db, q{SET atomic_lock.owner = 'eve'; UPDATE orders SET note = 'x' WHERE id = 1}), 'LK006', "$name: ... another owner");
+	is(as('clerk', $db, q{SET atomic_lock.owner = 'ann'; UPDATE orders SET note = 'x' WHERE id = 2}), 'LK006', "$name: ... another row");
+	is(as('clerk', $db, q{SET atomic_lock.owner = 'ann'; UPDATE orders SET note = 'changed' WHERE id = 1 RETURNING note}), 'changed', "$name: ... and lets the owner write");
+	is(as('clerk', $db, q{SET atomic_lock.owner = 'bob'; DELETE FROM parted_1}), 'LK006', "$name: ... in a partition, too");
+	is(as('clerk', $db, q{SET atomic_lock.owner = 'ann'; UPDATE parted SET note = 'changed' RETURNING id}), '3', "$name: ... through its parent");
+	is(as('chief', $db, q{TRUNCATE orders}), '55000', "$name: ... and TRUNCATE");
+
+	# Privileges, as they work
+	is(as('nobody', $db, $_), '42501', "$name: nobody may: $_")
+	  foreach (q{SELECT locked FROM lock_status('x')}, q{SELECT lock_sweep()}, q{SELECT * FROM lock_activity}, q{SELECT * FROM app_lock}, q{SELECT * FROM lock_audit});
+	is(as('clerk', $db, q{SELECT force_release('order:1', 'because')}), '42501', "$name: level user");
+	is(as('watcher', $db, q{SELECT lock_acquire('x')}), '42501', "$name: level monitor");
+	is(as('chief', $db, q{SELECT count(*) FROM lock_audit}), '2', "$name: level admin");
+	is(as('clerk', $db, q{SELECT acquired_at + '7 min' >= expires_at AND lock_release('x', owner) FROM lock_acquire('x')}), 't', "$name: settings of a role");
+
+	# Owners go on
+	my $token = psql($db, q{SELECT fencing_token FROM app_lock WHERE key = 'order:1'});
+	is(as('clerk', $db, q{SELECT lock_assert('order:1', 'ann')}), $token, "$name: proves");
+	is(as('clerk', $db, qq{SELECT lock_assert_fence('order:1', $token)}), '', "$name: ... by token");
+	is(as('clerk', $db, q{SELECT n.status, n.fencing_token = o.fencing_token, n.acquired_at = o.acquired_at, n.expires_at > o.expires_at, n.holder
+		FROM lock_status('order:1') o, lock_acquire('order:1', '2 hours', 'ann') n}), 'reacquired|t|t|t|Ann', "$name: acquires again");
+	is(as('clerk', $db, q{SELECT lock_extend('price-list', 'bob') - clock_timestamp() BETWEEN '2 hours 59 min' AND '3 hours'}), 't', "$name: extends, by what it asked for before");
+	is(as('clerk', $db, q{SELECT status, mode FROM lock_acquire('price-list', '1 hour', 'carol', mode => 'shared')}), 'acquired|shared', "$name: one more shares");
+	is(as('clerk', $db, q{SELECT lock_release('price-list', 'carol'), lock_release('price-list', 'ann')}), 't|t', "$name: ... and leaves");
+	is(as('clerk', $db, q{SELECT status, mode, holder FROM lock_convert('price-list', 'bob')}), 'acquired|exclusive|Bob', "$name: converts");
+	is(as('clerk', $db, qq{SELECT lock_extend('made up', '$b->{owner}') > clock_timestamp(), lock_extend_all('$b->{owner}')}), 't|1', "$name: an owner that was made");
+	is(as('clerk', $db, qq{SELECT lock_release_all('$b->{owner}')}), '1', "$name: ... is found");
+	is(as('clerk', $db, q{SELECT lock_extend_all('ann')}), $b->{ann} - 1, "$name: heartbeat of an owner by name");
+
+	# Waits, in the shared memory of the new server
+	my ($waiter, $owner) = map { $node->background_psql($db, extra_params => [ '-U', 'clerk' ]) } (1, 2);
+	$waiter->query_until(qr/waiting/, "\\echo waiting\nSELECT status FROM lock_acquire('hot', '1 hour', 'bob', wait => '100 s');\n");
+	ok($node->poll_query_until($db, q{SELECT count(*) = 1 FROM lock_waiters WHERE key = 'hot'}), "$name: waits");
+	is(ask($owner, q{SELECT lock_release('hot', 'ann')}), 't', "$name: ... for a release");
+	is(ask($waiter, q{SELECT 'next'}), "acquired\nnext", "$name: ... and has it");
+	$_->quit foreach ($waiter, $owner);
+
+	# New tokens.  Every key that there was changes hands.
+	if ($db eq 'depot')
+	{
+		is(as('clerk', $db, q{SELECT status FROM lock_try_acquire('expired', owner => 'eve')}), 'held', "$name: lock_delay keeps closed what ran out");
+		is(as('clerk', $db, q{SELECT status FROM lock_try_acquire('session', owner => 'eve')}), 'held', "$name: ... and what a session held");
+		is(as('clerk', $db, q{SELECT status, lock_release('released', 'eve') FROM lock_try_acquire('released', owner => 'eve')}), 'acquired|t', "$name: ... but not what was released");
+	}
+	is(psql($db, q{SET atomic_lock.lock_delay = 0;
+		SELECT count(lock_try_release(key, owner)) > 10 FROM app_lock WHERE owner IS NOT NULL AND released_at IS NULL;
+		SELECT count(*) FROM (SELECT DISTINCT key FROM app_lock) k,
+			LATERAL (SELECT max(fencing_token) AS token FROM app_lock a WHERE a.key = k.key) a,
+			LATERAL lock_try_acquire(k.key, '1 hour', 'eve') g
+			WHERE g.acquired AND g.fencing_token > } . $b->{tokens} . q{ AND g.fencing_token > a.token;
+		SELECT count(DISTINCT key) FROM app_lock; SELECT lock_release_all('eve') > 10;
+		}), "t\n15\n15\nt", "$name: a new owner of every key has a higher token");
+	return;
+}
+
+# The same of a restored dump, which has no leases
+sub restored
+{
+	my ($name, $from) = @_;
+	my $to = "${from}_restored";
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/$name.dump";
+	my $audit = look($from, 'audit');
+	my $token = psql($from, 'SELECT max(fencing_token) FROM app_lock');
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	$node->command_ok([ $node->installed_command('pg_dump'), '-Fc', '-f', $file, '-d', $node->connstr($from) ], "$name: dumps");
+	psql('postgres', "CREATE DATABASE $to; ALTER DATABASE $to SET search_path = public, locks");
+	$node->command_ok([ $node->installed_command('pg_restore'), '-e', '-d', $node->connstr($to), $file ], "$name: ... and restores");
+	is(psql($to, 'SELECT count(*) FROM app_lock'), '0', "$name: ... without leases");
+	is(look($to, 'audit'), $audit, "$name: ... with the audit");
+	is(look($to, $_), look($from, $_), "$name: ... with the same $_") foreach ('guards', 'privileges', 'data');
+	cmp_ok(as('clerk', $to, q{SELECT fencing_token FROM lock_acquire('order:1', owner => 'new')}), '>', $token, "$name: ... with tokens that rise");
+	return;
+}
+
+sub try_mode
+{
+	my ($mode) = @_;
+	my $source = PostgreSQL::Test::Cluster->new("old_$mode", install_path => $old_path);
+	my $target = PostgreSQL::Test::Cluster->new("new_$mode", install_path => $new_path);
+	my $dir = "$PostgreSQL::Test::Utils::tmp_check/upgrade_$mode";
+
+	$source->init_from_backup($old, 'cold');
+	$source->append_conf('postgresql.conf', $eager);
+	$target->init(extra => ['-k']);
+	$target->append_conf('postgresql.conf', $settings . $eager);
+	mkdir $dir or die "mkdir $dir: $!";
+	chdir $dir or die "chdir $dir: $!";
+
+	# The logs of its servers are kept: they say who was there
+	command_ok([
+			$target->installed_command('pg_upgrade'), '--no-sync', '--retain',
+			'-d', $source->data_dir, '-D', $target->data_dir,
+			'-b', $source->config_data('--bindir'), '-B', $target->config_data('--bindir'),
+			'-s', $target->host, '-p', $source->port, '-P', $target->port,
+			$mode eq 'copy' && $target->pg_version < 16 ? () : "--$mode" ],
+		"$mode: pg_upgrade");
+	my @logs = glob($target->data_dir . '/pg_upgrade_output.d/*/log/pg_upgrade_server.log');
+	is(scalar @logs, 1, "$mode: the log of its servers");
+	my $log = slurp_file($logs[0]);
+	like($log, qr/loaded library "atomic_lock"/, "$mode: ... which had the library");
+	unlike($log, qr/atomic_lock (launcher|sweeper)/, "$mode: ... and no sweep");
+
+	$node = $target;
+	$node->append_conf('postgresql.conf', $settings);
+	$node->start;
+	upgraded("$mode, $_", $_) foreach @databases;
+	restored("$mode, $_", $_) foreach @databases;
+
+	# Now the sweep may run
+	psql('depot', q{SELECT lock_acquire('kept', '1 hour', 'zoe')});
+	my $from = -s $node->logfile;
+	$node->append_conf('postgresql.conf', $eager);
+	$node->reload;
+	ok($node->poll_query_until($_, q{SELECT count(*) = 0 FROM app_lock WHERE released_at IS NOT NULL}), "$mode, $_: the sweep removes what was released") foreach @databases;
+	like(psql('shop', q{SELECT status FROM lock_sweeper_status() WHERE database IS NULL}), qr/^running/, "$mode: ... and runs");
+	is(psql('depot', q{SELECT owner FROM app_lock}), 'zoe', "$mode: ... and leaves what is held");
+	like(log_between($node, $from), qr/atomic_lock sweeper/, "$mode: ... as the log says, which knows it");
+
+	$node->command_ok([ $node->installed_command('pg_amcheck'), '--install-missing', '--heapallindexed', '-d', 'shop', '-d', 'depot', '-p', $node->port, '-h', $node->host ], "$mode: tables and indexes");
+	psql('depot', q{DROP EXTENSION atomic_lock CASCADE; CREATE EXTENSION atomic_lock SCHEMA locks});
+	cmp_ok(psql('depot', q{SELECT fencing_token FROM lock_acquire('kept', '1 hour', 'new')}), '>', $before{depot}{tokens}, "$mode: a new extension");
+	$node->stop;
+	unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|XX000/, "$mode: nothing to be ashamed of in the log");
+
+	if ($mode eq 'copy')
+	{
+		# Whoever goes back finds what he has left.
+		$node = $source;
+		$node->append_conf('postgresql.conf', $settings);
+		$node->start;
+		upgraded("back to the old, $_", $_) foreach @databases;
+		$node->stop;
+	}
+	return;
+}
+
+try_mode('copy');
+try_mode('link');
+try_mode('swap') if PostgreSQL::Test::Cluster->new('version', install_path => $new_path)->pg_version >= 18;
+
+done_testing();
