@@ -159,8 +159,10 @@ class Checker:
                     late = LINGER if outcome == 'info' or operation in ('connect', 'disconnect') else 0
                     # what the transaction had is certain until its end was sent
                     certain = record['inv']
-                    if outcome == 'info' and operation != 'commit' or operation == 'connect':
-                        certain = records[i - 1]['comp']
+                    if outcome == 'info' or operation == 'connect':
+                        # The backend may have ended any time after it did the last
+                        # call, of which the client learned later.
+                        certain = records[i - 1]['inv']
                     for j in block:
                         fates[j] = (fate, min(failed.get(j, math.inf), certain), record['comp'] + late)
                     block = None
@@ -221,7 +223,7 @@ class Checker:
             if operation == 'write':
                 self.writes[record['id']] = None if fate[0] == 'unknown' else fate[0] == 'done' and outcome == 'ok'
             if outcome != 'info':
-                alive = record['comp']
+                alive = record['inv']
 
     def may_have(self, record, key, until, owner=None):
         self.possible[key].append((record['inv'], until, owner or record['owner']))

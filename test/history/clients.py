@@ -393,7 +393,7 @@ class Client(threading.Thread):
             self.think()
             if self.chance(0.3):
                 self.release(key, owner)
-            if savepoint and self.chance(0.5) and self.session.conn is not None:
+            if savepoint and self.session.in_transaction and self.chance(0.5):
                 self.call('rollback to', 'ROLLBACK TO s')
             if level == 'READ COMMITTED' and self.session.in_transaction:
                 self.write(key, owner)
