@@ -85,11 +85,16 @@ sub stands
 	return;
 }
 
-# Let the one go on that came there first.
+# Let the one go on that came there first, and see it leave: another wake-up
+# before that would be for the same one.
 sub go
 {
 	my ($point) = @_;
+	my $standing = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = '$point'";
+	my $before = ask($watch, $standing);
+
 	ask($watch, "SELECT injection_points_wakeup('$point')");
+	poll($watch, "SELECT ($standing) < $before");
 	return;
 }
 
