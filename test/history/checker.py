@@ -136,7 +136,7 @@ class Checker:
                 prepared[2] = min(prepared[2], record['inv'])
                 if outcome == 'info':
                     prepared[3] = record['verb']
-                else:
+                elif outcome == 'ok' or record.get('sqlstate') == '42704':
                     fate = 'done' if record['verb'] == 'COMMIT' else 'undone'
                     if outcome == 'error' and prepared[3] is None:
                         # it is not there

@@ -420,8 +420,11 @@ class Client(threading.Thread):
             return
         self.think()
         verb = 'ROLLBACK' if self.run_of.rolls_back_prepared and self.chance(0.2) else 'COMMIT'
-        while self.call('finish', f"{verb} PREPARED '{name}'", verb=verb)['outcome'] == 'info':
-            pass
+        while True:
+            record = self.call('finish', f"{verb} PREPARED '{name}'", verb=verb)
+            if record['outcome'] == 'ok' or record.get('sqlstate') == '42704':
+                break		# it is done, or was before the answer got lost
+            self.think(0.01)
         if self.chance(0.5):
             self.release(key, owner)
 
