@@ -166,7 +166,7 @@ class Server:
         with open(self.log, encoding='utf-8', errors='replace') as log:
             for line in log:
                 if re.search(r'TRAP:|PANIC|XX000|signal (4|6|7|8|11):|could not (open|read) (relation|block)'
-                             r'|stuck spinlock|WARNING: +(?!terminating connection|PID [0-9]+ is not)', line):
+                             r'|stuck spinlock|WARNING:(?! +(terminating connection|PID [0-9]+ is not))', line):
                     if not any(re.search(pattern, line) for pattern in allowed):
                         lines.append(line.rstrip())
         return lines
