@@ -119,20 +119,20 @@ class Checker:
         prepared = None			# [calls, whether it was prepared for certain, certain until, what was sent]
         for i, record in enumerate(records):
             operation, outcome = record['op'], record['outcome']
-            if operation == 'begin':
-                block, marks = [], []
-                if outcome != 'ok':
-                    block = None
+            if operation == 'begin' and outcome != 'info':
+                if outcome == 'ok' and block is None:
+                    block, marks = [], []
             elif operation == 'savepoint' and block is not None:
                 marks.append(len(block))
             elif operation == 'rollback to' and block is not None and outcome == 'ok' and marks:
                 for j in block[marks[-1]:]:
                     fates[j] = ('undone', min(failed.get(j, math.inf), record['inv']), record['comp'])
                 del block[marks[-1]:]
-            elif operation == 'prepare' and (outcome == 'info' or record.get('tag') == 'PREPARE TRANSACTION'):
+            elif operation == 'prepare' and block is not None and \
+                    (outcome == 'info' or record.get('tag') == 'PREPARE TRANSACTION'):
                 prepared = [block, outcome == 'ok', math.inf if outcome == 'ok' else record['inv'], None]
                 block = None
-            elif operation == 'finish':
+            elif operation == 'finish' and prepared is not None:
                 prepared[2] = min(prepared[2], record['inv'])
                 if outcome == 'info':
                     prepared[3] = record['verb']
@@ -183,7 +183,8 @@ class Checker:
         if block:			# the run ended in the middle
             for j in block:
                 fates[j] = ('unknown', records[-1]['inv'], records[-1]['comp'] + LINGER)
-        return list(zip(records, fates))
+        # what was prepared when another followed, as it may be in a replay
+        return [(record, fate or ('unknown', record['inv'], math.inf)) for record, fate in zip(records, fates)]
 
     # -- holdings -----------------------------------------------------------
 

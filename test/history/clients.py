@@ -171,7 +171,31 @@ class Session:
             record['outcome'] = 'refused'
 
 
-class Client(threading.Thread):
+class Worker(threading.Thread):
+    """A thread with a session, which ends with the run; its work() is a subclass's"""
+
+    def __init__(self, run, name):
+        super().__init__(name=name, daemon=True)
+        self.run_of = run
+        self.session = Session(run, name)
+        self.failure = None
+
+    def run(self):
+        try:
+            self.work()
+        except Stop:
+            pass
+        except Exception as failure:	# shown by the run: a client must not end in silence
+            self.failure = failure
+            raise
+        finally:
+            self.session.disconnect()
+
+    def work(self):
+        raise NotImplementedError
+
+
+class Client(Worker):
     """Rounds of everything that applications do with locks."""
 
     # what a round does, and how often
@@ -179,12 +203,9 @@ class Client(threading.Thread):
               ('transaction', 10), ('prepared', 5), ('fetch', 8), ('stranger', 5), ('hurried', 5))
 
     def __init__(self, run, number):
-        super().__init__(name=f'c{number}', daemon=True)
-        self.run_of = run
+        super().__init__(run, f'c{number}')
         self.random = random.Random(f'{run.seed}/{number}')
-        self.session = Session(run, self.name)
         self.owners = itertools.count()
-        self.failure = None
 
     # -- the pieces ---------------------------------------------------------
 
@@ -468,52 +489,36 @@ class Client(threading.Thread):
             self.call('set', 'SET statement_timeout = 0')
             self.release(key, owner)
 
-    def run(self):
+    def work(self):
         names = [name for name, _ in self.ROUNDS if self.run_of.may(name)]
         weights = [weight for name, weight in self.ROUNDS if self.run_of.may(name)]
-        try:
-            self.session.connect()
-            while not self.run_of.over():
-                name = self.random.choices(names, weights)[0]
-                getattr(self, 'session_round' if name == 'session' else name)()
-                if self.session.in_transaction:
-                    self.call('rollback', 'ROLLBACK')
-                self.think()
-        except Stop:
-            pass
-        except Exception as failure:	# shown by the run: a client must not end in silence
-            self.failure = failure
-            raise
-        finally:
-            self.session.disconnect()
+        self.session.connect()
+        while not self.run_of.over():
+            name = self.random.choices(names, weights)[0]
+            getattr(self, 'session_round' if name == 'session' else name)()
+            if self.session.in_transaction:
+                self.call('rollback', 'ROLLBACK')
+            self.think()
 
 
 class Admin(Client):
     """Forces, steals and sweeps, now and then."""
 
-    def run(self):
-        try:
-            while not self.run_of.over():
-                self.think(self.random.uniform(0.02, 0.2))
-                key = self.key()
-                what = self.random.randint(0, 3)
-                if what == 0:
-                    self.call('force', "SELECT force_release(%s, 'history') AS forced", key, key=key)
-                elif what == 1:
-                    owner, ttl = self.owner(), self.ttl()
-                    record = self.call(
-                        'steal', f'SELECT {GRANT} FROM lock_steal(%s, %s, %s, %s, %s)',
-                        key, owner, 'history', f'{ttl} s', owner,
-                        key=key, owner=owner, mode='exclusive', lifetime='lease', ttl=ttl)
-                    if record['outcome'] == 'ok':
-                        self.write(key, owner)
-                        self.release(key, owner)
-                else:
-                    self.call('sweep', 'SELECT lock_sweep(100)')
-        except Stop:
-            pass
-        except Exception as failure:
-            self.failure = failure
-            raise
-        finally:
-            self.session.disconnect()
+    def work(self):
+        while not self.run_of.over():
+            self.think(self.random.uniform(0.02, 0.2))
+            key = self.key()
+            what = self.random.randint(0, 3)
+            if what == 0:
+                self.call('force', "SELECT force_release(%s, 'history') AS forced", key, key=key)
+            elif what == 1:
+                owner, ttl = self.owner(), self.ttl()
+                record = self.call(
+                    'steal', f'SELECT {GRANT} FROM lock_steal(%s, %s, %s, %s, %s)',
+                    key, owner, 'history', f'{ttl} s', owner,
+                    key=key, owner=owner, mode='exclusive', lifetime='lease', ttl=ttl)
+                if record['outcome'] == 'ok':
+                    self.write(key, owner)
+                    self.release(key, owner)
+            else:
+                self.call('sweep', 'SELECT lock_sweep(100)')

@@ -116,8 +116,10 @@ class Cut(Run):
         return f'host={self.proxies[name].directory} port=5432 user=postgres dbname=history application_name={name}'
 
     def before_call(self, session, operation):
-        super().before_call(session, operation)
         self.proxies[session.name].draw()
+
+    def do(self, kind, detail):
+        """Replayed, the proxies draw again"""
 
     def unseen(self, session):
         return self.proxies[session.name].unseen()

@@ -10,7 +10,7 @@ any order again.  A call that does not get its turn within a tenth of a second
 import threading
 import time
 
-from clients import History, Session, Stop
+from clients import History, Worker
 
 PATIENCE = 0.1
 
@@ -62,57 +62,54 @@ class Script:
         with self.condition:
             self.condition.wait_for(lambda: self.prefix >= self.before[record['id']], PATIENCE)
 
-    def wait_for_turn(self, session, operation):
-        """Players take their turns before they call"""
 
-
-class Player(threading.Thread):
+class Player(Worker):
     """One client of the record"""
 
     def __init__(self, run, name, records, script):
-        super().__init__(name=name, daemon=True)
-        self.run_of, self.records, self.script = run, records, script
-        self.session = Session(run, name)
-        self.failure = None
+        super().__init__(run, name)
+        self.records, self.script = records, script
 
-    def run(self):
-        renumbered = {}
-        value = None
-        answered = None
-        try:
-            for record in self.records:
-                self.script.await_turn(record)
-                if answered is not None:
-                    # what it thought, or slept, in between
-                    time.sleep(max(0, min(1, record['inv'] - answered) - 0.001))
-                answered = record['comp']
-                if record['op'] == 'connect':
-                    if self.session.conn is None:
-                        self.session.connect()
-                elif record['op'] == 'disconnect':
-                    self.session.disconnect()
-                else:
-                    facts = {name: value for name, value in record.items() if name not in (
-                        'id', 'client', 'op', 'sql', 'params', 'inv', 'comp', 'outcome', 'rows', 'tag',
-                        'sqlstate', 'message')}
-                    params = list(record['params'])
-                    if record['op'] == 'journal':
-                        params[0] = facts['write'] = renumbered.get(facts['write'], -1)
-                    if record['op'] == 'write' and value is not None:
-                        params[0] = value + 1
-                    new = self.session.call(record['op'], record['sql'], *params, **facts)
-                    renumbered[record['id']] = new['id']
-                    if record['op'] == 'write' and new['outcome'] == 'ok' and record['outcome'] != 'ok':
-                        # it was refused then, so that nothing follows in the record
-                        self.session.call('journal', 'INSERT INTO journal VALUES (%s, %s)', new['id'], params[1],
-                                          key=record['key'], owner=record['owner'], write=new['id'])
-                    if record['op'] in ('read', 'fetch') and new['outcome'] == 'ok':
-                        value = new['rows'][0]['value']
-                self.script.answered(record)
-        except Stop:
-            pass
-        except Exception as failure:
-            self.failure = failure
-            raise
-        finally:
-            self.session.disconnect()
+    def work(self):
+        renumbered, tokens = {}, {}
+        value = answered = None
+        written = False
+        for record in self.records:
+            self.script.await_turn(record)
+            if answered is not None:
+                # what it thought, or slept, in between
+                time.sleep(max(0, min(1, record['inv'] - answered) - 0.001))
+            answered = record['comp']
+            if record['op'] == 'connect':
+                if self.session.conn is not None:
+                    self.session.disconnect()		# it was lost then
+                self.session.connect()
+            elif record['op'] == 'disconnect':
+                self.session.disconnect()
+            elif record['op'] in ('write', 'journal') and not self.session.in_transaction or \
+                    record['op'] == 'journal' and not written:
+                pass			# what it belongs to took another course
+            else:
+                facts = {name: value for name, value in record.items() if name not in (
+                    'id', 'client', 'op', 'sql', 'params', 'inv', 'comp', 'outcome', 'rows', 'tag',
+                    'sqlstate', 'message', 'unseen')}
+                params = list(record['params'])
+                if record['op'] == 'journal':
+                    params[0] = facts['write'] = renumbered.get(facts['write'], -1)
+                if record['op'] == 'fence':
+                    params[1] = tokens.get((record['key'], record['owner']), params[1])
+                if record['op'] == 'write' and value is not None:
+                    params[0] = value + 1
+                new = self.session.call(record['op'], record['sql'], *params, **facts)
+                renumbered[record['id']] = new['id']
+                if record['op'] == 'acquire' and new['outcome'] == 'ok':
+                    tokens[record['key'], record['owner']] = new['rows'][0]['fencing_token']
+                if record['op'] == 'write':
+                    written = new['outcome'] == 'ok'
+                if record['op'] == 'write' and written and record['outcome'] != 'ok':
+                    # it was refused then, so that nothing follows in the record
+                    self.session.call('journal', 'INSERT INTO journal VALUES (%s, %s)', new['id'], params[1],
+                                      key=record['key'], owner=record['owner'], write=new['id'])
+                if record['op'] in ('read', 'fetch') and new['outcome'] == 'ok':
+                    value = new['rows'][0]['value']
+            self.script.answered(record)
