@@ -31,8 +31,8 @@ PROVE_TESTS := $(sort $(wildcard test/t/*.pl))
 PG_CONFIG ?= pg_config
 
 # These see to a PostgreSQL themselves, so they must work before there is one.
-OWN_GOALS = demo demo-stop test bench soak test-matrix test-assert mutants lint \
-	sanitize valgrind coverage dist checkver
+OWN_GOALS = demo demo-stop test bench bench-report soak test-matrix test-assert \
+	mutants lint sanitize valgrind coverage dist checkver
 .PHONY: $(OWN_GOALS)
 
 ifneq ($(filter-out $(OWN_GOALS),$(or $(MAKECMDGOALS),all)),)
@@ -65,6 +65,12 @@ test:
 
 bench:
 	@test/bench/run
+
+# Tables and plots of doc/benchmarks.md, from what make bench left
+bench-report:
+	@/usr/bin/python3 -c 'import matplotlib' 2>/dev/null || \
+		bash -c 'set -euo pipefail; . test/lib.sh; al_require plots' bench-report
+	@test/bench/report
 
 # make soak MINUTES=60 HANDOVERS=1000000
 soak:

@@ -12,17 +12,20 @@
 -- updates stop being HOT.
 ------------------------------------------------------------------------------
 
+-- Key and slot come where their place in a row is always the same, which makes
+-- updates cheaper.  A released row has released_at and no ttl_us, which is next to
+-- it, so that it is as long as it was, and the next version fits where it was.
 CREATE TABLE app_lock (
 	fencing_token	bigint NOT NULL,
 	acquired_at		timestamptz NOT NULL,
 	expires_at		timestamptz NOT NULL,
-	ttl_us			bigint NOT NULL,
 	slot			integer NOT NULL,
 	key				text COLLATE "C" NOT NULL,
+	owner_hash		integer,
 	mode			text COLLATE "C" NOT NULL,
 	holder			text COLLATE "C" NOT NULL,
 	owner			text COLLATE "C",
-	owner_hash		integer,
+	ttl_us			bigint,
 	released_at		timestamptz,
 	meta			jsonb,
 	pid				integer,
@@ -54,7 +57,7 @@ COMMENT ON TABLE app_lock IS 'leases of atomic_lock, one row per holding; a leas
 COMMENT ON COLUMN app_lock.fencing_token IS 'rises with every grant of the key';
 COMMENT ON COLUMN app_lock.acquired_at IS 'when the holding was granted';
 COMMENT ON COLUMN app_lock.expires_at IS 'when the lease runs out by itself';
-COMMENT ON COLUMN app_lock.ttl_us IS 'length last asked for, in microseconds; lock_extend repeats it';
+COMMENT ON COLUMN app_lock.ttl_us IS 'length last asked for, in microseconds; lock_extend repeats it; null once released';
 COMMENT ON COLUMN app_lock.slot IS '0 for the exclusive holding of the key, more for a shared one';
 COMMENT ON COLUMN app_lock.key IS 'what is locked, compared byte by byte';
 COMMENT ON COLUMN app_lock.mode IS 'exclusive or shared';
@@ -311,45 +314,47 @@ LANGUAGE C STABLE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lock_holder(text) IS
 'label of the current holder of "key", or null when it is free';
 
-CREATE FUNCTION lock_status(
-	INOUT key text,
-	OUT locked boolean,
-	OUT mode text,
-	OUT owner text,
-	OUT holder text,
-	OUT fencing_token bigint,
-	OUT acquired_at timestamptz,
-	OUT expires_at timestamptz,
-	OUT ttl_remaining interval,
-	OUT lifetime text,
-	OUT holders integer,
-	OUT waiters integer,
-	OUT pid integer,
-	OUT meta jsonb
-)
+CREATE TYPE lock_state AS (
+	key				text,
+	locked			boolean,
+	mode			text,
+	owner			text,
+	holder			text,
+	fencing_token	bigint,
+	acquired_at		timestamptz,
+	expires_at		timestamptz,
+	ttl_remaining	interval,
+	lifetime		text,
+	holders			integer,
+	waiters			integer,
+	pid				integer,
+	meta			jsonb
+);
+
+COMMENT ON TYPE lock_state IS 'state of a key, or one of its holdings; of a free key only key and locked are known, and waiters where there are any';
+COMMENT ON COLUMN lock_state.key IS 'what is locked';
+COMMENT ON COLUMN lock_state.locked IS 'whether anybody has the key';
+COMMENT ON COLUMN lock_state.mode IS 'mode of the holding';
+COMMENT ON COLUMN lock_state.owner IS 'secret that proves the holding; null to all but the owner itself and administrators';
+COMMENT ON COLUMN lock_state.holder IS 'label of the holder, for people';
+COMMENT ON COLUMN lock_state.fencing_token IS 'of the grant';
+COMMENT ON COLUMN lock_state.acquired_at IS 'when the holding was granted';
+COMMENT ON COLUMN lock_state.expires_at IS 'when the lease runs out by itself; null when only its session or transaction ends it';
+COMMENT ON COLUMN lock_state.ttl_remaining IS 'how long until then';
+COMMENT ON COLUMN lock_state.lifetime IS 'lease, session or transaction';
+COMMENT ON COLUMN lock_state.holders IS 'how many hold the key';
+COMMENT ON COLUMN lock_state.waiters IS 'how many wait for it; null where this server cannot know';
+COMMENT ON COLUMN lock_state.pid IS 'backend with which the holding ends; null for a lease';
+COMMENT ON COLUMN lock_state.meta IS 'what the holder has to say';
+
+CREATE FUNCTION lock_status(key text) RETURNS lock_state
 AS 'MODULE_PATHNAME', 'atomic_lock_status'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_status(text) IS
 'state of "key": always one row; the owner is shown only to the owner itself and to administrators';
 
-CREATE FUNCTION lock_status(
-	OUT key text,
-	OUT locked boolean,
-	OUT mode text,
-	OUT owner text,
-	OUT holder text,
-	OUT fencing_token bigint,
-	OUT acquired_at timestamptz,
-	OUT expires_at timestamptz,
-	OUT ttl_remaining interval,
-	OUT lifetime text,
-	OUT holders integer,
-	OUT waiters integer,
-	OUT pid integer,
-	OUT meta jsonb
-)
-RETURNS SETOF record
+CREATE FUNCTION lock_status() RETURNS SETOF lock_state
 AS 'MODULE_PATHNAME', 'atomic_lock_status_all'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 

@@ -221,15 +221,15 @@ typedef struct AlPin
 } AlPin;
 
 /* lock_hint.c */
-extern bool al_hint_get(const AlKey *key, int32 slot, ItemPointer tid);
-extern void al_hint_set(const AlKey *key, int32 slot, ItemPointer tid);
+extern bool al_hint_get(uint64 key_hash, int32 slot, ItemPointer tid);
+extern void al_hint_set(uint64 key_hash, int32 slot, ItemPointer tid);
 extern bool al_known_alone(const AlKey *key);
 extern void al_set_alone(const AlKey *key, bool is_alone);
 extern uint64 al_shared_writes(const AlKey *key);
 extern void al_shared_written(const AlKey *key);
 
 /* lock_fence.c */
-extern int64 al_fence_next(void);
+extern int64 al_fence_draw(int count);
 
 /* lock_xact.c */
 extern void al_xact_init(void);
@@ -243,6 +243,7 @@ extern AlPin *al_xact_pins(uint64 hash);
 extern void al_xact_pinned(uint64 hash, AlPin *pin, TimestampTz held_until);
 extern uint64 al_xact_changes(void);
 extern void al_xact_changed(void);
+extern void al_xact_written(uint64 hash, int32 slot, ItemPointer row);
 extern void al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until);
 extern void al_xact_before_release(void);
 extern void al_xact_released(void);

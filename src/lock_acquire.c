@@ -246,6 +246,8 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	bool	   *is_own = palloc0(count * sizeof(bool));
 	int64		start = al_monotonic_now();
 	int64		waited = 0;
+	int			tokens = 0;
+	int64		token = 0;
 
 	for (int pass = 0; pass < 2; pass++)
 	{
@@ -286,8 +288,21 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 			return i;
 		}
 	}
+
+	/* The page of the sequence is shared by all: look at it once. */
 	for (int i = 0; i < count; i++)
+	{
+		if (results[i].outcome == AL_ACQUIRED)
+			tokens++;
+	}
+	if (tokens > 0)
+		token = al_fence_draw(tokens);
+	for (int i = 0; i < count; i++)
+	{
+		if (results[i].outcome == AL_ACQUIRED)
+			attempts[i].token = token++;
 		al_grant(*rel, &attempts[i]);
+	}
 	return -1;
 }
 

@@ -28,6 +28,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
+#include "utils/typcache.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_acquire);
 PG_FUNCTION_INFO_V1(atomic_lock_try_acquire);
@@ -150,19 +151,32 @@ fill_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 	values[WAITED] = al_interval_datum(result->waited);
 }
 
+/*
+ * A row of the composite type that the function returns.  get_call_result_type()
+ * would make a copy of its descriptor, which costs as much as the row.
+ */
+Datum
+al_row_datum(FunctionCallInfo fcinfo, int columns, Datum *values, bool *nulls)
+{
+	TupleDesc	desc = lookup_rowtype_tupdesc(get_fn_expr_rettype(fcinfo->flinfo), -1);
+	HeapTuple	tuple;
+
+	if (desc->natts != columns)
+		elog(ERROR, "return type must have %d columns", columns);
+	tuple = heap_form_tuple(desc, values, nulls);
+	ReleaseTupleDesc(desc);
+	return HeapTupleGetDatum(tuple);
+}
+
 Datum
 al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key, const AlOwner *owner,
 			   const AlResult *result)
 {
-	TupleDesc	desc;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS];
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
-		desc->natts != COLUMNS)
-		elog(ERROR, "return type must be lock_grant");
 	fill_columns(key, owner, result, values, nulls);
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
 /* The arguments from ttl to meta, which all that acquire have in common */

@@ -23,6 +23,7 @@ typedef struct AlAttempt
 	AlHolding  *own;			/* what the owner has, in the state; or NULL */
 	bool		is_claimed;
 	AlClaim		claim;
+	int64		token;			/* drawn for what is granted; 0: not yet */
 } AlAttempt;
 
 /* lock_attempt.c */

@@ -116,23 +116,25 @@ log_ahead(Relation rel, Buffer buffer, int64 token, uint32 copy)
 }
 
 /*
- * The fencing token of a grant.  The caller has the key claimed for taking.
- * Raises 2200H when there are no more tokens.
+ * The fencing tokens of so many grants: the first of as many numbers in a row.
+ * The caller has the keys claimed for taking.  Raises 2200H when there are no more
+ * tokens.
  */
 int64
-al_fence_next(void)
+al_fence_draw(int count)
 {
 	Relation	rel = al_open_fence(RowExclusiveLock);
 	Buffer		buffer = ReadBuffer(rel, 0);
 	Form_pg_sequence_data data;
 	int64		token;
+	int64		last;
 	uint32		copy = identity();
 	uint32		covered;
 
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	data = sequence_data(BufferGetPage(buffer));
 	token = data->last_value;
-	if (token >= PG_INT64_MAX - EPOCH_GAP - DRAW_AHEAD)
+	if (token > PG_INT64_MAX - EPOCH_GAP - DRAW_AHEAD - count)
 	{
 		UnlockReleaseBuffer(buffer);
 		ereport(ERROR,
@@ -158,19 +160,20 @@ al_fence_next(void)
 		token = clock > token + CLOCK_LEAD ? clock : token + EPOCH_GAP;
 		covered = 0;
 	}
-	if (covered < 1 || PageGetLSN(BufferGetPage(buffer)) <= GetRedoRecPtr())
+	last = token + count - 1;
+	if (covered < (uint32) count || PageGetLSN(BufferGetPage(buffer)) <= GetRedoRecPtr())
 	{
-		log_ahead(rel, buffer, token, copy);
+		log_ahead(rel, buffer, last, copy);
 		covered = DRAW_AHEAD;
 	}
 	else
-		covered--;
+		covered -= count;
 
 	/* wal_level = minimal in the transaction that made it: nothing is covered */
 	if (!RelationNeedsWAL(rel))
 		covered = 0;
 	data->log_cnt = LOG_CNT(copy, covered);
-	data->last_value = token;
+	data->last_value = last;
 	data->is_called = true;
 
 	UnlockReleaseBuffer(buffer);

@@ -192,7 +192,7 @@ grant_transaction(AlAttempt *attempt)
 	else
 		init_holding(attempt, holding);
 	holding->slot = request->is_shared ? AL_SLOT_EXCLUSIVE + 1 : AL_SLOT_EXCLUSIVE;
-	holding->fencing_token = al_fence_next();
+	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
 	if (is_change)
 		al_held_change(holding, &request->owner);
 	else
@@ -264,7 +264,7 @@ write_grant(Relation rel, AlAttempt *attempt)
 		if (!request->holder)
 			holding->holder = own->holder;
 	}
-	holding->fencing_token = al_fence_next();
+	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
 	holding->released_at = 0;
 	put_row(rel, attempt, is_shared, holding);
 	al_xact_granted(attempt->key, &request->owner, al_held_until(holding));

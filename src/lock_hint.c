@@ -47,25 +47,29 @@
 #include "miscadmin.h"
 
 static uint64
-hash_of(const AlKey *key, int32 slot)
+hash_of(uint64 key_hash, int32 slot)
 {
-	return hash_combine64(key->hash, murmurhash32(MyDatabaseId ^ murmurhash32(slot)));
+	return hash_combine64(key_hash, murmurhash32(MyDatabaseId ^ murmurhash32(slot)));
 }
 
 /* NULL: there are no hints yet */
 static pg_atomic_uint64 *
 place_of(uint64 hash)
 {
-	pg_atomic_uint64 *hints = al_hints();
+	uint32		count;
+	pg_atomic_uint64 *hints = al_hints(&count);
 
-	return hints ? &hints[hash % AL_HINTS] : NULL;
+	return hints ? &hints[hash % count] : NULL;
 }
 
-/* Where the row in a slot of a key may be; false where nobody has said */
+/*
+ * Where the row in a slot of a key, by the hash of the key, may be; false where
+ * nobody has said
+ */
 bool
-al_hint_get(const AlKey *key, int32 slot, ItemPointer tid)
+al_hint_get(uint64 key_hash, int32 slot, ItemPointer tid)
 {
-	uint64		hash = hash_of(key, slot);
+	uint64		hash = hash_of(key_hash, slot);
 	pg_atomic_uint64 *place = place_of(hash);
 	uint64		hint = place ? pg_atomic_read_u64(place) : 0;
 
@@ -75,11 +79,14 @@ al_hint_get(const AlKey *key, int32 slot, ItemPointer tid)
 	return true;
 }
 
-/* The current row in a slot of a key was seen here */
+/*
+ * The current row in a slot of a key is here.  Raises nothing where the key was
+ * looked for before in this session.
+ */
 void
-al_hint_set(const AlKey *key, int32 slot, ItemPointer tid)
+al_hint_set(uint64 key_hash, int32 slot, ItemPointer tid)
 {
-	uint64		hash = hash_of(key, slot);
+	uint64		hash = hash_of(key_hash, slot);
 	uint64		hint = (hash >> 48) << 48 |
 		(uint64) ItemPointerGetBlockNumber(tid) << 16 |
 		ItemPointerGetOffsetNumber(tid);
@@ -94,7 +101,7 @@ al_hint_set(const AlKey *key, int32 slot, ItemPointer tid)
 static uint64
 alone_entry(const AlKey *key, pg_atomic_uint64 **place)
 {
-	uint64		hash = hash_of(key, AL_SLOT_EXCLUSIVE);
+	uint64		hash = hash_of(key->hash, AL_SLOT_EXCLUSIVE);
 
 	*place = &al_alone()[hash % AL_HINTS];
 	return hash_combine64(DatumGetUInt64(hash_any_extended((const unsigned char *) key->name.data,

@@ -526,7 +526,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	if (own->lifetime == AL_TRANSACTION && other)
 	{
 		/* The new owner has a lease, which goes on beyond this transaction. */
-		other->fencing_token = al_fence_next();
+		other->fencing_token = al_fence_draw(1);
 		if (al_table_try_put(rel, other))
 		{
 			al_held_end(own);
@@ -537,7 +537,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		}
 	}
 
-	own->fencing_token = al_fence_next();
+	own->fencing_token = al_fence_draw(1);
 	own->acquired_at = result->at;
 	if (ttl > 0)
 	{

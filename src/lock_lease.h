@@ -177,6 +177,8 @@ extern char *al_deadlock_find(Relation rel);
 /* lock_api.c */
 extern int64 al_new_ttl_arg(FunctionCallInfo fcinfo, int argno);
 extern Datum al_interval_datum(int64 microseconds);
+extern Datum al_row_datum(FunctionCallInfo fcinfo, int columns, Datum *values,
+						  bool *nulls);
 extern Datum al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key,
 							const AlOwner *owner, const AlResult *result);
 

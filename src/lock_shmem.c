@@ -218,15 +218,17 @@ al_stats(void)
 /*
  * The hints of lock_hint.c, or NULL where this session has not needed the
  * queue yet: who only looks at locks shall not fail for lack of memory.
+ * Raises 53200 where there is none for those of a session, the first time.
  */
 pg_atomic_uint64 *
-al_hints(void)
+al_hints(uint32 *count)
 {
 	if (hints == NULL && !AL_HAS_DSM_REGISTRY)
 	{
-		hints = MemoryContextAlloc(TopMemoryContext, AL_HINTS * sizeof(pg_atomic_uint64));
-		init_words(hints, AL_HINTS);
+		hints = MemoryContextAlloc(TopMemoryContext, AL_LOCAL_HINTS * sizeof(pg_atomic_uint64));
+		init_words(hints, AL_LOCAL_HINTS);
 	}
+	*count = alone ? AL_HINTS : AL_LOCAL_HINTS;
 	return hints;
 }
 

@@ -161,13 +161,8 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 	AlKey		key;
 	List	   *holdings;
 	TimestampTz now;
-	TupleDesc	desc;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS];
-
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE ||
-		desc->natts != COLUMNS)
-		elog(ERROR, "return type must be a row");
 
 	al_key_arg(fcinfo, 0, &key);
 	holdings = find_live(&key, true, &now);
@@ -184,7 +179,7 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 		if (al_wait_count(&key) > 0)
 			set_waiters(&key, values, nulls);
 	}
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
 /* How many share a key */

@@ -118,7 +118,7 @@ al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->fencing_token = DatumGetInt64(VALUE(fencing_token));
 	holding->acquired_at = DatumGetTimestampTz(VALUE(acquired_at));
 	holding->expires_at = DatumGetTimestampTz(VALUE(expires_at));
-	holding->ttl = DatumGetInt64(VALUE(ttl_us));
+	holding->ttl = IS_NULL(ttl_us) ? 0 : DatumGetInt64(VALUE(ttl_us));
 	holding->slot = DatumGetInt32(VALUE(slot));
 	holding->is_alone = false;
 	holding->key = al_string(DatumGetTextPP(VALUE(key)));
@@ -416,7 +416,7 @@ static bool
 find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 {
 	ItemPointerData tid;
-	bool		has_hint = al_hint_get(key, slot, &tid);
+	bool		has_hint = al_hint_get(key->hash, slot, &tid);
 
 	if (!has_hint && slot == AL_SLOT_EXCLUSIVE && in_sequence)
 	{
@@ -427,7 +427,7 @@ find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 	}
 	if (!has_hint || !follow(rel, key, slot, tid, holding))
 		return false;
-	al_hint_set(key, slot, &holding->tid);
+	al_hint_set(key->hash, slot, &holding->tid);
 	return true;
 }
 
@@ -487,7 +487,7 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 
 	if (found)
 	{
-		al_hint_set(key, slot, &holding->tid);
+		al_hint_set(key->hash, slot, &holding->tid);
 		note_place(&holding->tid);
 	}
 	else
@@ -562,7 +562,7 @@ al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone)
 		if (find_by_hint(rel, key, slot, holding) ||
 			fetch(scan, tid, snapshot, holding))
 		{
-			al_hint_set(key, slot, &holding->tid);
+			al_hint_set(key->hash, slot, &holding->tid);
 			holdings = lappend(holdings, holding);
 			last_found = slot;
 		}
@@ -673,6 +673,37 @@ al_table_key(Relation rel, HeapTuple tuple)
 }
 
 /*
+ * Keys of the rows of an owner that the application named, by the index.  An
+ * ordinary scan would prune each page that it looks at.
+ */
+static List *
+find_by_owner_index(Relation rel, const AlOwner *owner)
+{
+	Relation	index = index_open(owner_index(rel), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 1);
+	ScanKeyData scan_key;
+	ItemPointer tid;
+	List	   *keys = NIL;
+
+	ScanKeyInit(&scan_key, 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum((int32) owner->hash));
+	index_rescan(scan, &scan_key, 1, NULL, 0);
+	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	{
+		AlHolding	holding;
+
+		if (fetch(scan, tid, snapshot, &holding) && holding.released_at == 0 &&
+			al_string_equal(al_string(holding.owner), owner->name))
+			keys = lappend(keys, al_table_key(rel, holding.tuple));
+	}
+	index_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	return keys;
+}
+
+/*
  * Keys (AlKey *) of the rows of an owner that are not released.  An owner that
  * acquire generated is in no index; the whole table is looked through for one
  * that may be such.
@@ -681,18 +712,22 @@ List *
 al_table_find_by_owner(Relation rel, const AlOwner *owner)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
+	bool		any = al_owner_looks_generated(owner->name);
 	AlScan		scan;
 	ScanKeyData scan_key;
 	HeapTuple	tuple;
 	List	   *keys = NIL;
 
+	PreventCommandIfParallelMode("functions of atomic_lock");
+	if (!any && !IsolationIsSerializable())
+		return find_by_owner_index(rel, owner);
+
 	ScanKeyInit(&scan_key, Anum_app_lock_owner_hash, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum((int32) owner->hash));
-	if (al_owner_looks_generated(owner->name))
+	if (any)
 		al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
 	else
 		al_scan_begin(&scan, rel, owner_index(rel), 1, &scan_key);
-
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
 		bool		is_null;
@@ -777,6 +812,7 @@ al_table_put(Relation rel, AlHolding *holding)
 	IS_NULL(owner_hash) = !holding->has_owner_hash;
 	VALUE(released_at) = TimestampTzGetDatum(holding->released_at);
 	IS_NULL(released_at) = holding->released_at == 0;
+	IS_NULL(ttl_us) = !IS_NULL(released_at);
 	VALUE(meta) = PointerGetDatum(holding->meta);
 	IS_NULL(meta) = holding->meta == NULL;
 	VALUE(pid) = Int32GetDatum(holding->pid);
@@ -784,11 +820,9 @@ al_table_put(Relation rel, AlHolding *holding)
 	IS_NULL(pid) = IS_NULL(backend_start) = holding->lifetime != AL_SESSION;
 
 	/* Whoever wants the key for itself must look for shared holdings from now on. */
+	al_key_init(&key, holding->key);
 	if (is_shared)
-	{
-		al_key_init(&key, holding->key);
 		al_set_alone(&key, false);
-	}
 
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	if (!is_update)
@@ -801,7 +835,7 @@ al_table_put(Relation rel, AlHolding *holding)
 	if (is_shared)
 		al_shared_written(&key);
 	holding->tid = tuple->t_self;
-	al_xact_changed();
+	al_xact_written(key.hash, holding->slot, &holding->tid);
 	CommandCounterIncrement();
 }
 

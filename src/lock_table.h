@@ -22,13 +22,13 @@
 #define Anum_app_lock_fencing_token		1
 #define Anum_app_lock_acquired_at		2
 #define Anum_app_lock_expires_at		3
-#define Anum_app_lock_ttl_us			4
-#define Anum_app_lock_slot				5
-#define Anum_app_lock_key				6
+#define Anum_app_lock_slot				4
+#define Anum_app_lock_key				5
+#define Anum_app_lock_owner_hash		6
 #define Anum_app_lock_mode				7
 #define Anum_app_lock_holder			8
 #define Anum_app_lock_owner				9
-#define Anum_app_lock_owner_hash		10
+#define Anum_app_lock_ttl_us			10
 #define Anum_app_lock_released_at		11
 #define Anum_app_lock_meta				12
 #define Anum_app_lock_pid				13

@@ -52,6 +52,8 @@ typedef struct ClaimedKey
 	int			count;			/* of claims; 0: all given back */
 	int			previous;		/* claimed at a level above it, too: where; or -1 */
 	bool		only_pins;		/* nothing but pins at this level */
+	int32		slot;			/* of the row that was written last ... */
+	ItemPointerData row;		/* ... and where it is; invalid: none */
 	AlPin	   *pins;			/* newest first, those of levels above at the end */
 } ClaimedKey;
 
@@ -204,7 +206,10 @@ pop_claimed(void)
 		unlink_claimed(key);
 }
 
-/* Wake those who wait for the keys that were claimed at a level or below it */
+/*
+ * Wake those who wait for the keys that were claimed at a level or below it, and
+ * tell everybody where their rows are, if they have come to stay
+ */
 static void
 wake_waiters(int level, bool committed)
 {
@@ -213,6 +218,8 @@ wake_waiters(int level, bool committed)
 		ClaimedKey	key = claimed[claims - 1];
 
 		pop_claimed();
+		if (committed && ItemPointerIsValid(&key.row))
+			al_hint_set(key.hash, key.slot, &key.row);
 		if (key.count > 0)
 			al_wait_wake(key.hash, committed || key.only_pins ? key.held_until : 0,
 						 key.owner_hash);
@@ -516,6 +523,24 @@ void
 al_xact_changed(void)
 {
 	changes++;
+}
+
+/*
+ * A row was written: the holding in a slot of a key, by the hash of the key.  Its
+ * place is a hint when it is committed: before that it would lead nobody else to
+ * the version that they see.
+ */
+void
+al_xact_written(uint64 hash, int32 slot, ItemPointer row)
+{
+	ClaimedKey *key = find_claimed(hash);
+
+	if (key)
+	{
+		key->slot = slot;
+		key->row = *row;
+	}
+	al_xact_changed();
 }
 
 /*

@@ -8,10 +8,13 @@
 # in a private directory and on no TCP port.
 #
 #   al_require THING...     find PostgreSQL and see to it that THINGs are there
-#                           (build tap pgtap cron history), installing with apt
-#                           what is missing.  Sets PG_CONFIG, PG_MAJOR.
+#                           (build tap pgtap cron history libpq plots),
+#                           installing with apt what is missing.  Sets PG_CONFIG,
+#                           PG_MAJOR.
 #                           PG_CONFIG=/path/pg_config or PGVERSION=17 in the
 #                           environment choose one of several PostgreSQLs.
+#   al_offer THING          the same for what we can do without (redis etcd):
+#                           where it cannot be had it says so and fails.
 #   al_choose_user          sets AL_USER, who runs servers: oneself, or, as
 #                           root, the owner of the project, postgres or nobody.
 #   as_user CMD...          runs CMD as AL_USER.
@@ -132,7 +135,7 @@ al_apt_install() {
 	local log
 	al_apt_update "$@"
 	say "Installing with apt-get: $*"
-	if [[ " $*" == *" postgresql-"* || " $*" == *" pgbouncer"* ]]; then al_apt_conf; fi
+	if [[ " $*" == *" postgresql-"* || " $*" == *" pgbouncer"* || " $*" == *-server* ]]; then al_apt_conf; fi
 	log=$(mktemp)
 	if ! al_sudo env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
 		apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 \
@@ -238,6 +241,12 @@ al_require() {
 				[ -x /usr/sbin/pgbouncer ] || p+=(pgbouncer)
 				compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || p+=(libfaketime)
 				;;
+			libpq)
+				[ -f "$("$PG_CONFIG" --includedir 2>/dev/null)/libpq-fe.h" ] || p+=(libpq-dev)
+				;;
+			plots)
+				/usr/bin/python3 -c 'import matplotlib' 2>/dev/null || p+=(python3 python3-matplotlib)
+				;;
 			*) die "al_require: $thing?" ;;
 		esac
 	done
@@ -249,6 +258,36 @@ al_require() {
 	hash -r
 	al_probe "$PG_CONFIG" || die "$PG_CONFIG is not the pg_config of a PostgreSQL server"
 	al_has_headers "$PG_CONFIG" || die "the server headers of $PG_CONFIG are missing"
+}
+
+al_offer() {
+	local p=() package
+	case $1 in
+		redis)
+			command -v redis-server >/dev/null || p+=(redis-server)
+			[ -f /usr/include/hiredis/hiredis.h ] || p+=(libhiredis-dev)
+			;;
+		etcd)
+			[ -x /usr/bin/etcd ] || p+=(etcd-server)
+			command -v go >/dev/null || p+=(golang-go)
+			[ -d /usr/share/gocode/src/go.etcd.io/etcd ] || p+=(golang-etcd-server-dev)
+			;;
+		*) die "al_offer: $1?" ;;
+	esac
+	[ ${#p[@]} -gt 0 ] || return 0
+	if ! command -v apt-get >/dev/null || ! al_sudo true 2>/dev/null; then
+		say "$1 is left out: it needs the packages ${p[*]}"
+		return 1
+	fi
+	al_apt_update "${p[@]}"
+	for package in "${p[@]}"; do
+		if ! apt-cache show "$package" >/dev/null 2>&1; then
+			say "$1 is left out: this distribution has no package $package"
+			return 1
+		fi
+	done
+	al_apt_install "${p[@]}"
+	hash -r
 }
 
 # ---------------------------------------------------------------------------

@@ -32,7 +32,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON sql_lock, bench_row TO app, app_relaxed;
 INSERT INTO sql_lock
 	SELECT 'held:' || n, gen_random_uuid(), clock_timestamp() + interval '1 day'
 	FROM generate_series(0, 9999) n;
-SELECT format('SELECT count(*) FROM generate_series(%s, %s) n, LATERAL lock_acquire(''held:'' || n, ttl => ''24 hours'')',
+SELECT format('SELECT count(*) FROM generate_series(%s, %s) n, LATERAL lock_acquire(''held:'' || n, ttl => ''24 hours'', owner => ''holder:'' || n)',
 			  n, n + 499)
 	FROM generate_series(0, 9999, 500) n
 \o /dev/null

@@ -1,8 +1,16 @@
--- What the server says happened so far: fencing tokens drawn, leases held,
--- changes to the tables of the other lanes.
-SELECT (SELECT last_value FROM app_lock_fence),
-	(SELECT count(*) FROM lock_status()),
-	(SELECT count(*) FROM sql_lock),
-	(SELECT sum(n) FROM bench_row),
-	n_tup_ins, n_tup_upd, n_tup_del
-	FROM pg_stat_all_tables WHERE relid = 'sql_lock'::regclass;
+-- What the server says happened so far, a line for each: fencing tokens drawn,
+-- leases held, changes to the tables of the other lanes.
+SELECT 'tokens', last_value FROM app_lock_fence
+UNION ALL
+SELECT 'held', count(*) FROM lock_status()
+UNION ALL
+SELECT 'sum', sum(n) FROM bench_row
+UNION ALL
+SELECT 'versions', last_value FROM locks_rvn
+UNION ALL
+SELECT title || '_' || what, n
+	FROM (VALUES ('sql', 'sql_lock'), ('plpgsql', 'plpgsql_lock'), ('laravel', 'cache_locks'),
+			('shedlock', 'shedlock'), ('spring', 'int_lock'), ('pglock', 'locks')) t(title, name),
+		pg_stat_all_tables s,
+		LATERAL (VALUES ('inserted', n_tup_ins), ('updated', n_tup_upd), ('deleted', n_tup_del)) c(what, n)
+	WHERE relid = name::regclass;

@@ -14,10 +14,10 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(61);
+SELECT plan(60);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
-	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v'),
+	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_state', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v'),
 		('lock_stats', 'v'), ('lock_contention', 'v'), ('lock_activity', 'v')$$,
 	'the relations are these');
 
@@ -27,15 +27,12 @@ SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WH
 		'acquired_at timestamp with time zone', 'expires_at timestamp with time zone', 'waited interval', 'holder text'],
 	'columns of lock_grant, in this order');
 
--- lock_status, both forms
-SELECT is((SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY u(n, t, i) WHERE oid = 'lock_status(text)'::regprocedure),
+-- lock_state, of lock_status in both forms
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_state'),
 	ARRAY['key text', 'locked boolean', 'mode text', 'owner text', 'holder text', 'fencing_token bigint',
 		'acquired_at timestamp with time zone', 'expires_at timestamp with time zone', 'ttl_remaining interval', 'lifetime text',
 		'holders integer', 'waiters integer', 'pid integer', 'meta jsonb'],
-	'columns of lock_status(key), in this order');
-SELECT is((SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY u(n, t, i) WHERE oid = 'lock_status()'::regprocedure),
-	(SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes) WITH ORDINALITY u(n, t, i) WHERE oid = 'lock_status(text)'::regprocedure),
-	'lock_status() has the same columns');
+	'columns of lock_state, in this order');
 
 -- lock_waiters
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_waiters'),

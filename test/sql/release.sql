@@ -101,3 +101,11 @@ SELECT lock_try_release('cycle', 'alice-1');
 UPDATE app_lock SET released_at = released_at - interval '2 hours' WHERE key = 'cycle';
 SELECT lock_sweep() > 0 AS swept;
 SELECT lock_try_release('cycle', 'alice-1');
+
+-- A released row is as long as it was: its next version fits where it is.
+SELECT FROM lock_acquire('as long', '1 min', 'alice-1');
+SELECT pg_column_size(l) AS held_size FROM app_lock l WHERE key = 'as long' \gset
+SELECT lock_release('as long', 'alice-1');
+SELECT pg_column_size(l) = :held_size AS same_size, ttl_us IS NULL AS no_ttl FROM app_lock l WHERE key = 'as long';
+SELECT expires_at - acquired_at AS ttl FROM lock_acquire('as long', '2 min', 'alice-1');
+SELECT pg_column_size(l) = :held_size AS same_size, ttl_us, released_at IS NULL AS held FROM app_lock l WHERE key = 'as long';

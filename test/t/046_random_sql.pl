@@ -531,8 +531,10 @@ sub judge
 
 			$next = $place + 1;
 			$statements++;
-			# psql does not set it after a COPY that it rolls back.
-			push @codes, $code if !@codes || $code ne '' && $code ne $codes[-1];
+			# psql does not set it after a COPY that it rolls back, nor where the
+			# session was terminated.
+			@codes = ('57P01') if $shown =~ /FATAL:\s+57P01:/;
+			push @codes, $code if !@codes || $code ne '' && $code ne $codes[-1] && $codes[-1] ne '57P01';
 			$seen{ $codes[-1] }++;
 			$answered{$1}++
 			  if $codes[-1] eq '00000' && $sql =~ /^SELECT (?:\* FROM )?(?:locks\.)?(\w+)\(/;

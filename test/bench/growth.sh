@@ -1,0 +1,479 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# test/bench/growth.sh - the growth section of test/bench/run, which sources it:
+# whether speed and size stay as they are while the work grows, beside the
+# hand-written SQL.
+#
+#   cycles   the same ten keys acquired and released CYCLES times, with no help
+#            from vacuum, and a tenth of that beside an old snapshot
+#   held     pairs while up to HELD other leases are held
+#   once     ONCE keys that are used a single time each, and swept
+#   owner    lock_release_all() beside HELD leases of others
+#   memory   bytes of table and index for each of HELD leases
+#   backend  memory of a backend over CALLS calls
+#   first    the first call of a backend
+#
+# Where two things are compared they run in turns, each round in another order,
+# and ratios are those of a round.  growth.tsv has a line for each figure.
+
+growths=()
+for growth in ${GROWTH:-cycles held once owner memory backend first}; do
+	[[ " cycles held once owner memory backend first " == *" $growth "* ]] || die "GROWTH has no part \"$growth\""
+	growths+=("$growth")
+done
+growth_cycles=${CYCLES:-1000000} growth_held=${HELD:-1000000} growth_once=${ONCE:-100000} growth_calls=${CALLS:-1000000}
+for growth in "$growth_cycles" "$growth_held" "$growth_once" "$growth_calls"; do
+	[[ $growth =~ ^[1-9][0-9]*000$ ]] || die "CYCLES, HELD, ONCE and CALLS must be multiples of 1000, not \"$growth\""
+done
+growth_clients=8 growth_used=10000
+growth_relaxed='-c synchronous_commit=off -c atomic_lock.acquire_durability=session'
+# shellcheck source=test/bench/growth_size.sh
+. "$AL_TOP/test/bench/growth_size.sh"
+declare -A growth_filled growth_table growth_index
+
+# ---------------------------------------------------------------------------
+# Tools
+# ---------------------------------------------------------------------------
+
+# growth_psql DATABASE ARG...
+growth_psql() {
+	local database=$1
+	shift
+	psql "$@" -d "$database"
+}
+
+# growth_row SECTION WHAT ROUND X VALUE UNIT
+growth_row() {
+	local IFS=$'\t'
+	printf '%s\n' "$*" >>"$growth_runs"
+}
+
+# growth_database NAME [USED]: a new one, with so many keys that have been used
+growth_database() {
+	growth_drop "$1"
+	as_user "$AL_BIN/createdb" -h "$socket" -U postgres "$1"
+	growth_psql "$1" -v used="${2-$growth_used}" -f "$here/growth.sql"
+}
+
+growth_drop() { as_user "$AL_BIN/dropdb" --if-exists -h "$socket" -U postgres "$1" 2>"$AL_SCRATCH/dropdb.err"; }
+
+# growth_without_vacuum DATABASE
+growth_without_vacuum() {
+	growth_psql "$1" -c 'ALTER TABLE app_lock SET (autovacuum_enabled = false, toast.autovacuum_enabled = false)' \
+		-c 'ALTER TABLE sql_lock SET (autovacuum_enabled = false, toast.autovacuum_enabled = false)'
+}
+
+# growth_pgbench ROLE DATABASE SCRIPT ARG...: sets n and tps
+growth_pgbench() {
+	local role=$1 database=$2 script=$3 out=$AL_SCRATCH/growth_$3.out
+	shift 3
+	if ! as_user env PGOPTIONS="${growth_options-}" "$AL_BIN/pgbench" -n -M prepared -h "$socket" -U "$role" "$@" \
+		-f "$here/growth_$script.sql" "$database" >"$out" 2>&1 ||
+		grep -qE 'failed transactions: [1-9]|pgbench: error' "$out"; then
+		cat "$out" >&2
+		tail -n 5 "$data.log" >&2
+		die "growth: $script has failed"
+	fi
+	n=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$out")
+	tps=$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$out")
+	if [ -z "$n" ] || [ -z "$tps" ]; then die "pgbench says nothing of how fast it was"; fi
+}
+
+# growth_pairs ROLE DATABASE lock|sql SCRIPT ARG...: 8 clients run pairs of
+# this kind.  Sets n and tps, and sees to it that as many were granted.
+growth_pairs() {
+	local role=$1 database=$2 kind=$3 before after deadline
+	shift 3
+	before=$(growth_granted "$database" "$kind")
+	# No plan of the SQL's may be one for the small table that it began with.
+	growth_options='-c enable_seqscan=off' growth_pgbench "$role" "$database" "${kind}_$1" -c $growth_clients \
+		-j $((growth_clients < cpus ? growth_clients : cpus)) -D used=$growth_used -D clients=$growth_clients "${@:2}"
+	deadline=$((SECONDS + 10))
+	# Backends report statistics when they end, a moment after their clients.
+	while :; do
+		after=$(growth_granted "$database" "$kind")
+		[ "$((${before% *} + n)) $((${before#* } + n))" != "$after" ] || return 0
+		[ $SECONDS -lt $deadline ] || break
+		sleep 0.05
+	done
+	growth_wrong "$n pairs by $kind in $database: granted and released were $before before, and are $after"
+}
+
+# How many were granted and released.  To count rows of app_lock would prune it,
+# so what is left there is looked at by growth_left, at the end.
+growth_granted() {
+	if [ "$2" = lock ]; then
+		growth_psql "$1" -c 'SELECT last_value, last_value FROM app_lock_fence'
+	else
+		growth_psql "$1" -c "SELECT n_tup_ins, n_tup_del FROM pg_stat_all_tables WHERE relid = 'sql_lock'::regclass"
+	fi
+}
+
+# growth_left DATABASE: nothing is held but what growth_fill has locked
+growth_left() {
+	local held="expires_at > clock_timestamp() AND (key < 'order:' OR key >= 'order;')"
+	growth_same "leases left in $1" "$(growth_psql "$1" -c "SELECT (SELECT count(*) FROM app_lock WHERE $held AND released_at IS NULL),
+		(SELECT count(*) FROM sql_lock WHERE $held)")" '0 0'
+}
+
+# growth_same WHAT FOUND EXPECTED
+growth_same() { [ "$2" = "$3" ] || growth_wrong "$1 should be $3, and are $2"; }
+
+growth_wrong() {
+	wrong=yes
+	printf '\nWRONG COUNTS where it grows: %s\n' "$*"
+}
+
+# growth_script NAME: from standard input
+growth_script() { as_user tee "$here/growth_$1.sql" >/dev/null; }
+
+# growth_pair_scripts NAME KEY SETTER...: pairs of both kinds, on keys that are
+# the client's own
+growth_pair_scripts() {
+	local name=$1 key=$2
+	shift 2
+	growth_script "lock_$name" <<-END
+		$(printf '%s\n' "$@")
+		SELECT owner FROM lock_acquire($key) \\gset
+		SELECT lock_release($key, :owner);
+	END
+	growth_script "sql_$name" <<-END
+		$(printf '%s\n' "$@")
+		INSERT INTO sql_lock AS l (key, owner, expires_at)
+			VALUES ($key, gen_random_uuid(), clock_timestamp() + interval '5 minutes')
+			ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, expires_at = excluded.expires_at
+			WHERE l.expires_at <= clock_timestamp()
+			RETURNING owner \\gset
+		DELETE FROM sql_lock WHERE key = $key AND owner = :owner;
+	END
+}
+
+growth_scripts() {
+	# Two of the clients have two keys.
+	growth_pair_scripts cycle "'cycle:' || :n" \
+		'\set n :client_id + 8 * random(0, CASE WHEN :client_id < 2 THEN 1 ELSE 0 END)'
+	growth_pair_scripts pair "'pair:' || :n" '\set n random(0, :used / :clients - 1) * :clients + :client_id'
+	growth_pair_scripts once "'once:' || :client_id || ':' || :i" '\set i :i + 1'
+	# Keys of 30 bytes
+	growth_fill_scripts random "'order:' || substr(md5(n::text), 1, 24)"
+	growth_fill_scripts rising "'order:' || lpad(n::text, 24, '0')"
+	growth_backend_scripts
+}
+
+# growth_turns ROUND WORD...: the words, back and forth
+growth_turns() {
+	local round=$1 i
+	shift
+	for ((i = 1; i <= $#; i++)); do
+		if [ $((round % 2)) = 1 ]; then printf '%s\n' "${!i}"; else printf '%s\n' "${@:$(($# + 1 - i)):1}"; fi
+	done
+}
+
+growth_what() { if [ "$1" = lock ]; then echo atomic_lock; else echo "$1"; fi; }
+
+# growth_ratio A B
+growth_ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.4f", a / b }'; }
+
+# ---------------------------------------------------------------------------
+# Databases with many leases: growth_full, whose owners acquire made, and
+# growth_named, whose owners are UUIDs of the clients
+# ---------------------------------------------------------------------------
+
+# growth_fill_scripts ORDER KEY: leases :from to :to, 500 in a transaction
+growth_fill_scripts() {
+	local range='generate_series(:start, least(:start + 499, :to - 1)) n'
+	local setter='\set i :i + 1' start='\set start :from + ((:i - 1) * :clients + :client_id) * 500'
+	growth_script "fill_full_$1" <<-END
+		$setter
+		$start
+		SELECT count(*) FROM $range, LATERAL lock_acquire($2, ttl => '24 hours');
+	END
+	growth_script "fill_named_$1" <<-END
+		$setter
+		$start
+		SELECT count(*) FROM $range, LATERAL lock_acquire($2, ttl => '24 hours', owner => gen_random_uuid()::text);
+	END
+	growth_script "fill_sql_$1" <<-END
+		$setter
+		$start
+		INSERT INTO sql_lock SELECT $2, gen_random_uuid(), clock_timestamp() + interval '24 hours' FROM $range;
+	END
+}
+
+# growth_fill DATABASE full|named|sql ORDER TO: so many are held then.  What
+# that adds to the size is added to growth_table and growth_index.
+growth_fill() {
+	local database=$1 what=$2 order=$3 to=$4 table=app_lock clients=2 from n tps before after
+	[ "$what" != sql ] || table=sql_lock
+	[ "$order" = random ] || clients=1
+	from=${growth_filled[$database $what]-0}
+	[ "$from" -lt "$to" ] || return 0
+	before=$(growth_psql "$database" -c "SELECT pg_table_size('$table'), pg_indexes_size('$table')")
+	growth_options=$growth_relaxed growth_pgbench postgres "$database" "fill_${what}_$order" -c $clients -j $clients \
+		-t $(((to - from + 500 * clients - 1) / (500 * clients))) -D i=0 -D clients=$clients -D from="$from" -D to="$to"
+	after=$(growth_psql "$database" -c "SELECT pg_table_size('$table'), pg_indexes_size('$table')")
+	growth_table[$database $what]=$((${growth_table[$database $what]-0} + ${after% *} - ${before% *}))
+	growth_index[$database $what]=$((${growth_index[$database $what]-0} + ${after#* } - ${before#* }))
+	growth_filled[$database $what]=$to
+	# What filling it leaves to do is not to be paid for by what follows.
+	growth_psql "$database" -c "VACUUM ANALYZE $table" -c CHECKPOINT
+	growth_same "leases of $database" "$(growth_psql "$database" -c "SELECT count(*) FROM $table
+		WHERE expires_at > clock_timestamp() AND key ~ '^order:'")" "$to"
+}
+
+# growth_need DATABASE: it is there, and full
+growth_need() {
+	if [ -z "${growth_filled[$1]-}" ]; then
+		growth_database "$1" 1
+		growth_filled[$1]=yes
+	fi
+	growth_fill "$1" "${1#growth_}" random "$growth_held"
+	growth_fill "$1" sql random "$growth_held"
+}
+
+# ---------------------------------------------------------------------------
+# cycles
+# ---------------------------------------------------------------------------
+
+# growth_cycle KIND CYCLES STEPS WHAT: so many, or as far as it gets in STEPS
+# steps
+growth_cycle() {
+	local kind=$1 cycles=$2 steps=$3 what=$4 step=0 done=0 n tps database=growth_$1 table=app_lock
+	local seconds=$(((cycles / 20 + 6000) / 12000))
+	[ "$kind" = lock ] || table=sql_lock
+	printf '%s:' "$what"
+	while [ $step -lt 4 ] || [ $done -lt "$cycles" ]; do
+		[ $((step += 1)) -le "$steps" ] || break
+		growth_pairs app "$database" "$kind" cycle -T $((seconds > 0 ? seconds : 1))
+		done=$((done + n))
+		growth_row cycles "$what" "$step" $done "$tps" pairs/s
+		growth_row cycles "$what" "$step" $done "$(growth_psql "$database" -c "SELECT pg_total_relation_size('$table')")" bytes
+		printf ' %.0f' "$tps"
+	done
+	printf ' pairs/s, %d cycles\n' $done
+}
+
+# What the used table does beside a new one, whatever else the machine does by now
+growth_cycles_again() {
+	local round database seconds=$((duration < 2 ? duration : 2)) n tps
+	declare -A at
+	growth_database growth_new 1
+	growth_without_vacuum growth_new
+	growth_pairs app growth_new lock cycle -T 1
+	for ((round = 1; round <= rounds; round++)); do
+		for database in $(growth_turns $round growth_lock growth_new); do
+			growth_pairs app "$database" lock cycle -T $seconds
+			at[$database]=$tps
+		done
+		growth_row cycles atomic_lock $round "$growth_cycles" "$(growth_ratio "${at[growth_lock]}" "${at[growth_new]}")" times_new
+	done
+	growth_drop growth_new
+}
+
+growth_run_cycles() {
+	local kind what holder
+	# The SQL's table grows and grows; a part shows how.
+	declare -A steps=([lock]=27 [sql]=15)
+	for kind in lock sql; do
+		what=$(growth_what $kind)
+		growth_database growth_$kind 1
+		growth_without_vacuum growth_$kind
+		growth_cycle $kind "$growth_cycles" "${steps[$kind]}" "$what"
+		[ $kind = sql ] || growth_cycles_again
+		growth_left growth_$kind
+		growth_drop growth_$kind
+	done
+	for kind in lock sql; do
+		what="$(growth_what $kind) old_snapshot"
+		growth_database growth_$kind 1
+		growth_without_vacuum growth_$kind
+		mkfifo "$AL_SCRATCH/growth.fifo"
+		growth_psql growth_$kind <"$AL_SCRATCH/growth.fifo" >"$AL_SCRATCH/growth.snapshot" &
+		holder=$!
+		exec 7>"$AL_SCRATCH/growth.fifo"
+		printf 'BEGIN ISOLATION LEVEL REPEATABLE READ;\nSELECT count(*) FROM sql_lock;\n' >&7
+		while [ ! -s "$AL_SCRATCH/growth.snapshot" ]; do sleep 0.05; done
+		growth_cycle $kind $((growth_cycles / 10)) 15 "$what"
+		growth_same 'open snapshots' "$(psql -c "SELECT count(*) FROM pg_stat_activity
+			WHERE datname = 'growth_$kind' AND state = 'idle in transaction' AND backend_xmin IS NOT NULL")" 1
+		exec 7>&-
+		wait $holder
+		rm -f "$AL_SCRATCH/growth.fifo"
+		growth_left growth_$kind
+		growth_drop growth_$kind
+	done
+}
+
+# ---------------------------------------------------------------------------
+# held
+# ---------------------------------------------------------------------------
+
+growth_run_held() {
+	local level round kind role what database n tps seconds=$((duration < 2 ? duration : 2))
+	local level_rounds=$((rounds < 3 ? rounds : 3))
+	declare -A at
+	growth_database growth_empty
+	growth_database growth_full
+	growth_filled[growth_full]=yes
+	for level in $((growth_held / 100)) $((growth_held / 10)) "$growth_held"; do
+		growth_fill growth_full full random "$level"
+		growth_fill growth_full sql random "$level"
+		# Pages are written whole the first time after the checkpoint.
+		for database in growth_empty growth_full; do
+			for kind in lock sql; do growth_pairs app_relaxed $database $kind pair -T 1; done
+		done
+		printf '%d held:' "$level"
+		for ((round = 1; round <= level_rounds; round++)); do
+			for kind in lock sql; do
+				for role in app app_relaxed; do
+					what=$(growth_what $kind)
+					[ $role = app ] || what+=' relaxed'
+					for database in $(growth_turns $round growth_empty growth_full); do
+						growth_pairs $role "$database" $kind pair -T $seconds
+						at[$database]=$tps
+					done
+					growth_row held "$what" $round 0 "${at[growth_empty]}" pairs/s
+					growth_row held "$what" $round "$level" "${at[growth_full]}" pairs/s
+					growth_row held "$what" $round "$level" "$(growth_ratio "${at[growth_full]}" "${at[growth_empty]}")" times_empty
+					printf ' %s %.2f' "${what/ /_}" "$(growth_ratio "${at[growth_full]}" "${at[growth_empty]}")"
+				done
+			done
+		done
+		printf '\n'
+	done
+	growth_left growth_empty
+	growth_left growth_full
+	growth_drop growth_empty
+}
+
+# ---------------------------------------------------------------------------
+# once
+# ---------------------------------------------------------------------------
+
+# growth_once ROUND KIND ROLE
+growth_once() {
+	local round=$1 kind=$2 role=$3 n tps what table=sql_lock suffix='' pairs sweep=0 vacuum out=$AL_SCRATCH/growth.out
+	[ "$role" = app ] || suffix=' relaxed'
+	what=$(growth_what "$kind")$suffix
+	growth_database growth_once 1
+	growth_pairs "$role" growth_once "$kind" once -t $((growth_once / growth_clients)) -D i=0
+	pairs=$(awk -v n="$n" -v tps="$tps" 'BEGIN { printf "%.3f", n / tps }')
+	if [ "$kind" = lock ]; then
+		table=app_lock
+		# All rows go, and the last call finds nothing.
+		for ((n = 0; n < growth_once / 1000 + 2; n++)); do echo 'SELECT lock_sweep();'; done |
+			growth_psql growth_once -c '\timing on' -f - >"$out"
+		growth_same 'rows that are swept' "$(awk '!/^Time:/ { n += $1 } END { print n + 0 }' "$out")" \
+			$((growth_once / growth_clients * growth_clients + 1))
+		growth_same 'rows of the last sweep' "$(grep -v '^Time:' "$out" | tail -n 1)" 0
+		sweep=$(awk '/^Time:/ { t += $2 } END { printf "%.3f", t / 1000 }' "$out")
+		growth_row once "$what sweep" "$round" "$growth_once" "$sweep" s
+	fi
+	growth_row once "$what" "$round" "$growth_once" "$(awk -v a="$pairs" -v b="$sweep" 'BEGIN { printf "%.3f", a + b }')" s
+	vacuum=$(growth_psql growth_once -c '\timing on' -c "VACUUM $table" | awk '/^Time:/ { printf "%.3f", $2 / 1000 }')
+	growth_row once "$what vacuum" "$round" "$growth_once" "$vacuum" s
+	growth_drop growth_once
+	printf ' %s %s+%s+%s' "${what/ /_}" "$pairs" "$sweep" "$vacuum"
+}
+
+growth_run_once() {
+	local round lane once_rounds=$((rounds < 3 ? rounds : 3))
+	psql -c "ALTER SYSTEM SET atomic_lock.released_retention = 0" -c 'SELECT pg_reload_conf()' >/dev/null
+	for ((round = 1; round <= once_rounds; round++)); do
+		printf 'seconds of pairs, sweep and vacuum:'
+		for lane in $(growth_turns $round lock:app sql:app lock:app_relaxed sql:app_relaxed); do
+			growth_once $round "${lane%:*}" "${lane#*:}"
+		done
+		printf '\n'
+	done
+	psql -c "ALTER SYSTEM RESET atomic_lock.released_retention" -c 'SELECT pg_reload_conf()' >/dev/null
+}
+
+# ---------------------------------------------------------------------------
+
+run_growths() {
+	local name began
+	growth_scripts
+	printf 'section\twhat\tround\tx\tvalue\tunit\n' >"$growth_runs"
+	for name in "${growths[@]}"; do
+		step "Growth: $name"
+		began=$SECONDS
+		"growth_run_$name"
+		say "$name took $((SECONDS - began)) s"
+	done
+	for name in growth_full growth_named; do growth_drop $name; done
+}
+
+# Medians of what has several rounds
+print_growths() {
+	step "Growth, medians; $setting"
+	awk -F '\t' '
+		'"$awk_median"'
+		NR > 1 && !($1 == "cycles" && $6 != "times_new" && $3 % 5 != 1) {
+			line = $1 SUBSEP $2 SUBSEP $4 SUBSEP $6
+			if (!(line in list)) order[++lines] = line
+			list[line] = list[line] " " $5
+		}
+		END {
+			rounds = 1
+			for (l = 1; l <= lines; l++) {
+				split(order[l], k, SUBSEP)
+				if (k[1] != section) { section = k[1]; printf "\n%s\n", section }
+				value = median(list[order[l]])
+				printf "  %-32s %9d %14s %s\n", k[2], k[3], sprintf(value < 100 ? "%.3f" : "%.0f", value), k[4]
+			}
+		}' "$growth_runs"
+	say
+	say 'The number before each figure is that of cycles so far (every fifth step), of leases held,'
+	say 'of keys, or of calls.  Seconds of once have the sweep in them; vacuum comes on top of that.'
+}
+
+expect_growths() {
+	step 'Growth'
+	awk -F '\t' '
+		'"$awk_median"'
+		function say(what, value, unit, want, above) {
+			if (value == "") return
+			printf "  %-52s %8.2f%s, expected %s %s: %s\n", what, value, unit, above ? "at least" : "at most", want,
+				((above ? value >= want : value <= want) ? "yes" : "not in this run")
+		}
+		# The last four steps beside the first four
+		function steps(what,    i, early, late) {
+			if (!(what in last)) return ""
+			for (i = 1; i <= 4; i++) { early = early " " speed[what, i]; late = late " " speed[what, last[what] + 1 - i] }
+			return median(late) / median(early)
+		}
+		# Of a key that has several rounds
+		function of(section, what, x, unit) { return median(list[section, what, x, unit]) }
+		NR == 1 { next }
+		{ list[$1, $2, $4, $6] = list[$1, $2, $4, $6] " " $5; at[$1, $2, $3] = $5; if ($4 > largest[$1]) largest[$1] = $4; seen[$1, $2] }
+		$1 == "cycles" && $6 == "pairs/s" { speed[$2, $3] = $5; last[$2] = $3 }
+		$1 == "cycles" && $6 == "bytes" && $5 / 1000000 > size[$2] { size[$2] = $5 / 1000000 }
+		$1 == "cycles" && $6 == "times_new" { new[$2] = new[$2] " " $5 }
+		$1 == "once" && !($3 in once) { once[$3] }
+		END {
+			rounds = 1
+			say("cycles: pairs/s of the last steps, times the first", steps("atomic_lock"), "", 0.9, 1)
+			say("cycles: the same, times a new table", median(new["atomic_lock"]), "", 0.9, 1)
+			say("cycles: table and index", size["atomic_lock"], " MB", 2)
+			say("cycles beside an old snapshot, last times first", steps("atomic_lock old_snapshot"), "", 0.9, 1)
+			say("held: pairs/s, times those of an empty table", of("held", "atomic_lock", largest["held"], "times_empty"), "", 0.85, 1)
+			say("held: the same, nothing flushed", of("held", "atomic_lock relaxed", largest["held"], "times_empty"), "", 0.85, 1)
+			for (r in once) {
+				flushed = flushed " " at["once", "atomic_lock", r] / at["once", "sql", r]
+				relaxed = relaxed " " at["once", "atomic_lock relaxed", r] / at["once", "sql relaxed", r]
+				vacuumed = vacuumed " " (at["once", "atomic_lock", r] + at["once", "atomic_lock vacuum", r]) / (at["once", "sql", r] + at["once", "sql vacuum", r])
+			}
+			say("once: seconds with the sweep, times the SQL", median(flushed), "", 1)
+			say("once: the same, nothing flushed", median(relaxed), "", 1)
+			say("once: flushed, both with VACUUM", median(vacuumed), "", 1)
+			say("owner: lock_release_all of 1 lease", of("owner", "atomic_lock 1", largest["owner"], "ms"), " ms", 1)
+			say("owner: of 1 lease, owner made by acquire", of("owner", "atomic_lock 1 generated", largest["owner"], "ms"), " ms", 1)
+			say("memory: bytes per lease, owner made by acquire", of("memory", "atomic_lock generated", largest["memory"], "bytes/lease"), "", 250)
+			say("memory: bytes per lease, owner named", of("memory", "atomic_lock named", largest["memory"], "bytes/lease"), "", 250)
+			if (largest["backend"]) {
+				say("backend: contexts, times those of 1000 calls", of("backend", "atomic_lock", largest["backend"], "bytes") / of("backend", "atomic_lock", 1000, "bytes"), "", 1.02)
+				say("backend: the same, calls in a loop", of("backend", "atomic_lock loop", largest["backend"], "bytes") / of("backend", "atomic_lock loop", 1000, "bytes"), "", 1.02)
+			}
+			say("first: the first call of a backend", of("first", "atomic_lock", 1, "ms"), " ms", 3)
+		}' "$growth_runs"
+}

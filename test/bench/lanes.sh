@@ -1,0 +1,367 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# test/bench/lanes.sh - the lanes of test/bench/run, which sources it: what is run,
+# what must have changed then, and what is made of the numbers.
+#
+# Ratios are to the hand-written SQL of the same group, or what else it names
+# "sql...", which comes first in it, and to round trips that do nothing.
+#
+#   lane NAME GROUP STATEMENTS SCRIPT ROLE CHANGES TITLE
+#
+# STATEMENTS is how many a transaction of the script sends.  CHANGES is what one
+# of them changes of test/bench/state.sql, by name; all else stays.  SCRIPT is one
+# for pgbench, or ":redis_always own", ":etcd own" or ":laravel refused": another
+# program and what it shall do.
+
+lanes=() groups=()
+declare -A group statements script role changes title base group_title
+
+lane() {
+	local name=$1
+	[[ $only =~ ^\ +$ || $only == *" $name "* || $name == roundtrip ]] || return 0
+	lanes+=("$name")
+	group[$name]=$2 statements[$name]=$3 script[$name]=$4 role[$name]=$5 changes[$name]=$6 title[$name]=$7
+	[[ $name != sql* ]] || base[$2]=$name
+	[[ " ${groups[*]-} " == *" $2 "* ]] || groups+=("$2")
+}
+
+group_title[floor]='To compare with: no locks, or what any of them has to pay'
+group_title[memory]='Acquire and release, in memory only'
+group_title[durable]='Acquire and release, grants flushed'
+group_title[ways]='Other ways to acquire and release, grants flushed'
+group_title[relaxed]='Acquire and release, nothing flushed (synchronous_commit = off)'
+group_title[set]='100 keys of an owner, acquired and released, grants flushed'
+group_title[light]='Locks that end with their transaction, nothing written'
+group_title[refused]='Refused acquires, nothing flushed where nothing is written'
+group_title[read]='Looking who has a lock'
+
+# What the statements of each peer change
+sql='sql_inserted=1 sql_deleted=1' plpgsql='plpgsql_inserted=1 plpgsql_deleted=1'
+laravel='laravel_inserted=1 laravel_deleted=1' shedlock='shedlock_updated=2'
+
+lane roundtrip floor 1 roundtrip app '' 'SELECT 1'
+lane updates floor 2 updates app 'sum=2' 'two one-row UPDATEs'
+lane one_flush floor 2 one_flush app 'sum=2' 'two UPDATEs, one flushed'
+lane one_flush_plpgsql floor 2 peers/plpgsql_later app "$plpgsql" 'PL/pgSQL, one flushed'
+lane one_write floor 2 one_write app 'sum=1' 'one UPDATE and SELECT 1'
+lane advisory_pair memory 2 advisory_pair app '' 'pg_try_advisory_lock'
+lane sql_pair durable 2 sql_pair app "$sql" 'hand-written SQL'
+lane plpgsql_pair durable 2 peers/plpgsql app "$plpgsql" 'SQL in PL/pgSQL'
+lane laravel_pair durable 2 peers/laravel app "$laravel" 'Laravel DatabaseLock'
+lane shedlock_pair durable 2 peers/shedlock app "$shedlock" 'ShedLock'
+lane spring_pair durable 5 peers/spring app 'spring_inserted=1 spring_deleted=1' 'Spring JdbcLockRegistry'
+lane pglock_pair durable 3 peers/pglock app 'pglock_inserted=1 pglock_deleted=1 versions=1' 'cirello pglock'
+lane redis_always durable 2 ':redis_always own' '' '' 'Redis, appendfsync always'
+lane etcd durable 2 ':etcd own' '' '' 'etcd'
+lane lock_pair durable 2 lock_pair app 'tokens=1' 'atomic_lock'
+lane lock_pair_owner ways 2 lock_pair_owner app 'tokens=1' 'atomic_lock, owner named'
+lane lock_pair_owners ways 2 lock_pair_owners app 'tokens=1' 'atomic_lock, owners changing'
+lane lock_shared ways 2 lock_shared app 'tokens=1' 'atomic_lock, 10 keys shared'
+lane sql_relaxed relaxed 2 sql_pair app_relaxed "$sql" 'hand-written SQL'
+lane plpgsql_relaxed relaxed 2 peers/plpgsql app_relaxed "$plpgsql" 'SQL in PL/pgSQL'
+lane laravel_relaxed relaxed 2 peers/laravel app_relaxed "$laravel" 'Laravel DatabaseLock'
+lane shedlock_relaxed relaxed 2 peers/shedlock app_relaxed "$shedlock" 'ShedLock'
+lane redis_default relaxed 2 ':redis_default own' '' '' 'Redis, default'
+lane lock_relaxed relaxed 2 lock_pair app_relaxed 'tokens=1' 'atomic_lock'
+lane sql_singles set 101 singles app 'tokens=100' 'an acquire for each'
+lane lock_set set 2 lock_set app 'tokens=100' 'lock_acquire_all'
+lane sql_advisory light 1 advisory app '' 'pg_advisory_xact_lock'
+lane lock_transaction light 1 lock_transaction app 'tokens=1' 'atomic_lock'
+lane sql_refused refused 1 sql_refused app '' 'INSERT ... ON CONFLICT'
+lane laravel_refused refused 2 ':laravel refused' app 'laravel_inserted=1' 'Laravel DatabaseLock'
+lane shedlock_refused refused 1 peers/shedlock_refused app '' 'ShedLock'
+lane redis_refused refused 1 ':redis_default refused' '' '' 'Redis, default'
+lane lock_refused refused 1 lock_refused app '' 'atomic_lock'
+lane read_row read 1 read_row app '' 'SELECT by primary key'
+lane lock_status read 1 lock_status app '' 'lock_status'
+lane lock_is_held read 1 lock_is_held app '' 'lock_is_held'
+
+if [[ " ${lanes[*]} " == *' sql_pair '* ]]; then base[ways]=sql_pair; fi
+
+# Without those for which there is no server
+lanes_choose() {
+	local name server chosen=()
+	for name in "${lanes[@]}"; do
+		server=${script[$name]#:}
+		server=${server% *}
+		if [[ ${script[$name]} == :redis* || ${script[$name]} == :etcd* ]] && ! peer_is_there "$server"; then continue; fi
+		chosen+=("$name")
+	done
+	lanes=("${chosen[@]}")
+}
+
+# lane_clients NAME: with how many clients it is run.  What has no peers is not
+# run with many.
+lane_clients() {
+	local n few=
+	for n in $all_clients; do
+		[ "$n" -gt 8 ] || few+=" $n"
+	done
+	: "${few:=$all_clients}"
+	case ${group[$1]} in
+		floor | memory | durable | relaxed) few=$all_clients ;;
+	esac
+	if [ "${group[$1]}" = set ] || [[ $1 == roundtrip && " ${groups[*]} " == *' set '* ]]; then few+=' 2'; fi
+	xargs -n 1 <<<"$few" | sort -nu | xargs
+}
+
+# Seconds that they take
+lanes_seconds() {
+	local name n=0
+	for name in ${lanes[@]+"${lanes[@]}"}; do n=$((n + $(lane_clients "$name" | wc -w))); done
+	echo $((n * rounds * duration))
+}
+
+# ---------------------------------------------------------------------------
+# One run
+# ---------------------------------------------------------------------------
+
+declare -A state
+
+# Sets state to what the server has counted
+read_state() {
+	local name n
+	state=()
+	while read -r name n; do state[$name]=$n; done < <(psql -f "$here/state.sql")
+	[ ${#state[@]} -gt 4 ] || die 'the server does not answer what was counted'
+}
+
+# check LANE N: the N transactions of the lane have changed what they should,
+# and nothing else
+check() {
+	local lane=$1 n=$2 name change expected got
+	local deadline=$((SECONDS + 10))
+	declare -A want
+	for name in "${!state[@]}"; do want[$name]=${state[$name]}; done
+	for change in ${changes[$lane]}; do
+		name=${change%=*}
+		want[$name]=$((want[$name] + ${change#*=} * n))
+	done
+	# Backends report statistics when they end, a moment after their clients.
+	while :; do
+		read_state
+		expected='' got=''
+		for name in "${!want[@]}"; do
+			[ "${want[$name]}" = "${state[$name]-}" ] || {
+				expected+="$name ${want[$name]}, "
+				got+="$name ${state[$name]-}, "
+			}
+		done
+		[ -n "$expected" ] || return 0
+		[ $SECONDS -lt $deadline ] || break
+		sleep 0.05
+	done
+	wrong=yes
+	printf '\nWRONG COUNTS in lane %s after %s transactions:\n  expected: %s\n  found:    %s\n' \
+		"$lane" "$n" "${expected%, }" "${got%, }"
+}
+
+# run_program LANE CLIENTS ROUND: the same as run_lane, where it is not pgbench
+run_program() {
+	local lane=$1 clients=$2 round=$3 what=${script[$1]#:} line
+	case $what in
+		redis* | etcd*) line=$(peer_client "${what% *}" "${what#* }" "$clients") || line= ;;
+		*)
+			line=$(as_user "$AL_SCRATCH/hotset" "${what#* }" "${what% *}" "$clients" "$duration" \
+				"host=$socket user=${role[$lane]} dbname=bench") || line=
+			;;
+	esac
+	if [ -z "$line" ]; then
+		tail -n 5 "$data.log" >&2
+		die "lane $lane has failed"
+	fi
+	check "$lane" "${line%%$'\t'*}"
+	printf '%s\t%s\t%s\t%s\t%s\n' "${group[$lane]}" "$lane" "$clients" "$round" "$line" >>"$runs"
+}
+
+# run_lane LANE CLIENTS ROUND: adds a line to runs.tsv
+run_lane() {
+	local lane=$1 clients=$2 round=$3 out=$AL_SCRATCH/pgbench.out n tps now
+	local threads=$((clients < cpus ? clients : cpus))
+	if [[ ${script[$lane]} == :* ]]; then
+		run_program "$@"
+		return
+	fi
+	# What a client's clock says, for those who send it
+	now=$(date -u +%s)
+	rm -f "$AL_SCRATCH"/t/latency.*
+	if ! as_user "$AL_BIN/pgbench" -n -M prepared -h "$socket" -U "${role[$lane]}" \
+		-c "$clients" -j $threads -T "$duration" -D keys="$keys" -D clients="$clients" \
+		-D now="$now" -D at="$(date -u -d "@$now" +%FT%T)" -D until="$(date -u -d "@$((now + 300))" +%FT%T)" \
+		-l --sampling-rate=0.2 --log-prefix="$AL_SCRATCH/t/latency" \
+		-f "$here/${script[$lane]}.sql" bench >"$out" 2>&1 ||
+		grep -qE 'failed transactions: [1-9]|pgbench: error' "$out"; then
+		cat "$out" >&2
+		tail -n 5 "$data.log" >&2
+		die "lane $lane has failed"
+	fi
+	n=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$out")
+	tps=$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$out")
+	if [ -z "$n" ] || [ -z "$tps" ]; then die "pgbench says nothing of how fast it was"; fi
+	check "$lane" "$n"
+	cat "$AL_SCRATCH"/t/latency.* | cut -d ' ' -f 3 | sort -n | awk -v OFS='\t' \
+		-v head="${group[$lane]}	$lane	$clients	$round	$n	$tps" '
+		{ us[NR] = $1 }
+		# pgbench logs 0 where the answer was there before it looked at the clock
+		# again; where that happens often its percentiles say nothing.
+		$1 == 0 { unseen++ }
+		function percentile(p) { return unseen <= NR / 100 ? us[int((NR - 1) * p) + 1] : "" }
+		END { print head, percentile(0.5), percentile(0.99) }' >>"$runs"
+}
+
+run_lanes() {
+	local round clients i name
+	declare -A at
+	for name in "${lanes[@]}"; do at[$name]=" $(lane_clients "$name") "; done
+	step "$rounds rounds of ${#lanes[@]} lanes, $duration s each: $(lanes_seconds) s"
+	printf 'group\tlane\tclients\tround\ttransactions\ttps\tp50_us\tp99_us\n' >"$runs"
+	for ((round = 1; round <= rounds; round++)); do
+		for clients in $(xargs -n 1 <<<"${at[*]}" | sort -nu); do
+			printf 'round %d, %d clients:' "$round" "$clients"
+			for ((i = 0; i < ${#lanes[@]}; i++)); do
+				# Back and forth, so that no lane always runs after the same one.
+				name=${lanes[$((round % 2 ? i : ${#lanes[@]} - 1 - i))]}
+				[[ ${at[$name]} == *" $clients "* ]] || continue
+				printf ' %s' "$name"
+				run_lane "$name" "$clients" "$round"
+			done
+			printf '\n'
+		done
+	done
+}
+
+# ---------------------------------------------------------------------------
+# Medians over the rounds; of ratios, the median of those within each round
+# ---------------------------------------------------------------------------
+
+awk_median='
+	function median(list,    a, n, i, j, t) {
+		if (split(list, a, " ") < rounds) return ""
+		n = split(list, a, " ")
+		for (i = 2; i <= n; i++)
+			for (j = i; j > 1 && a[j - 1] + 0 > a[j] + 0; j--) { t = a[j]; a[j] = a[j - 1]; a[j - 1] = t }
+		return n % 2 ? a[(n + 1) / 2] : (a[n / 2] + a[n / 2 + 1]) / 2
+	}'
+
+summarize_lanes() {
+	local name
+	for name in "${lanes[@]}"; do
+		printf '%s\t%s\t%s\t%s\n' "$name" "${statements[$name]}" "${base[${group[$name]}]-}" "${title[$name]}"
+	done >"$AL_SCRATCH/lanes.tsv"
+	awk -F '\t' -v OFS='\t' '
+		'"$awk_median"'
+		FNR == NR { statements[$1] = $2; base[$1] = $3; title[$1] = $4; next }
+		FNR == 1 { next }
+		{
+			if (!(($2, $3) in tps)) order[++lines] = $1 SUBSEP $2 SUBSEP $3
+			tps[$2, $3] = tps[$2, $3] " " $6
+			p50[$2, $3] = p50[$2, $3] " " $7
+			p99[$2, $3] = p99[$2, $3] " " $8
+			at[$2, $3, $4] = $6
+			if ($4 > rounds) rounds = $4
+		}
+		END {
+			print "group", "lane", "clients", "tps", "p50_us", "p99_us", "to_sql", "to_roundtrip", "title"
+			for (l = 1; l <= lines; l++) {
+				split(order[l], k, SUBSEP)
+				sql = trip = ""
+				for (r = 1; r <= rounds; r++) {
+					if ((base[k[2]], k[3], r) in at) sql = sql " " at[k[2], k[3], r] / at[base[k[2]], k[3], r]
+					trip = trip " " at[k[2], k[3], r] * statements[k[2]] / at["roundtrip", k[3], r]
+				}
+				print k[1], k[2], k[3], sprintf("%.0f", median(tps[k[2], k[3]])),
+					median(p50[k[2], k[3]]), median(p99[k[2], k[3]]),
+					sql == "" ? "" : sprintf("%.3f", median(sql)), sprintf("%.3f", median(trip)), title[k[2]]
+			}
+		}' "$AL_SCRATCH/lanes.tsv" "$runs" >"$summary"
+}
+
+# value LANE CLIENTS COLUMN
+value() {
+	awk -F '\t' -v lane="$1" -v clients="$2" -v column="$3" \
+		'$2 == lane && $3 == clients { print $column }' "$summary"
+}
+
+print_lanes() {
+	local g clients numbers name
+	step "Medians of $rounds rounds; $setting"
+	numbers=$(cut -f 3 "$summary" | sed 1d | sort -nu)
+	for g in "${groups[@]}"; do
+		printf '\n%s\n%-30s %8s %10s %9s %9s %10s %12s\n' "${group_title[$g]}" '' clients per_s p50_ms p99_ms to_the_SQL to_SELECT_1
+		for clients in $numbers; do
+			for name in "${lanes[@]}"; do
+				[ "${group[$name]}" = "$g" ] || continue
+				awk -F '\t' -v lane="$name" -v clients="$clients" -v title="${title[$name]}" '
+					$2 == lane && $3 == clients {
+						printf "  %-28s %8d %10d %9s %9s %10s %12.2f\n", title, clients, $4,
+							$5 == "" ? "" : sprintf("%.3f", $5 / 1000), $6 == "" ? "" : sprintf("%.3f", $6 / 1000),
+							$7 == "" ? "" : sprintf("%.2f", $7), $8
+					}' "$summary"
+			done
+		done
+	done
+	say
+	say 'per_s counts pairs, sets of 100 keys, or acquires where nothing is released; to_the_SQL is'
+	say 'to the hand-written SQL, or what comes first in a group; to_SELECT_1 is how many of their'
+	say 'statements got through in the time of one SELECT 1.'
+}
+
+# ratio LANE CLIENTS OTHER: the median of that within each round, if both were run
+ratio() {
+	awk -F '\t' -v lane="$1" -v clients="$2" -v other="$3" '
+		'"$awk_median"'
+		$3 == clients && $2 == lane { mine[$4] = $6 }
+		$3 == clients && $2 == other { theirs[$4] = $6 }
+		END {
+			for (r in mine) if (r in theirs) list = list " " mine[r] / theirs[r]
+			if (list != "") print median(list)
+		}' "$runs"
+}
+
+# expect RATIO WANT WHAT: says whether it is so, where it was measured
+expect() {
+	[ -n "$1" ] || return 0
+	awk -v ratio="$1" -v want="$2" -v what="$3" 'BEGIN {
+		printf "  %-58s %5.2f, expected %4.2f: %s\n", what, ratio, want,
+			(ratio >= want ? "yes" : "not in this run")
+	}'
+}
+
+# expect_best CLIENTS WANT: atomic_lock beside the best of those who flush
+expect_best() {
+	local name found least='' best=''
+	for name in "${lanes[@]}"; do
+		if [ "${group[$name]}" != durable ] || [[ $name == lock_* ]]; then continue; fi
+		found=$(ratio lock_pair "$1" "$name")
+		[ -n "$found" ] || continue
+		if [ -z "$least" ] || awk -v a="$found" -v b="$least" 'BEGIN { exit !(a < b) }'; then
+			least=$found best=${title[$name]}
+		fi
+	done
+	expect "$least" "$2" "pairs, flushed, $1 client$([ "$1" = 1 ] || echo s), to the best peer ($best)"
+}
+
+expect_lanes() {
+	local clients locks
+	[ -n "$(value lock_pair 8 4)$(value lock_pair 1 4)$(value lock_refused 8 4)$(value lock_status 8 4)$(value lock_set 2 4)" ] || return 0
+	step 'What is expected of atomic_lock'
+	for clients in $all_clients; do
+		case $clients in
+			1) expect_best 1 1.2 ;;
+			8)
+				expect_best 8 1.5
+				expect "$(ratio lock_pair 8 one_flush)" 0.85 'pairs, flushed, 8 clients, to what one flush a pair allows'
+				expect "$(ratio lock_relaxed 8 sql_relaxed)" 1.2 'pairs, nothing flushed, 8 clients, to SQL'
+				expect "$(ratio lock_refused 8 roundtrip)" 0.75 'refused acquires, 8 clients, to SELECT 1'
+				expect "$(ratio lock_refused 8 sql_refused)" 4 'refused acquires, 8 clients, to INSERT ... ON CONFLICT'
+				expect "$(ratio lock_status 8 roundtrip)" 0.75 'lock_status, 8 clients, to SELECT 1'
+				expect "$(ratio lock_is_held 8 roundtrip)" 0.75 'lock_is_held, 8 clients, to SELECT 1'
+				expect "$(ratio lock_set 8 sql_singles)" 10 '100 keys at once, 8 clients, to an acquire for each'
+				;;
+		esac
+	done
+	locks=$(value lock_set 2 4)
+	[ -z "$locks" ] || awk -v locks="$((locks * 100))" 'BEGIN {
+		printf "  %-52s %7d/s, expected 150000: %s\n", "locks taken 100 at once and released, 2 clients", locks,
+			(locks >= 150000 ? "yes" : "not in this run")
+	}'
+}

@@ -1,0 +1,2 @@
+\set n random(0, 9999)
+SELECT lock_is_held('held:' || :n, 'holder:' || :n);

@@ -1,0 +1,4 @@
+-- The statements of sql_pair.sql in functions
+\set n random(0, :keys - 1) / :clients * :clients + :client_id
+SELECT plpgsql_acquire('order:' || :n, '5 minutes') AS owner \gset
+SELECT plpgsql_release('order:' || :n, :owner);
