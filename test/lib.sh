@@ -338,7 +338,7 @@ al_scratch_end() {
 	[ -n "$AL_SCRATCH" ] || return 0
 	find "$AL_SCRATCH" -name postmaster.pid 2>/dev/null | while IFS= read -r pid; do
 		al_stop "${pid%/postmaster.pid}" </dev/null >/dev/null 2>&1 || true
-	done
+	done || true # find says so where a directory goes away meanwhile
 	cd /
 	rm -rf "$AL_SCRATCH"
 }
