@@ -7,8 +7,8 @@
  * no version of a row that has died since can be removed.  Then the index
  * finds the current row of a busy key behind all of its former versions, at a
  * cost that grows with each update.  So whoever finds a row leaves a hint
- * where it was, and who looks next begins there and goes on along the chain of
- * updates.
+ * where it was, and whoever wrote one, when that is committed; who looks next
+ * begins there and goes on along the chain of updates.
  *
  * A hint is believed in nothing: lock_table.c takes what it leads to only
  * where that is a visible version of a row with the key and slot, of which there

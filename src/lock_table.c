@@ -693,9 +693,14 @@ find_by_owner_index(Relation rel, const AlOwner *owner)
 	{
 		AlHolding	holding;
 
-		if (fetch(scan, tid, snapshot, &holding) && holding.released_at == 0 &&
+		if (!fetch(scan, tid, snapshot, &holding))
+			continue;
+		if (holding.released_at == 0 &&
 			al_string_equal(al_string(holding.owner), owner->name))
 			keys = lappend(keys, al_table_key(rel, holding.tuple));
+
+		/* A worker may have left many that are over. */
+		heap_freetuple(holding.tuple);
 	}
 	index_endscan(scan);
 	UnregisterSnapshot(snapshot);
@@ -819,8 +824,9 @@ al_table_put(Relation rel, AlHolding *holding)
 	VALUE(backend_start) = TimestampTzGetDatum(holding->backend_start);
 	IS_NULL(pid) = IS_NULL(backend_start) = holding->lifetime != AL_SESSION;
 
-	/* Whoever wants the key for itself must look for shared holdings from now on. */
 	al_key_init(&key, holding->key);
+
+	/* Whoever wants the key for itself must look for shared holdings from now on. */
 	if (is_shared)
 		al_set_alone(&key, false);
 

@@ -66,16 +66,8 @@ growth_without_vacuum() {
 growth_pgbench() {
 	local role=$1 database=$2 script=$3 out=$AL_SCRATCH/growth_$3.out
 	shift 3
-	if ! as_user env PGOPTIONS="${growth_options-}" "$AL_BIN/pgbench" -n -M prepared -h "$socket" -U "$role" "$@" \
-		-f "$here/growth_$script.sql" "$database" >"$out" 2>&1 ||
-		grep -qE 'failed transactions: [1-9]|pgbench: error' "$out"; then
-		cat "$out" >&2
-		tail -n 5 "$data.log" >&2
-		die "growth: $script has failed"
-	fi
-	n=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$out")
-	tps=$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$out")
-	if [ -z "$n" ] || [ -z "$tps" ]; then die "pgbench says nothing of how fast it was"; fi
+	run_pgbench "growth: $script" "$out" env PGOPTIONS="${growth_options-}" "$AL_BIN/pgbench" -n -M prepared \
+		-h "$socket" -U "$role" "$@" -f "$here/growth_$script.sql" "$database"
 }
 
 # growth_pairs ROLE DATABASE lock|sql SCRIPT ARG...: 8 clients run pairs of

@@ -36,17 +36,11 @@
  */
 #define _GNU_SOURCE				/* ppoll */
 
-#include <errno.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "client.h"
 #include "libpq-fe.h"
 
 #define KEY				"handoff"
@@ -134,39 +128,6 @@ static int	max_times;
 static int64_t inversions;
 static int64_t longest_wait;
 
-static void
-die(const char *format,...)
-{
-	va_list		args;
-
-	fputs("handoff: ", stderr);
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fputc('\n', stderr);
-	exit(1);
-}
-
-static int64_t
-now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
-static long
-number(const char *text, long min, long max)
-{
-	char	   *end;
-	long		value = strtol(text, &end, 10);
-
-	if (*text == '\0' || *end != '\0' || value < min || value > max)
-		die("\"%s\" is no number from %ld to %ld", text, min, max);
-	return value;
-}
-
 /* "t", a number, an empty string or NULL */
 static const char *
 value_of(Session *session, PGresult *result)
@@ -231,7 +192,7 @@ static void
 ask(Session *session)
 {
 	if (session->asked == 0)
-		join_line(session, now_ns());
+		join_line(session, now_ns(CLOCK_MONOTONIC));
 	session->state = ASKING;
 	send_statement(session, "acquire");
 }
@@ -241,7 +202,7 @@ hold(Session *session, State state, int64_t mean)
 {
 	holder = session;
 	session->state = state;
-	session->timer = ending ? 0 : now_ns() + about(mean);
+	session->timer = ending ? 0 : now_ns(CLOCK_MONOTONIC) + about(mean);
 }
 
 static void
@@ -255,7 +216,7 @@ look(Session *session)
 static void
 looked(int count)
 {
-	int64_t		now = now_ns();
+	int64_t		now = now_ns(CLOCK_MONOTONIC);
 
 	for (Session *session = first; session; session = session->after)
 		count--;
@@ -269,7 +230,7 @@ let_go(Session *session)
 {
 	holder = NULL;
 	session->state = RELEASING;
-	released_at = now_ns();
+	released_at = now_ns(CLOCK_MONOTONIC);
 	send_statement(session, "release");
 }
 
@@ -333,9 +294,9 @@ answered(Session *session, int64_t at)
 	else if (session->state == ASKING)
 	{
 		if (session->known == 0)
-			session->known = now_ns();
+			session->known = now_ns(CLOCK_MONOTONIC);
 		session->state = PAUSING;
-		session->timer = now_ns() + poll_pause;
+		session->timer = now_ns(CLOCK_MONOTONIC) + poll_pause;
 	}
 	else
 	{
@@ -348,7 +309,7 @@ answered(Session *session, int64_t at)
 		else
 		{
 			session->state = PAUSING;
-			session->timer = now_ns() + about(poll_pause);
+			session->timer = now_ns(CLOCK_MONOTONIC) + about(poll_pause);
 		}
 	}
 	PQclear(session->result);
@@ -435,25 +396,25 @@ queue_up(void)
 	for (int i = 1; i < num_sessions; i++)
 	{
 		Session    *session = &sessions[i];
-		int64_t		deadline = now_ns() + HANG_NS;
+		int64_t		deadline = now_ns(CLOCK_MONOTONIC) + HANG_NS;
 
 		if (mode->count)
 		{
 			ask(session);
 			while (execute(&sessions[0], "count", KEY) < i)
-				if (now_ns() > deadline)
+				if (now_ns(CLOCK_MONOTONIC) > deadline)
 					die("%s: %s does not get into the queue", mode->name, session->owner);
 		}
 		else
 		{
-			join_line(session, now_ns());
+			join_line(session, now_ns(CLOCK_MONOTONIC));
 			if (execute(session, "acquire", KEY))
 				die("two have the key");
 			/* As if they had come at any time */
 			session->state = PAUSING;
-			session->timer = now_ns() + (int64_t) (poll_pause * drand48());
+			session->timer = now_ns(CLOCK_MONOTONIC) + (int64_t) (poll_pause * drand48());
 		}
-		session->known = now_ns();
+		session->known = now_ns(CLOCK_MONOTONIC);
 	}
 }
 
@@ -461,7 +422,7 @@ static void
 run(int64_t duration)
 {
 	struct pollfd fds[MAX_SESSIONS];
-	int64_t		start = now_ns();
+	int64_t		start = now_ns(CLOCK_MONOTONIC);
 	int			busy = num_sessions;
 
 	for (int i = 0; i < num_sessions; i++)
@@ -471,7 +432,7 @@ run(int64_t duration)
 	hold(&sessions[0], HOLDING_ON, mean_hold);
 	while (busy > 0)
 	{
-		int64_t		now = now_ns();
+		int64_t		now = now_ns(CLOCK_MONOTONIC);
 		int64_t		timer = now + INT64_C(1000000000);
 		struct timespec timeout;
 		int			ready;
@@ -498,13 +459,13 @@ run(int64_t duration)
 				busy++;
 		}
 
-		now = now_ns();
+		now = now_ns(CLOCK_MONOTONIC);
 		timer = timer > now ? timer - now : 0;
 		timeout = (struct timespec) {timer / 1000000000, timer % 1000000000};
 		ready = ppoll(fds, num_sessions, &timeout, NULL);
 		if (ready < 0 && errno != EINTR)
 			die("ppoll: %s", strerror(errno));
-		now = now_ns();
+		now = now_ns(CLOCK_MONOTONIC);
 		for (int i = 0; i < num_sessions && ready > 0; i++)
 		{
 			if (fds[i].revents)
@@ -550,7 +511,7 @@ main(int argc, char **argv)
 	num_sessions = number(argv[optind + 1], 1, MAX_SESSIONS - 1) + 1;
 	seconds = number(argv[optind + 2], 1, 86400);
 
-	srand48(now_ns());
+	srand48(now_ns(CLOCK_MONOTONIC));
 	connect_all(argv[optind + 3]);
 	queue_up();
 	run(seconds * INT64_C(1000000000));

@@ -44,16 +44,11 @@
 #define _GNU_SOURCE				/* pthread_barrier_t */
 
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "client.h"
 #include "libpq-fe.h"
 #ifdef HAVE_HIREDIS
 #include <hiredis/hiredis.h>
@@ -122,42 +117,6 @@ static _Atomic int64_t end_at;
 /* Who has each of the hot keys, or 0, and its last fencing token */
 static _Atomic int holders[HOT_KEYS];
 static _Atomic int64_t last_tokens[HOT_KEYS];
-
-static void die(const char *format,...) __attribute__((noreturn, format(printf, 1, 2)));
-
-static void
-die(const char *format,...)
-{
-	va_list		args;
-
-	fputs("hotset: ", stderr);
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fputc('\n', stderr);
-	/* Other threads go on meanwhile; they must not find what exit() removes. */
-	_exit(1);
-}
-
-static int64_t
-now_ns(clockid_t id)
-{
-	struct timespec t;
-
-	clock_gettime(id, &t);
-	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
-static long
-number(const char *text, long min, long max)
-{
-	char	   *end;
-	long		value = strtol(text, &end, 10);
-
-	if (*text == '\0' || *end != '\0' || value < min || value > max)
-		die("\"%s\" is no number from %ld to %ld", text, min, max);
-	return value;
-}
 
 /* splitmix64 */
 static uint64_t

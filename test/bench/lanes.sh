@@ -155,6 +155,20 @@ check() {
 		"$lane" "$n" "${expected%, }" "${got%, }"
 }
 
+# run_pgbench WHAT OUT COMMAND...: its output goes to OUT; sets n and tps
+run_pgbench() {
+	local what=$1 out=$2
+	shift 2
+	if ! as_user "$@" >"$out" 2>&1 || grep -qE 'failed transactions: [1-9]|pgbench: error' "$out"; then
+		cat "$out" >&2
+		tail -n 5 "$data.log" >&2
+		die "$what has failed"
+	fi
+	n=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$out")
+	tps=$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$out")
+	if [ -z "$n" ] || [ -z "$tps" ]; then die "pgbench says nothing of how fast it was"; fi
+}
+
 # run_program LANE CLIENTS ROUND: the same as run_lane, where it is not pgbench
 run_program() {
 	local lane=$1 clients=$2 round=$3 what=${script[$1]#:} line
@@ -184,19 +198,11 @@ run_lane() {
 	# What a client's clock says, for those who send it
 	now=$(date -u +%s)
 	rm -f "$AL_SCRATCH"/t/latency.*
-	if ! as_user "$AL_BIN/pgbench" -n -M prepared -h "$socket" -U "${role[$lane]}" \
+	run_pgbench "lane $lane" "$out" "$AL_BIN/pgbench" -n -M prepared -h "$socket" -U "${role[$lane]}" \
 		-c "$clients" -j $threads -T "$duration" -D keys="$keys" -D clients="$clients" \
 		-D now="$now" -D at="$(date -u -d "@$now" +%FT%T)" -D until="$(date -u -d "@$((now + 300))" +%FT%T)" \
 		-l --sampling-rate=0.2 --log-prefix="$AL_SCRATCH/t/latency" \
-		-f "$here/${script[$lane]}.sql" bench >"$out" 2>&1 ||
-		grep -qE 'failed transactions: [1-9]|pgbench: error' "$out"; then
-		cat "$out" >&2
-		tail -n 5 "$data.log" >&2
-		die "lane $lane has failed"
-	fi
-	n=$(sed -n 's/^number of transactions actually processed: \([0-9]*\).*/\1/p' "$out")
-	tps=$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$out")
-	if [ -z "$n" ] || [ -z "$tps" ]; then die "pgbench says nothing of how fast it was"; fi
+		-f "$here/${script[$lane]}.sql" bench
 	check "$lane" "$n"
 	cat "$AL_SCRATCH"/t/latency.* | cut -d ' ' -f 3 | sort -n | awk -v OFS='\t' \
 		-v head="${group[$lane]}	$lane	$clients	$round	$n	$tps" '
