@@ -19,9 +19,9 @@ $$;
 CREATE FUNCTION t.claims() RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1710 AND mode <> 'AccessShareLock'
 $$;
--- The process of a message is another each time.
+-- The process of a message is another each time, and its number may be that of a SQLSTATE.
 CREATE FUNCTION t.refused(stmt text) RETURNS text LANGUAGE sql AS $$
-	SELECT regexp_replace(replace(t.raises(stmt), pg_backend_pid()::text, '<this>'), 'Waited for [0-9]+ ms', 'Waited for <n> ms')
+	SELECT regexp_replace(replace(t.raises(stmt), 'process ' || pg_backend_pid(), 'process <this>'), 'Waited for [0-9]+ ms', 'Waited for <n> ms')
 $$;
 CREATE FUNCTION t.expire(k text, o text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
