@@ -12,27 +12,33 @@
 -- updates stop being HOT.
 ------------------------------------------------------------------------------
 
--- Key and slot come where their place in a row is always the same, which makes
--- updates cheaper.  A released row has released_at and no ttl_us, which is next to
--- it, so that it is as long as it was, and the next version fits where it was.
+CREATE TYPE lock_mode AS ENUM ('exclusive', 'shared');
+
+COMMENT ON TYPE lock_mode IS 'exclusive: one owner has the key; shared: any number of them';
+
+-- Columns up to the key have the same place in every row, which makes updates
+-- cheaper where it is a multiple of 4, and those that a usual lease does not need are last, where they take
+-- no space.  A release changes no column's length, so that the row's next version
+-- fits where the last one was.
 CREATE TABLE app_lock (
 	fencing_token	bigint NOT NULL,
 	acquired_at		timestamptz NOT NULL,
 	expires_at		timestamptz NOT NULL,
+	ttl_us			bigint NOT NULL,
 	slot			integer NOT NULL,
+	mode			lock_mode NOT NULL,
 	key				text COLLATE "C" NOT NULL,
-	owner_hash		integer,
-	mode			text COLLATE "C" NOT NULL,
+	released		boolean NOT NULL DEFAULT false,
 	holder			text COLLATE "C" NOT NULL,
 	owner			text COLLATE "C",
-	ttl_us			bigint,
-	released_at		timestamptz,
+	owner_hash		integer,
 	meta			jsonb,
 	pid				integer,
 	backend_start	timestamptz,
 	CONSTRAINT app_lock_pkey PRIMARY KEY (key, slot)
 ) USING heap WITH (
-	fillfactor = 90,
+	-- a page is pruned once it is full, so room for six versions or so
+	fillfactor = 87,
 	autovacuum_vacuum_scale_factor = 0.02,
 	autovacuum_vacuum_threshold = 500,
 	autovacuum_vacuum_cost_delay = 0,
@@ -41,30 +47,31 @@ CREATE TABLE app_lock (
 	toast.vacuum_truncate = false
 );
 
--- Finds the leases of an owner that the application named.  Generated owners
--- are not in it, so that an acquire which generates one stays HOT.
+-- Finds the leases of an owner that the application named.  An acquire of one key
+-- that generates an owner does without, and so stays HOT; see src/lock_owner.c.
+-- Of several rows in one entry all must be dead before it goes away.
 CREATE INDEX app_lock_owner_idx ON app_lock (owner_hash)
+	WITH (deduplicate_items = off)
 	WHERE owner_hash IS NOT NULL;
 
 -- Texts short enough to stay in the row, whatever meta takes.
 ALTER TABLE app_lock
 	ALTER COLUMN key SET STORAGE MAIN,
-	ALTER COLUMN mode SET STORAGE MAIN,
 	ALTER COLUMN holder SET STORAGE MAIN,
 	ALTER COLUMN owner SET STORAGE MAIN;
 
-COMMENT ON TABLE app_lock IS 'leases of atomic_lock, one row per holding; a lease is live while released_at is null and the clock is before expires_at';
+COMMENT ON TABLE app_lock IS 'leases of atomic_lock, one row per holding; a lease is live while it is not released and the clock is before expires_at';
 COMMENT ON COLUMN app_lock.fencing_token IS 'rises with every grant of the key';
 COMMENT ON COLUMN app_lock.acquired_at IS 'when the holding was granted';
-COMMENT ON COLUMN app_lock.expires_at IS 'when the lease runs out by itself';
-COMMENT ON COLUMN app_lock.ttl_us IS 'length last asked for, in microseconds; lock_extend repeats it; null once released';
+COMMENT ON COLUMN app_lock.expires_at IS 'when the lease runs out by itself; once released, when that was';
+COMMENT ON COLUMN app_lock.ttl_us IS 'length last asked for, in microseconds; lock_extend repeats it; 0: none';
 COMMENT ON COLUMN app_lock.slot IS '0 for the exclusive holding of the key, more for a shared one';
 COMMENT ON COLUMN app_lock.key IS 'what is locked, compared byte by byte';
 COMMENT ON COLUMN app_lock.mode IS 'exclusive or shared';
 COMMENT ON COLUMN app_lock.holder IS 'label of the holder, for people';
 COMMENT ON COLUMN app_lock.owner IS 'secret that proves the holding; null after force_release';
-COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner that the application named, kept when the row changes hands to a generated one';
-COMMENT ON COLUMN app_lock.released_at IS 'when the holding was released; null while it is held';
+COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner that is in the index, kept when the row changes hands to one that is not';
+COMMENT ON COLUMN app_lock.released IS 'whether the holding was released';
 COMMENT ON COLUMN app_lock.meta IS 'whatever the application keeps with the lease';
 COMMENT ON COLUMN app_lock.pid IS 'process id of the session with which the holding ends; null for a lease';
 COMMENT ON COLUMN app_lock.backend_start IS 'start of that session, as in pg_stat_activity';

@@ -24,6 +24,7 @@
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 #include "nodes/pg_list.h"
+#include "storage/block.h"
 #include "storage/itemptr.h"
 #include "storage/lock.h"
 #include "utils/guc.h"
@@ -72,6 +73,7 @@ typedef struct AlOwner
 {
 	AlString	name;
 	bool		generated;		/* made for this grant, known to nobody else */
+	bool		in_index;		/* generated, and yet in the index of owners */
 	uint64		hash;			/* app_lock.owner_hash has the lower half */
 } AlOwner;
 
@@ -143,8 +145,6 @@ extern void al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno,
 extern void al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
 extern void al_owner_init(AlOwner *owner, AlString name);
 extern uint64 al_owner_hash(AlString owner);
-extern void al_owner_generate(AlOwner *owner);
-extern bool al_owner_looks_generated(AlString owner);
 extern bool al_owner_is_setting(AlString owner);
 extern int64 al_ttl_arg(FunctionCallInfo fcinfo, int argno);
 extern int64 al_wait_arg(FunctionCallInfo fcinfo, int argno);
@@ -160,6 +160,11 @@ extern void al_part_init(AlPart *part, Oid type);
 extern char *al_part_text(AlPart *part, Datum value);
 extern bool al_owner_check_hook(char **newval, void **extra, GucSource source);
 
+/* lock_owner.c; see also lock_table.h */
+extern void al_owner_generate(AlOwner *owner, BlockNumber block);
+extern bool al_owner_looks_generated(AlString owner);
+extern bool al_owner_names_block(const AlOwner *owner, BlockNumber block);
+
 /* lock_catalog.c */
 extern void al_catalog_init(void);
 extern Relation al_open_app_lock(LOCKMODE lockmode);
@@ -169,6 +174,7 @@ extern char *al_schema_name(void);
 extern bool al_is_installed(void);
 extern Relation al_open_fence(LOCKMODE lockmode);
 extern Relation al_open_audit(LOCKMODE lockmode);
+extern Datum al_mode_value(bool is_shared);
 extern bool al_is_admin(void);
 
 /* lock_claim.c */

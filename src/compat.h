@@ -127,6 +127,7 @@ al_heap_try_delete(Relation rel, ItemPointer tid)
 
 #if PG_VERSION_NUM < 190000
 #define PG_SIG_IGN SIG_IGN
+#define TupleDescFinalize(desc) ((void) 0)
 #endif
 
 /* Make room on the page, whose buffer is pinned and not locked */

@@ -249,6 +249,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	int			tokens = 0;
 	int64		token = 0;
 
+	request->owner.in_index = true;
 	for (int pass = 0; pass < 2; pass++)
 	{
 		for (int i = 0; i < count; i++)

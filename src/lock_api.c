@@ -343,7 +343,7 @@ atomic_lock_release(PG_FUNCTION_ARGS)
 
 	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg(fcinfo, 1, &owner);
-	al_lease_release(rel, &key, &owner, &result);
+	al_lease_release(rel, &key, &owner, NULL, &result);
 	if (result.outcome != AL_RELEASED)
 		al_raise(&key, &result);
 	close_app_lock(rel, true);
@@ -362,7 +362,7 @@ atomic_lock_try_release(PG_FUNCTION_ARGS)
 
 	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg(fcinfo, 1, &owner);
-	al_lease_release(rel, &key, &owner, &result);
+	al_lease_release(rel, &key, &owner, NULL, &result);
 	close_app_lock(rel, result.outcome == AL_RELEASED);
 
 	switch (result.outcome)
@@ -400,7 +400,7 @@ extend(FunctionCallInfo fcinfo, const char *function, bool raise)
 	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg(fcinfo, 1, &owner);
 	ttl = al_ttl_arg(fcinfo, 2);
-	al_lease_extend(rel, &key, &owner, ttl, &result);
+	al_lease_extend(rel, &key, &owner, NULL, ttl, &result);
 	if (result.outcome != AL_EXTENDED)
 	{
 		if (raise)
@@ -429,7 +429,7 @@ atomic_lock_try_extend(PG_FUNCTION_ARGS)
 static int
 compare_keys(const ListCell *a, const ListCell *b)
 {
-	return al_key_compare(lfirst(a), lfirst(b));
+	return al_key_compare(&((AlOwned *) lfirst(a))->key, &((AlOwned *) lfirst(b))->key);
 }
 
 /*
@@ -439,30 +439,35 @@ compare_keys(const ListCell *a, const ListCell *b)
 static int64
 for_all_of_owner(Relation rel, const AlOwner *owner, bool release, int64 ttl)
 {
-	List	   *keys = al_table_find_by_owner(rel, owner);
+	List	   *owned = al_owner_rows(rel, owner);
+	const AlOwned *previous = NULL;
 	ListCell   *cell;
 	int64		count = 0;
 
 	foreach(cell, release ? al_held_mine(NULL) : NIL)
 	{
 		AlHolding  *holding = lfirst(cell);
-		AlKey	   *key = palloc(sizeof(AlKey));
+		AlOwned    *owns = palloc0(sizeof(AlOwned));
 
 		if (!al_is_owned_by(holding, owner))
 			continue;
-		al_key_init(key, holding->key);
-		keys = lappend(keys, key);
+		al_key_init(&owns->key, holding->key);
+		owned = lappend(owned, owns);
 	}
-	list_sort(keys, compare_keys);
-	foreach(cell, keys)
+	list_sort(owned, compare_keys);
+	foreach(cell, owned)
 	{
+		const AlOwned *owns = lfirst(cell);
 		AlResult	result;
 
 		CHECK_FOR_INTERRUPTS();
+		if (previous && al_key_compare(&previous->key, &owns->key) == 0)
+			continue;
+		previous = owns;
 		if (release)
-			al_lease_release(rel, lfirst(cell), owner, &result);
+			al_lease_release(rel, &owns->key, owner, owns->row, &result);
 		else
-			al_lease_extend(rel, lfirst(cell), owner, ttl, &result);
+			al_lease_extend(rel, &owns->key, owner, owns->row, ttl, &result);
 		if (result.outcome == (release ? AL_RELEASED : AL_EXTENDED))
 			count++;
 	}

@@ -37,6 +37,7 @@
 #include "catalog/pg_type_d.h"
 #include "catalog/pg_index.h"
 #include "commands/extension.h"
+#include "catalog/pg_enum.h"
 #include "compat.h"
 #include "lock_table.h"
 #include "lock_wait.h"
@@ -53,22 +54,25 @@
 typedef struct ColumnDefinition
 {
 	const char *name;
-	Oid			type;
+	Oid			type;			/* 0: lock_mode, see find_modes() */
 	Oid			collation;		/* 0: any */
 } ColumnDefinition;
+
+/* Labels of lock_mode: of exclusive and of shared holdings */
+static Oid	modes[2];
 
 static const ColumnDefinition app_lock_columns[Natts_app_lock] = {
 	{"fencing_token", INT8OID, InvalidOid},
 	{"acquired_at", TIMESTAMPTZOID, InvalidOid},
 	{"expires_at", TIMESTAMPTZOID, InvalidOid},
+	{"ttl_us", INT8OID, InvalidOid},
 	{"slot", INT4OID, InvalidOid},
+	{"mode", InvalidOid, InvalidOid},
 	{"key", TEXTOID, C_COLLATION_OID},
-	{"owner_hash", INT4OID, InvalidOid},
-	{"mode", TEXTOID, InvalidOid},
+	{"released", BOOLOID, InvalidOid},
 	{"holder", TEXTOID, InvalidOid},
 	{"owner", TEXTOID, InvalidOid},
-	{"ttl_us", INT8OID, InvalidOid},
-	{"released_at", TIMESTAMPTZOID, InvalidOid},
+	{"owner_hash", INT4OID, InvalidOid},
 	{"meta", JSONBOID, InvalidOid},
 	{"pid", INT4OID, InvalidOid},
 	{"backend_start", TIMESTAMPTZOID, InvalidOid},
@@ -221,6 +225,30 @@ raise_missing(const char *name)
 			 errhint("Drop the extension and create it again.")));
 }
 
+/* What the modes are in a column of a type; false where it is not lock_mode */
+static bool
+find_modes(Oid type)
+{
+	for (int is_shared = 0; is_shared < 2; is_shared++)
+	{
+		HeapTuple	label = SearchSysCache2(ENUMTYPOIDNAME, ObjectIdGetDatum(type),
+											CStringGetDatum(is_shared ? "shared" : "exclusive"));
+
+		if (!HeapTupleIsValid(label))
+			return false;
+		modes[is_shared] = ((Form_pg_enum) GETSTRUCT(label))->oid;
+		ReleaseSysCache(label);
+	}
+	return true;
+}
+
+/* What a column of app_lock has for a mode; app_lock was opened before */
+Datum
+al_mode_value(bool is_shared)
+{
+	return ObjectIdGetDatum(modes[is_shared]);
+}
+
 /*
  * Raise unless a relation is what the install script made of it: a tuple that
  * is formed for other columns, or read as them, would be garbage.
@@ -238,7 +266,9 @@ check_definition(Relation rel, const CachedRelation *cached)
 	{
 		Form_pg_attribute column = TupleDescAttr(RelationGetDescr(rel), i);
 
-		ok = !column->attisdropped && column->atttypid == cached->columns[i].type &&
+		ok = !column->attisdropped &&
+			(OidIsValid(cached->columns[i].type) ?
+			 column->atttypid == cached->columns[i].type : find_modes(column->atttypid)) &&
 			(!OidIsValid(cached->columns[i].collation) ||
 			 column->attcollation == cached->columns[i].collation) &&
 			strcmp(NameStr(column->attname), cached->columns[i].name) == 0;

@@ -58,19 +58,18 @@ renew(const AlAcquire *request, TimestampTz at, AlHolding *holding)
 		holding->meta = request->meta;
 }
 
-/* A new holding, but for its row and token */
+/* A new holding, but for its row and token, and its owner where that needs the row */
 static void
 init_holding(AlAttempt *attempt, AlHolding *holding)
 {
 	AlAcquire  *request = attempt->request;
 	TimestampTz at = attempt->result->at;
 
-	if (request->owner.generated && request->owner.name.len == 0)
-	{
-		al_owner_generate(&request->owner);
-		if (request->is_shared || request->lifetime == AL_TRANSACTION)
-			request->owner.hash = al_owner_hash(request->owner.name);
-	}
+	/* Of a single exclusive lease it says where that is, which is not known yet. */
+	if (request->is_shared || request->lifetime == AL_TRANSACTION)
+		request->owner.in_index = true;
+	if (request->owner.in_index && request->owner.generated && request->owner.name.len == 0)
+		al_owner_generate(&request->owner, InvalidBlockNumber);
 	if (request->owner.generated && request->is_shared)
 		al_claim_holding(attempt->key, &request->owner);
 	memset(holding, 0, sizeof(AlHolding));
@@ -79,7 +78,8 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	holding->acquired_at = at;
 	set_end(request, at, holding);
 	holding->holder = request->holder ? request->holder : al_holder_default();
-	holding->owner = al_string_text(request->owner.name);
+	if (request->owner.name.len > 0)
+		holding->owner = al_string_text(request->owner.name);
 	holding->meta = request->meta;
 }
 
@@ -91,6 +91,16 @@ count_expired(const AlHolding *row)
 		al_stat_count(AL_COUNT_EXPIRATIONS, 1);
 }
 
+/* A hash that no longer fits is harmless, and leaving it keeps HOT. */
+static void
+set_owner_hash(const AlOwner *owner, AlHolding *holding)
+{
+	if (owner->generated && !owner->in_index)
+		return;
+	holding->has_owner_hash = true;
+	holding->owner_hash = (int32) owner->hash;
+}
+
 /* Put a holding into a row, or into none */
 static void
 set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
@@ -100,12 +110,7 @@ set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
 	holding->slot = row->slot;
 	holding->has_owner_hash = row->has_owner_hash;
 	holding->owner_hash = row->owner_hash;
-	if (!request->owner.generated)
-	{
-		/* A hash that no longer fits is harmless, and leaving it keeps HOT. */
-		holding->has_owner_hash = true;
-		holding->owner_hash = (int32) request->owner.hash;
-	}
+	set_owner_hash(&request->owner, holding);
 }
 
 /*
@@ -155,6 +160,48 @@ put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	al_table_put(rel, holding);
 }
 
+static void
+generate_owner(AlOwner *owner, BlockNumber block, AlHolding *holding)
+{
+	al_owner_generate(owner, block);
+	holding->owner = al_string_text(owner->name);
+	set_owner_hash(owner, holding);
+}
+
+/*
+ * Write an exclusive holding.  An owner that is still to be generated says in
+ * which block the row is; where it got into another one, another owner is
+ * generated, and the row written again.  The index has it if that did not help.
+ */
+static void
+put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
+{
+	AlOwner    *owner = &attempt->request->owner;
+	bool		names_block = owner->name.len == 0;
+
+	set_row(attempt->request, &attempt->state.exclusive, holding);
+	count_expired(&attempt->state.exclusive);
+	if (names_block && ItemPointerIsValid(&holding->tid))
+		generate_owner(owner, ItemPointerGetBlockNumber(&holding->tid), holding);
+	else if (names_block)
+	{
+		/* Only now it is known how long the row is. */
+		generate_owner(owner, 0, holding);
+		generate_owner(owner, al_table_next_block(rel, holding), holding);
+	}
+	al_table_put(rel, holding);
+	for (int again = 0; names_block && !owner->in_index; again++)
+	{
+		BlockNumber block = ItemPointerGetBlockNumber(&holding->tid);
+
+		if (al_owner_names_block(owner, block))
+			break;
+		owner->in_index = again > 0;
+		generate_owner(owner, block, holding);
+		al_table_put(rel, holding);
+	}
+}
+
 /* Write a holding that is new, or has another mode than before, as a row */
 static void
 put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
@@ -166,11 +213,7 @@ put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 	if (is_shared)
 		put_shared(rel, attempt, holding);
 	else
-	{
-		set_row(attempt->request, &attempt->state.exclusive, holding);
-		count_expired(&attempt->state.exclusive);
-		al_table_put(rel, holding);
-	}
+		put_exclusive(rel, attempt, holding);
 	if (own && own->lifetime == AL_TRANSACTION)
 		al_held_end(own);
 	else if (own)

@@ -8,11 +8,6 @@
  * bytes: no case folding, no normalization, no collation.  An owner is a
  * secret, so no message made here contains one.
  *
- * A generated owner is a UUID v4 whose last 16 bits are a checksum of the
- * others.  It leaves 106 random bits, and lets lock_release_all() tell an
- * owner that may have leases outside of app_lock_owner_idx, which only holds
- * owners that applications named.
- *
  * Here is also how the value of a column becomes a part of a key.
  *
  * Locking: none.
@@ -40,8 +35,6 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#define UUID_BYTES	16
-#define UUID_CHARS	36
 #define SEED_KEY	UINT64CONST(0x61746f6d69636b79)
 #define SEED_OWNER	UINT64CONST(0x61746f6d69636f77)
 
@@ -232,83 +225,6 @@ al_owner_hash(AlString owner)
 {
 	return DatumGetUInt64(hash_any_extended((const unsigned char *) owner.data,
 											owner.len, SEED_OWNER));
-}
-
-static uint16
-uuid_checksum(const unsigned char *uuid)
-{
-	return (uint16) DatumGetUInt32(hash_any(uuid, UUID_BYTES - 2));
-}
-
-/* Make the owner that al_owner_arg_or_new() left open */
-void
-al_owner_generate(AlOwner *owner)
-{
-	static const char hex[] = "0123456789abcdef";
-	static unsigned char pool[32 * UUID_BYTES]; /* a call costs more than bytes */
-	static int	left = 0;
-	unsigned char uuid[UUID_BYTES];
-	char	   *out = palloc(UUID_CHARS);
-	uint16		checksum;
-
-	if (left == 0)
-	{
-		if (!pg_strong_random(pool, sizeof(pool)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
-					 errmsg("could not generate random values")));
-		left = sizeof(pool);
-	}
-	left -= UUID_BYTES;
-	memcpy(uuid, pool + left, UUID_BYTES);
-	explicit_bzero(pool + left, UUID_BYTES);
-	uuid[6] = (uuid[6] & 0x0f) | 0x40;	/* version 4 */
-	uuid[8] = (uuid[8] & 0x3f) | 0x80;	/* variant of RFC 9562 */
-	checksum = uuid_checksum(uuid);
-	uuid[14] = checksum >> 8;
-	uuid[15] = checksum & 0xff;
-
-	owner->name.data = out;
-	owner->name.len = UUID_CHARS;
-	for (int i = 0; i < UUID_BYTES; i++)
-	{
-		if (i == 4 || i == 6 || i == 8 || i == 10)
-			*out++ = '-';
-		*out++ = hex[uuid[i] >> 4];
-		*out++ = hex[uuid[i] & 0x0f];
-	}
-}
-
-/*
- * Could al_owner_generate() have made this?  Never wrong about one that it made;
- * of other UUIDs one in 65536 passes too.
- */
-bool
-al_owner_looks_generated(AlString owner)
-{
-	unsigned char uuid[UUID_BYTES];
-	const char *in = owner.data;
-
-	if (owner.len != UUID_CHARS)
-		return false;
-	for (int i = 0; i < UUID_BYTES; i++)
-	{
-		unsigned char byte = 0;
-
-		if ((i == 4 || i == 6 || i == 8 || i == 10) && *in++ != '-')
-			return false;
-		for (int nibble = 0; nibble < 2; nibble++, in++)
-		{
-			if (*in >= '0' && *in <= '9')
-				byte = byte << 4 | (*in - '0');
-			else if (*in >= 'a' && *in <= 'f')
-				byte = byte << 4 | (*in - 'a' + 10);
-			else
-				return false;
-		}
-		uuid[i] = byte;
-	}
-	return uuid_checksum(uuid) == (uuid[14] << 8 | uuid[15]);
 }
 
 /* Does the session present this owner as its own? */

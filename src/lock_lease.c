@@ -316,11 +316,13 @@ mode_for(const AlHolding *own, AlClaimMode mode)
  * Look at a key, and claim it if the owner may change its holding, or pin it:
  * true, and "own", which is in the state, stays so.  Waits for unfinished
  * transactions.  A holding of the own transaction needs no claim; then
- * claim->hash is 0.
+ * claim->hash is 0.  "seen" is a row of the owner that the caller has found, or
+ * NULL, and saves the first look.
  */
 bool
 al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode mode,
-			 AlState *state, AlHolding **own, AlClaim *claim, AlResult *result)
+			 const AlHolding *seen, AlState *state, AlHolding **own, AlClaim *claim,
+			 AlResult *result)
 {
 	for (;;)
 	{
@@ -330,9 +332,12 @@ al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode m
 		claim->hash = 0;
 		state->shared = NIL;
 		state->mine = al_held_mine(key);
-		if (!al_table_find(rel, key, &state->exclusive) ||
-			!al_is_live(&state->exclusive, GetCurrentTimestamp()))
+		if (seen && !al_is_shared(seen) && al_is_live(seen, GetCurrentTimestamp()))
+			state->exclusive = *seen;
+		else if (!al_table_find(rel, key, &state->exclusive) ||
+				 !al_is_live(&state->exclusive, GetCurrentTimestamp()))
 			al_find_shared(rel, key, state);
+		seen = NULL;
 		result->outcome = al_judge_owner(state, owner, result, own);
 		if (result->outcome != AL_RELEASED)
 			return false;
@@ -376,20 +381,21 @@ al_end_row(Relation rel, AlHolding *holding, TimestampTz now, bool forget)
 }
 
 /*
- * Release what an owner holds.
+ * Release what an owner holds; for "seen" see al_claim_own().
  *
  * Outcomes: AL_RELEASED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
  * AL_EXPIRED.
  */
 void
-al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner, AlResult *result)
+al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
+				 const AlHolding *seen, AlResult *result)
 {
 	AlState		state;
 	AlHolding  *own;
 	AlClaim		claim;
 	ListCell   *cell;
 
-	if (!al_claim_own(rel, key, owner, AL_CLAIM_TAKE, &state, &own, &claim, result))
+	if (!al_claim_own(rel, key, owner, AL_CLAIM_TAKE, seen, &state, &own, &claim, result))
 		return;
 
 	foreach(cell, state.mine)
@@ -428,7 +434,7 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner, AlResult 
  */
 void
 al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
-				int64 ttl, AlResult *result)
+				const AlHolding *seen, int64 ttl, AlResult *result)
 {
 	AlState		state;
 	AlHolding  *own;
@@ -436,7 +442,7 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 	TimestampTz wanted;
 	AlClaim		claim;
 
-	if (!al_claim_own(rel, key, owner, AL_CLAIM_EXTEND, &state, &own, &claim, result))
+	if (!al_claim_own(rel, key, owner, AL_CLAIM_EXTEND, seen, &state, &own, &claim, result))
 		return;
 	result->outcome = AL_EXTENDED;
 	if (own->lifetime == AL_TRANSACTION)
@@ -496,7 +502,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 
 	for (;;)
 	{
-		if (!al_claim_own(rel, key, owner, AL_CLAIM_TAKE, &state, &own, &claim, result))
+		if (!al_claim_own(rel, key, owner, AL_CLAIM_TAKE, NULL, &state, &own, &claim, result))
 			return;
 		if (own->lifetime == AL_TRANSACTION && ttl > 0)
 			al_raise_no_lease("ttl");

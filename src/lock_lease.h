@@ -99,13 +99,13 @@ extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);
 extern void al_look(Relation rel, const AlKey *key, AlState *state);
 extern bool al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner,
-						 AlClaimMode mode, AlState *state, AlHolding **own,
-						 AlClaim *claim, AlResult *result);
+						 AlClaimMode mode, const AlHolding *seen, AlState *state,
+						 AlHolding **own, AlClaim *claim, AlResult *result);
 extern void al_end_row(Relation rel, AlHolding *holding, TimestampTz now, bool forget);
 extern void al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
-							 AlResult *result);
+							 const AlHolding *seen, AlResult *result);
 extern void al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
-							int64 ttl, AlResult *result);
+							const AlHolding *seen, int64 ttl, AlResult *result);
 extern void al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 							  const AlOwner *new_owner, text *holder, int64 ttl,
 							  AlResult *result);

@@ -165,7 +165,7 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 		return al_pin_note(&key, &state.exclusive);
 	}
 	al_owner_init(&owner, owner_name);
-	if (!al_claim_own(rel, &key, &owner, AL_CLAIM_PIN, &state, &own, &claim, result))
+	if (!al_claim_own(rel, &key, &owner, AL_CLAIM_PIN, NULL, &state, &own, &claim, result))
 	{
 		table_close(rel, AccessShareLock);
 		return NULL;

@@ -227,11 +227,11 @@ scan_live(TimestampTz now, HTAB *sharers, ReturnSetInfo *rsinfo)
 		MemoryContext old_context;
 		AlHolding	holding;
 
-		al_table_peek(rel, tuple, &holding);
+		al_row_peek(rel, tuple, &holding);
 		if (!al_is_live(&holding, now) || (rsinfo == NULL && !al_is_shared(&holding)))
 			continue;
 		old_context = MemoryContextSwitchTo(row_context);
-		al_table_read(rel, tuple, &holding);
+		al_row_read(rel, tuple, &holding);
 		if (rsinfo)
 		{
 			Datum		values[COLUMNS];

@@ -71,7 +71,7 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 	AlKey		key;
 	AlClaim		claim;
 
-	al_table_read(rel, tuple, &holding);
+	al_row_read(rel, tuple, &holding);
 	al_key_init(&key, holding.key);
 #ifdef AL_TEST_HOOKS
 	al_test_pause(al_test_pause_before_sweep);
@@ -176,7 +176,7 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 			looked = block >= first ? block - first : block + (blocks - first);
 			break;
 		}
-		al_table_peek(rel, tuple, &holding);
+		al_row_peek(rel, tuple, &holding);
 		over = over_at(&holding);
 		if (now >= over)
 		{

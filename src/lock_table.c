@@ -50,6 +50,7 @@
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "storage/bufmgr.h"
+#include "storage/freespace.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -79,8 +80,8 @@ key_index(Relation rel)
 	return rel->rd_pkindex;
 }
 
-static Oid
-owner_index(Relation rel)
+Oid
+al_table_owner_index(Relation rel)
 {
 	List	   *indexes = RelationGetIndexList(rel);
 	ListCell   *cell;
@@ -101,53 +102,15 @@ owner_index(Relation rel)
 	return found;
 }
 
-/* Take a row apart.  The holding has a copy of its own. */
-void
-al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding)
-{
-	Datum		values[Natts_app_lock];
-	bool		nulls[Natts_app_lock];
-
-#define VALUE(column) values[Anum_app_lock_##column - 1]
-#define IS_NULL(column) nulls[Anum_app_lock_##column - 1]
-
-	holding->tuple = heap_copytuple(tuple);
-	holding->tid = tuple->t_self;
-	heap_deform_tuple(holding->tuple, RelationGetDescr(rel), values, nulls);
-
-	holding->fencing_token = DatumGetInt64(VALUE(fencing_token));
-	holding->acquired_at = DatumGetTimestampTz(VALUE(acquired_at));
-	holding->expires_at = DatumGetTimestampTz(VALUE(expires_at));
-	holding->ttl = IS_NULL(ttl_us) ? 0 : DatumGetInt64(VALUE(ttl_us));
-	holding->slot = DatumGetInt32(VALUE(slot));
-	holding->is_alone = false;
-	holding->key = al_string(DatumGetTextPP(VALUE(key)));
-	holding->holder = DatumGetTextPP(VALUE(holder));
-	holding->owner = IS_NULL(owner) ? NULL : DatumGetTextPP(VALUE(owner));
-	holding->has_owner_hash = !IS_NULL(owner_hash);
-	holding->owner_hash = IS_NULL(owner_hash) ? 0 : DatumGetInt32(VALUE(owner_hash));
-	holding->released_at = IS_NULL(released_at) ? 0 : DatumGetTimestampTz(VALUE(released_at));
-	holding->meta = IS_NULL(meta) ? NULL : (struct varlena *) DatumGetPointer(VALUE(meta));
-	holding->lifetime = IS_NULL(pid) ? AL_LEASE : AL_SESSION;
-	holding->pid = IS_NULL(pid) ? 0 : DatumGetInt32(VALUE(pid));
-	holding->backend_start = IS_NULL(backend_start) ? 0 :
-		DatumGetTimestampTz(VALUE(backend_start));
-	holding->held_by = 0;
-
-	/* Somebody's UPDATE by hand; what is empty, nobody can present. */
-	if (holding->owner == NULL && holding->released_at == 0)
-		holding->owner = cstring_to_text("");
-}
-
 /*
  * An ordinary index fetch would prune the page at each look, since pages of
- * app_lock are always nearly full; here it is pruned when the next updates
- * would no longer find room on it.
+ * app_lock are always nearly full, and that costs a fifth of an acquire and its
+ * release.  Here it is pruned when the next update would find no room on it.
  */
 static void
 prune_if_full(Relation rel, Buffer buffer, Size room, uint32 length)
 {
-	if (room < MAXALIGN(length) * 3 / 2)
+	if (room < MAXALIGN(length))
 		al_page_prune(rel, buffer);
 }
 
@@ -167,8 +130,8 @@ init_scan_keys(ScanKey keys, bool of_index, const AlKey *key, bool and_above, in
 }
 
 /* Read the visible row version that an index entry leads to, if there is one */
-static bool
-fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding)
+bool
+al_table_fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding)
 {
 	Relation	rel = scan->heapRelation;
 	ItemPointerData member = *tid;
@@ -186,7 +149,7 @@ fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding
 
 	if (found)
 	{
-		al_table_read(rel, &tuple, holding);
+		al_row_read(rel, &tuple, holding);
 		prune_if_full(rel, buffer, room, tuple.t_len);
 	}
 	else
@@ -214,7 +177,7 @@ find_by_index(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 	init_scan_keys(keys, true, key, false, slot);
 	index_rescan(scan, keys, 2, NULL, 0);
 	while (!found && (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
-		found = fetch(scan, tid, snapshot, holding);
+		found = al_table_fetch(scan, tid, snapshot, holding);
 	index_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
@@ -257,7 +220,7 @@ find_exclusive(Relation rel, const AlKey *key, AlHolding *holding, bool *is_alon
 			break;
 		}
 		if (!found)
-			found = fetch(scan, tid, snapshot, holding);
+			found = al_table_fetch(scan, tid, snapshot, holding);
 	}
 	index_endscan(scan);
 	UnregisterSnapshot(snapshot);
@@ -283,7 +246,7 @@ find_serializable(Relation rel, const AlKey *key, bool and_above, int32 slot)
 	{
 		AlHolding  *holding = palloc(sizeof(AlHolding));
 
-		al_table_read(rel, tuple, holding);
+		al_row_read(rel, tuple, holding);
 		holdings = lappend(holdings, holding);
 	}
 	al_scan_end(&scan);
@@ -391,7 +354,7 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, AlHoldin
 
 		if (found)
 		{
-			al_table_read(rel, &tuple, holding);
+			al_row_read(rel, &tuple, holding);
 			if (holding->slot != slot || !al_string_equal(holding->key, key->name))
 			{
 				more = found = false;
@@ -447,7 +410,7 @@ al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
 	ItemPointerSetOffsetNumber(&tuple.t_self, ItemPointerGetOffsetNumberNoCheck(&last_place) + 1);
 	if (!heap_fetch(rel, SnapshotSelf, &tuple, &buffer, false))
 		return false;
-	al_table_read(rel, &tuple, holding);
+	al_row_read(rel, &tuple, holding);
 	ReleaseBuffer(buffer);
 	if (holding->slot != AL_SLOT_EXCLUSIVE || !al_string_equal(holding->key, key->name))
 		return false;
@@ -499,6 +462,51 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 	}
 	holding->is_alone = is_alone;
 	return found;
+}
+
+/* Has a page so much room for a new row? */
+static bool
+has_room(Relation rel, BlockNumber block, Size room)
+{
+	Buffer		buffer;
+	bool		found;
+
+	if (block == InvalidBlockNumber || !has_block(rel, block))
+		return false;
+	buffer = ReadBuffer(rel, block);
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	found = PageGetHeapFreeSpace(BufferGetPage(buffer)) >= room;
+	UnlockReleaseBuffer(buffer);
+	return found;
+}
+
+/*
+ * Which block the new row of a holding will likely be in: one that heap_insert()
+ * is told to try first, or else the one that it will have to add
+ */
+BlockNumber
+al_table_next_block(Relation rel, const AlHolding *holding)
+{
+	BlockNumber block = RelationGetTargetBlock(rel);
+	BlockNumber blocks;
+	HeapTuple	tuple;
+	Size		room;
+
+	tuple = al_row_form(rel, holding);
+	room = MAXALIGN(tuple->t_len) + RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
+	heap_freetuple(tuple);
+	if (has_room(rel, block, room))
+		return block;
+	block = GetPageWithFreeSpace(rel, Min(room, MaxHeapTupleSize));
+	if (block == InvalidBlockNumber)
+	{
+		blocks = RelationGetNumberOfBlocks(rel);
+		if (blocks == 0 || !has_room(rel, blocks - 1, room))
+			return blocks;
+		block = blocks - 1;
+	}
+	RelationSetTargetBlock(rel, block);
+	return block;
 }
 
 /* Find the row of the exclusive holding of a key */
@@ -560,7 +568,7 @@ al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone)
 			snapshot = RegisterSnapshot(GetLatestSnapshot());
 		holding = palloc(sizeof(AlHolding));
 		if (find_by_hint(rel, key, slot, holding) ||
-			fetch(scan, tid, snapshot, holding))
+			al_table_fetch(scan, tid, snapshot, holding))
 		{
 			al_hint_set(key->hash, slot, &holding->tid);
 			holdings = lappend(holdings, holding);
@@ -596,7 +604,7 @@ al_table_find_key(Relation rel, const AlKey *start)
 	al_scan_begin(&scan, rel, key_index(rel), 1, &scan_key);
 	while (found == NULL && HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
-		AlKey	   *key = al_table_key(rel, tuple);
+		AlKey	   *key = al_row_key(rel, tuple);
 
 		/* The index gives them in order. */
 		if (key->name.len < start->name.len ||
@@ -633,119 +641,6 @@ al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
 	}
 	if (!same)
 		al_table_find_slot(rel, key, holding->slot, holding);
-}
-
-/* Just slot, and what says whether a row is over; much cheaper than al_table_read() */
-void
-al_table_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
-{
-	TupleDesc	desc = RelationGetDescr(rel);
-	bool		is_null;
-	Datum		value;
-
-	memset(holding, 0, sizeof(AlHolding));
-	holding->tid = tuple->t_self;
-	holding->slot = DatumGetInt32(heap_getattr(tuple, Anum_app_lock_slot, desc, &is_null));
-	holding->expires_at = DatumGetTimestampTz(heap_getattr(tuple, Anum_app_lock_expires_at,
-														   desc, &is_null));
-	value = heap_getattr(tuple, Anum_app_lock_released_at, desc, &is_null);
-	if (!is_null)
-		holding->released_at = DatumGetTimestampTz(value);
-	value = heap_getattr(tuple, Anum_app_lock_pid, desc, &is_null);
-	if (is_null)
-		return;
-	holding->lifetime = AL_SESSION;
-	holding->pid = DatumGetInt32(value);
-	value = heap_getattr(tuple, Anum_app_lock_backend_start, desc, &is_null);
-	holding->backend_start = is_null ? 0 : DatumGetTimestampTz(value);
-}
-
-/* A copy of the key of a row */
-AlKey *
-al_table_key(Relation rel, HeapTuple tuple)
-{
-	AlKey	   *key = palloc(sizeof(AlKey));
-	bool		is_null;
-	Datum		value = heap_getattr(tuple, Anum_app_lock_key, RelationGetDescr(rel), &is_null);
-
-	al_key_init(key, al_string(DatumGetTextPCopy(value)));
-	return key;
-}
-
-/*
- * Keys of the rows of an owner that the application named, by the index.  An
- * ordinary scan would prune each page that it looks at.
- */
-static List *
-find_by_owner_index(Relation rel, const AlOwner *owner)
-{
-	Relation	index = index_open(owner_index(rel), AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 1);
-	ScanKeyData scan_key;
-	ItemPointer tid;
-	List	   *keys = NIL;
-
-	ScanKeyInit(&scan_key, 1, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum((int32) owner->hash));
-	index_rescan(scan, &scan_key, 1, NULL, 0);
-	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
-	{
-		AlHolding	holding;
-
-		if (!fetch(scan, tid, snapshot, &holding))
-			continue;
-		if (holding.released_at == 0 &&
-			al_string_equal(al_string(holding.owner), owner->name))
-			keys = lappend(keys, al_table_key(rel, holding.tuple));
-
-		/* A worker may have left many that are over. */
-		heap_freetuple(holding.tuple);
-	}
-	index_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	index_close(index, AccessShareLock);
-	return keys;
-}
-
-/*
- * Keys (AlKey *) of the rows of an owner that are not released.  An owner that
- * acquire generated is in no index; the whole table is looked through for one
- * that may be such.
- */
-List *
-al_table_find_by_owner(Relation rel, const AlOwner *owner)
-{
-	TupleDesc	desc = RelationGetDescr(rel);
-	bool		any = al_owner_looks_generated(owner->name);
-	AlScan		scan;
-	ScanKeyData scan_key;
-	HeapTuple	tuple;
-	List	   *keys = NIL;
-
-	PreventCommandIfParallelMode("functions of atomic_lock");
-	if (!any && !IsolationIsSerializable())
-		return find_by_owner_index(rel, owner);
-
-	ScanKeyInit(&scan_key, Anum_app_lock_owner_hash, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum((int32) owner->hash));
-	if (any)
-		al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
-	else
-		al_scan_begin(&scan, rel, owner_index(rel), 1, &scan_key);
-	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
-	{
-		bool		is_null;
-		Datum		value;
-
-		if (!heap_attisnull(tuple, Anum_app_lock_released_at, desc))
-			continue;
-		value = heap_getattr(tuple, Anum_app_lock_owner, desc, &is_null);
-		if (!is_null && al_string_equal(al_string(DatumGetTextPP(value)), owner->name))
-			keys = lappend(keys, al_table_key(rel, tuple));
-	}
-	al_scan_end(&scan);
-	return keys;
 }
 
 /*
@@ -796,33 +691,10 @@ insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
 void
 al_table_put(Relation rel, AlHolding *holding)
 {
-	Datum		values[Natts_app_lock];
-	bool		nulls[Natts_app_lock] = {0};
-	HeapTuple	tuple;
+	HeapTuple	tuple = al_row_form(rel, holding);
 	bool		is_update = ItemPointerIsValid(&holding->tid);
 	bool		is_shared = holding->slot != AL_SLOT_EXCLUSIVE;
 	AlKey		key;
-
-	VALUE(fencing_token) = Int64GetDatum(holding->fencing_token);
-	VALUE(acquired_at) = TimestampTzGetDatum(holding->acquired_at);
-	VALUE(expires_at) = TimestampTzGetDatum(holding->expires_at);
-	VALUE(ttl_us) = Int64GetDatum(holding->ttl);
-	VALUE(slot) = Int32GetDatum(holding->slot);
-	VALUE(key) = PointerGetDatum(al_string_text(holding->key));
-	VALUE(mode) = PointerGetDatum(al_mode_text(is_shared));
-	VALUE(holder) = PointerGetDatum(holding->holder);
-	VALUE(owner) = PointerGetDatum(holding->owner);
-	IS_NULL(owner) = holding->owner == NULL;
-	VALUE(owner_hash) = Int32GetDatum(holding->owner_hash);
-	IS_NULL(owner_hash) = !holding->has_owner_hash;
-	VALUE(released_at) = TimestampTzGetDatum(holding->released_at);
-	IS_NULL(released_at) = holding->released_at == 0;
-	IS_NULL(ttl_us) = !IS_NULL(released_at);
-	VALUE(meta) = PointerGetDatum(holding->meta);
-	IS_NULL(meta) = holding->meta == NULL;
-	VALUE(pid) = Int32GetDatum(holding->pid);
-	VALUE(backend_start) = TimestampTzGetDatum(holding->backend_start);
-	IS_NULL(pid) = IS_NULL(backend_start) = holding->lifetime != AL_SESSION;
 
 	al_key_init(&key, holding->key);
 
@@ -830,7 +702,6 @@ al_table_put(Relation rel, AlHolding *holding)
 	if (is_shared)
 		al_set_alone(&key, false);
 
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	if (!is_update)
 	{
 		simple_heap_insert(rel, tuple);

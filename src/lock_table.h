@@ -22,14 +22,14 @@
 #define Anum_app_lock_fencing_token		1
 #define Anum_app_lock_acquired_at		2
 #define Anum_app_lock_expires_at		3
-#define Anum_app_lock_slot				4
-#define Anum_app_lock_key				5
-#define Anum_app_lock_owner_hash		6
-#define Anum_app_lock_mode				7
-#define Anum_app_lock_holder			8
-#define Anum_app_lock_owner				9
-#define Anum_app_lock_ttl_us			10
-#define Anum_app_lock_released_at		11
+#define Anum_app_lock_ttl_us			4
+#define Anum_app_lock_slot				5
+#define Anum_app_lock_mode				6
+#define Anum_app_lock_key				7
+#define Anum_app_lock_released			8
+#define Anum_app_lock_holder			9
+#define Anum_app_lock_owner				10
+#define Anum_app_lock_owner_hash		11
 #define Anum_app_lock_meta				12
 #define Anum_app_lock_pid				13
 #define Anum_app_lock_backend_start		14
@@ -70,13 +70,15 @@ typedef struct AlHolding
 	text	   *owner;			/* NULL after force_release, or unknown */
 	bool		has_owner_hash;
 	int32		owner_hash;
-	TimestampTz released_at;	/* 0: not released */
+	TimestampTz released_at;	/* 0: not released; in its row it is expires_at */
 	struct varlena *meta;		/* jsonb, may be toasted; NULL: none */
 	int			pid;			/* of the session, or of the transaction; or 0 */
 	TimestampTz backend_start;	/* of the session */
 	int			held;			/* AL_TRANSACTION: see lock_held.c */
 	uint64		held_by;		/* the same, of others: hash of the owner */
 } AlHolding;
+
+struct IndexScanDescData;
 
 /* A scan that sees the newest committed state; see lock_scan.c */
 typedef struct AlScan
@@ -87,6 +89,13 @@ typedef struct AlScan
 	bool		recheck;
 } AlScan;
 
+/* A row of an owner */
+typedef struct AlOwned
+{
+	AlKey		key;
+	AlHolding  *row;			/* as it was found; NULL: has none */
+} AlOwned;
+
 /* lock_scan.c */
 extern void al_scan_begin(AlScan *scan, Relation rel, Oid index,
 						  int nkeys, ScanKey keys);
@@ -94,6 +103,15 @@ extern void al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block,
 							 BlockNumber count);
 extern HeapTuple al_scan_next(AlScan *scan);
 extern void al_scan_end(AlScan *scan);
+
+/* lock_row.c */
+extern void al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding);
+extern void al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding);
+extern AlKey *al_row_key(Relation rel, HeapTuple tuple);
+extern HeapTuple al_row_form(Relation rel, const AlHolding *holding);
+
+/* lock_owner.c */
+extern List *al_owner_rows(Relation rel, const AlOwner *owner);
 
 /* lock_table.c */
 extern bool al_table_find(Relation rel, const AlKey *key, AlHolding *holding);
@@ -103,10 +121,10 @@ extern bool al_table_find_next(Relation rel, const AlKey *key, AlHolding *holdin
 extern void al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding);
 extern List *al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone);
 extern AlKey *al_table_find_key(Relation rel, const AlKey *start);
-extern List *al_table_find_by_owner(Relation rel, const AlOwner *owner);
-extern void al_table_peek(Relation rel, HeapTuple tuple, AlHolding *holding);
-extern AlKey *al_table_key(Relation rel, HeapTuple tuple);
-extern void al_table_read(Relation rel, HeapTuple tuple, AlHolding *holding);
+extern BlockNumber al_table_next_block(Relation rel, const AlHolding *holding);
+extern bool al_table_fetch(struct IndexScanDescData *scan, ItemPointer tid,
+						   struct SnapshotData *snapshot, AlHolding *holding);
+extern Oid	al_table_owner_index(Relation rel);
 extern void al_table_put(Relation rel, AlHolding *holding);
 extern bool al_table_try_put(Relation rel, AlHolding *holding);
 extern bool al_table_try_delete(Relation rel, AlHolding *holding);

@@ -196,7 +196,7 @@ SELECT status FROM lock_steal('stolen', 'ann', 'is away', '1 hour', 'Ann');
 	eval { $session->quit };
 	$node->start;
 }
-is(psql('shop', q{SELECT count(*), count(*) FILTER (WHERE expires_at > clock_timestamp() AND released_at IS NULL) FROM app_lock}), '15|12', 'rows');
+is(psql('shop', q{SELECT count(*), count(*) FILTER (WHERE expires_at > clock_timestamp() AND NOT released) FROM app_lock}), '15|12', 'rows');
 
 my %before;
 foreach my $db (@databases)
@@ -206,7 +206,7 @@ foreach my $db (@databases)
 	$before{$db}{tokens} = psql($db, 'SELECT max(fencing_token) FROM app_lock');
 	$before{$db}{last} = psql($db, 'SELECT last_value FROM app_lock_fence');
 	$before{$db}{owner} = psql($db, q{SELECT owner FROM app_lock WHERE key = 'made up'});
-	$before{$db}{ann} = psql($db, q{SELECT count(*) FROM app_lock WHERE owner = 'ann' AND released_at IS NULL});
+	$before{$db}{ann} = psql($db, q{SELECT count(*) FROM app_lock WHERE owner = 'ann' AND NOT released});
 }
 like(slurp_file($node->logfile), qr/registering background worker "atomic_lock launcher"/, 'the log tells whether there is a launcher');
 $node->stop;
@@ -283,7 +283,7 @@ sub upgraded
 		is(as('clerk', $db, q{SELECT status, lock_release('released', 'eve') FROM lock_try_acquire('released', owner => 'eve')}), 'acquired|t', "$name: ... but not what was released");
 	}
 	is(psql($db, q{SET atomic_lock.lock_delay = 0;
-		SELECT count(lock_try_release(key, owner)) > 10 FROM app_lock WHERE owner IS NOT NULL AND released_at IS NULL;
+		SELECT count(lock_try_release(key, owner)) > 10 FROM app_lock WHERE owner IS NOT NULL AND NOT released;
 		SELECT count(*) FROM (SELECT DISTINCT key FROM app_lock) k,
 			LATERAL (SELECT max(fencing_token) AS token FROM app_lock a WHERE a.key = k.key) a,
 			LATERAL lock_try_acquire(k.key, '1 hour', 'eve') g
@@ -352,7 +352,7 @@ sub try_mode
 	my $from = -s $node->logfile;
 	$node->append_conf('postgresql.conf', $eager);
 	$node->reload;
-	ok($node->poll_query_until($_, q{SELECT count(*) = 0 FROM app_lock WHERE released_at IS NOT NULL}), "$mode, $_: the sweep removes what was released") foreach @databases;
+	ok($node->poll_query_until($_, q{SELECT count(*) = 0 FROM app_lock WHERE released}), "$mode, $_: the sweep removes what was released") foreach @databases;
 	like(psql('shop', q{SELECT status FROM lock_sweeper_status() WHERE database IS NULL}), qr/^running/, "$mode: ... and runs");
 	is(psql('depot', q{SELECT owner FROM app_lock}), 'zoe', "$mode: ... and leaves what is held");
 	like(log_between($node, $from), qr/atomic_lock sweeper/, "$mode: ... as the log says, which knows it");

@@ -9,7 +9,9 @@
  * gets it holds it for a moment (1 ms in the mean), releases it, and asks again
  * as soon as the release is answered.  Modes:
  *
- *		atomic_lock			lock_acquire with "wait", and lock_release
+ *		atomic_lock			lock_acquire with "wait", which makes an owner, and
+ *							lock_release
+ *		atomic_lock_named	the same, with the owner that the session always has
  *		pg_advisory_lock	pg_advisory_lock and pg_advisory_unlock
  *		poll				lock_try_acquire every 100 ms until it is granted;
  *							a session that has released pauses before it asks
@@ -56,7 +58,8 @@
 typedef struct Mode
 {
 	const char *name;
-	const char *acquire;		/* returns NULL where it is refused */
+	const char *acquire;		/* returns NULL where it is refused; and the
+								 * owner, if it makes one */
 	const char *release;
 	const char *count;			/* how many are in the queue, if there is one */
 } Mode;
@@ -64,6 +67,12 @@ typedef struct Mode
 static const Mode modes[] = {
 	{
 		"atomic_lock",
+		"SELECT fencing_token, owner FROM lock_acquire($1, '1 min', wait => '4 min')",
+		"SELECT lock_release($1, $2)",
+		"SELECT waiters FROM lock_status($1)"
+	},
+	{
+		"atomic_lock_named",
 		"SELECT fencing_token FROM lock_acquire($1, '1 min', $2, wait => '4 min')",
 		"SELECT lock_release($1, $2)",
 		"SELECT waiters FROM lock_status($1)"
@@ -77,7 +86,7 @@ static const Mode modes[] = {
 	},
 	{
 		"poll",
-		"SELECT fencing_token FROM lock_try_acquire($1, '1 min', $2)",
+		"SELECT fencing_token, owner FROM lock_try_acquire($1, '1 min')",
 		"SELECT lock_release($1, $2)",
 		NULL
 	},
@@ -99,7 +108,8 @@ typedef struct Session
 	PGconn	   *conn;
 	State		state;
 	PGresult   *result;			/* of the statement under way */
-	char		owner[32];
+	char		name[32];
+	char		owner[64];		/* its name, or of what it was granted last */
 	int64_t		timer;			/* end of PAUSING, HOLDING, HOLDING_ON */
 	int64_t		asked;			/* when it asked first; 0: does not wait */
 	int64_t		known;			/* since when it is known to wait, or 0 */
@@ -138,6 +148,13 @@ value_of(Session *session, PGresult *result)
 }
 
 static void
+take_owner(Session *session, PGresult *result)
+{
+	if (PQnfields(result) > 1 && !PQgetisnull(result, 0, 1))
+		snprintf(session->owner, sizeof(session->owner), "%s", PQgetvalue(result, 0, 1));
+}
+
+static void
 send_statement(Session *session, const char *name)
 {
 	const char *values[] = {KEY, session->owner};
@@ -156,6 +173,7 @@ execute(Session *session, const char *name, const char *key)
 	const char *value = value_of(session, result);
 	long		answer = 0;
 
+	take_owner(session, result);
 	if (value)
 		answer = *value >= '0' && *value <= '9' ? strtol(value, NULL, 10) : *value != 'f';
 	PQclear(result);
@@ -238,7 +256,7 @@ static void
 granted(Session *session, const char *token, int64_t at)
 {
 	if (holder)
-		die("%s: %s was granted what %s still has", mode->name, session->owner, holder->owner);
+		die("%s: %s was granted what %s still has", mode->name, session->name, holder->name);
 	if (*token)
 	{
 		int64_t		number = strtoll(token, NULL, 10);
@@ -290,7 +308,10 @@ answered(Session *session, int64_t at)
 		hold(session, HOLDING_ON, mean_hold / 2);
 	}
 	else if (session->state == ASKING && value)
+	{
+		take_owner(session, session->result);
 		granted(session, value, at);
+	}
 	else if (session->state == ASKING)
 	{
 		if (session->known == 0)
@@ -301,7 +322,7 @@ answered(Session *session, int64_t at)
 	else
 	{
 		if (!value || *value != 't')
-			die("%s: %s could not release the key", mode->name, session->owner);
+			die("%s: %s could not release the key", mode->name, session->name);
 		if (ending)
 			session->state = IDLE;
 		else if (mode->count)
@@ -365,13 +386,14 @@ connect_all(const char *conninfo)
 			{"count", mode->count}
 		};
 		const Oid	types[] = {25, 25}; /* text */
-		char		key[sizeof(session->owner) + 8];
+		char		key[sizeof(session->name) + 8];
 
 		session->conn = PQconnectdb(conninfo);
 		if (PQstatus(session->conn) != CONNECTION_OK)
 			die("%s", PQerrorMessage(session->conn));
-		snprintf(session->owner, sizeof(session->owner), "session %d", i);
-		snprintf(key, sizeof(key), "warm up %s", session->owner);
+		snprintf(session->name, sizeof(session->name), "session %d", i);
+		snprintf(session->owner, sizeof(session->owner), "%s", session->name);
+		snprintf(key, sizeof(key), "warm up %s", session->name);
 		for (int j = 0; j < 3 && statements[j][1]; j++)
 		{
 			PGresult   *result = PQprepare(session->conn, statements[j][0], statements[j][1],
@@ -383,7 +405,7 @@ connect_all(const char *conninfo)
 		}
 		for (int j = 0; j < WARM_UPS; j++)
 			if (!execute(session, "acquire", key) || !execute(session, "release", key))
-				die("%s does not get a key of its own", session->owner);
+				die("%s does not get a key of its own", session->name);
 	}
 }
 
@@ -403,7 +425,7 @@ queue_up(void)
 			ask(session);
 			while (execute(&sessions[0], "count", KEY) < i)
 				if (now_ns(CLOCK_MONOTONIC) > deadline)
-					die("%s: %s does not get into the queue", mode->name, session->owner);
+					die("%s: %s does not get into the queue", mode->name, session->name);
 		}
 		else
 		{

@@ -6,10 +6,11 @@
 # write or flush anything.  To try again every 100 ms is what libraries do that
 # keep locks in a table.  handoff.c says what is measured.
 
-handoffs=(pg_advisory_lock atomic_lock atomic_lock_relaxed poll)
+handoffs=(pg_advisory_lock atomic_lock atomic_lock_named atomic_lock_relaxed poll)
 declare -A handoff_title=(
 	[pg_advisory_lock]='pg_advisory_lock'
 	[atomic_lock]='atomic_lock, grants flushed'
+	[atomic_lock_named]='atomic_lock, owner named'
 	[atomic_lock_relaxed]='atomic_lock, nothing flushed'
 	[poll]='a try every 100 ms'
 )

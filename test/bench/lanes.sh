@@ -11,6 +11,9 @@
 # of them changes of test/bench/state.sql, by name; all else stays.  SCRIPT is one
 # for pgbench, or ":redis_always own", ":etcd own" or ":laravel refused": another
 # program and what it shall do.
+#
+# Lanes named "..._one" call what answers a row as in "SELECT (f(...)).column"; in
+# all others of ours it stands in FROM.
 
 lanes=() groups=()
 declare -A group statements script role changes title base group_title
@@ -53,6 +56,7 @@ lane pglock_pair durable 3 peers/pglock app 'pglock_inserted=1 pglock_deleted=1 
 lane redis_always durable 2 ':redis_always own' '' '' 'Redis, appendfsync always'
 lane etcd durable 2 ':etcd own' '' '' 'etcd'
 lane lock_pair durable 2 lock_pair app 'tokens=1' 'atomic_lock'
+lane lock_pair_one ways 2 lock_pair_one app 'tokens=1' 'atomic_lock, one column'
 lane lock_pair_owner ways 2 lock_pair_owner app 'tokens=1' 'atomic_lock, owner named'
 lane lock_pair_owners ways 2 lock_pair_owners app 'tokens=1' 'atomic_lock, owners changing'
 lane lock_shared ways 2 lock_shared app 'tokens=1' 'atomic_lock, 10 keys shared'
@@ -62,6 +66,7 @@ lane laravel_relaxed relaxed 2 peers/laravel app_relaxed "$laravel" 'Laravel Dat
 lane shedlock_relaxed relaxed 2 peers/shedlock app_relaxed "$shedlock" 'ShedLock'
 lane redis_default relaxed 2 ':redis_default own' '' '' 'Redis, default'
 lane lock_relaxed relaxed 2 lock_pair app_relaxed 'tokens=1' 'atomic_lock'
+lane lock_relaxed_one relaxed 2 lock_pair_one app_relaxed 'tokens=1' 'atomic_lock, one column'
 lane sql_singles set 101 singles app 'tokens=100' 'an acquire for each'
 lane lock_set set 2 lock_set app 'tokens=100' 'lock_acquire_all'
 lane sql_advisory light 1 advisory app '' 'pg_advisory_xact_lock'
@@ -71,8 +76,10 @@ lane laravel_refused refused 2 ':laravel refused' app 'laravel_inserted=1' 'Lara
 lane shedlock_refused refused 1 peers/shedlock_refused app '' 'ShedLock'
 lane redis_refused refused 1 ':redis_default refused' '' '' 'Redis, default'
 lane lock_refused refused 1 lock_refused app '' 'atomic_lock'
+lane lock_refused_one refused 1 lock_refused_one app '' 'atomic_lock, one column'
 lane read_row read 1 read_row app '' 'SELECT by primary key'
 lane lock_status read 1 lock_status app '' 'lock_status'
+lane lock_status_one read 1 lock_status_one app '' 'lock_status, one column'
 lane lock_is_held read 1 lock_is_held app '' 'lock_is_held'
 
 if [[ " ${lanes[*]} " == *' sql_pair '* ]]; then base[ways]=sql_pair; fi
@@ -348,7 +355,9 @@ expect_best() {
 
 expect_lanes() {
 	local clients locks
-	[ -n "$(value lock_pair 8 4)$(value lock_pair 1 4)$(value lock_refused 8 4)$(value lock_status 8 4)$(value lock_set 2 4)" ] || return 0
+	[ -n "$(value lock_pair 8 4)$(value lock_pair 1 4)$(value lock_relaxed 8 4)$(value lock_relaxed_one 8 4)$(
+		value lock_refused 8 4)$(value lock_refused_one 8 4)$(value lock_status 8 4)$(value lock_status_one 8 4)$(
+		value lock_set 2 4)" ] || return 0
 	step 'What is expected of atomic_lock'
 	for clients in $all_clients; do
 		case $clients in
@@ -357,9 +366,13 @@ expect_lanes() {
 				expect_best 8 1.5
 				expect "$(ratio lock_pair 8 one_flush)" 0.85 'pairs, flushed, 8 clients, to what one flush a pair allows'
 				expect "$(ratio lock_relaxed 8 sql_relaxed)" 1.2 'pairs, nothing flushed, 8 clients, to SQL'
+				expect "$(ratio lock_relaxed_one 8 sql_relaxed)" 1.2 'pairs, nothing flushed, one column, 8 clients, to SQL'
 				expect "$(ratio lock_refused 8 roundtrip)" 0.75 'refused acquires, 8 clients, to SELECT 1'
+				expect "$(ratio lock_refused_one 8 roundtrip)" 0.75 'refused, one column, 8 clients, to SELECT 1'
 				expect "$(ratio lock_refused 8 sql_refused)" 4 'refused acquires, 8 clients, to INSERT ... ON CONFLICT'
+				expect "$(ratio lock_refused_one 8 sql_refused)" 4 'refused, one column, 8 clients, to INSERT ... ON CONFLICT'
 				expect "$(ratio lock_status 8 roundtrip)" 0.75 'lock_status, 8 clients, to SELECT 1'
+				expect "$(ratio lock_status_one 8 roundtrip)" 0.75 'lock_status, one column, 8 clients, to SELECT 1'
 				expect "$(ratio lock_is_held 8 roundtrip)" 0.75 'lock_is_held, 8 clients, to SELECT 1'
 				expect "$(ratio lock_set 8 sql_singles)" 10 '100 keys at once, 8 clients, to an acquire for each'
 				;;

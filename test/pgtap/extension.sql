@@ -27,7 +27,8 @@ SELECT is((SELECT array_agg(c) FROM pg_extension, unnest(extcondition) c WHERE e
 -- Kinds of members: nothing that could run on its own
 SELECT set_eq('SELECT DISTINCT classid::regclass::text FROM member', ARRAY['pg_class', 'pg_proc', 'pg_type'], 'members are relations, functions and types');
 SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state')
-	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state')))$$, 'types are those of the relations');
+	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state'))
+	UNION ALL SELECT unnest(ARRAY[oid, typarray]) FROM pg_type WHERE typname = 'lock_mode')$$, 'types are those of the relations, and lock_mode');
 SELECT is_empty($$SELECT c.oid::regclass FROM member m JOIN pg_cast c ON c.castsource = m.objid OR c.casttarget = m.objid WHERE m.classid = 'pg_type'::regclass$$, 'no casts');
 SELECT is_empty($$SELECT evtname FROM pg_event_trigger t JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = t.evtfoid$$, 'no event triggers');
 

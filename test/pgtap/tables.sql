@@ -14,7 +14,7 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(60);
+SELECT plan(63);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
 	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_state', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v'),
@@ -84,29 +84,32 @@ SELECT is((SELECT reloptions FROM pg_class WHERE oid = v::regclass), NULL, v || 
 -- app_lock: at least these
 SELECT col_type_is('app_lock', 'key', 'text', 'app_lock.key');
 SELECT col_type_is('app_lock', 'owner', 'text', 'app_lock.owner');
-SELECT col_type_is('app_lock', 'mode', 'text', 'app_lock.mode');
+SELECT col_type_is('app_lock', 'mode', 'lock_mode', 'app_lock.mode');
 SELECT col_type_is('app_lock', 'fencing_token', 'bigint', 'app_lock.fencing_token');
 SELECT col_type_is('app_lock', 'acquired_at', 'timestamp with time zone', 'app_lock.acquired_at');
 SELECT col_type_is('app_lock', 'expires_at', 'timestamp with time zone', 'app_lock.expires_at');
+SELECT col_type_is('app_lock', 'released', 'boolean', 'app_lock.released');
 SELECT col_type_is('app_lock', 'holder', 'text', 'app_lock.holder');
 SELECT col_type_is('app_lock', 'meta', 'jsonb', 'app_lock.meta');
 SELECT col_type_is('app_lock', 'pid', 'integer', 'app_lock.pid');
 SELECT col_type_is('app_lock', 'backend_start', 'timestamp with time zone', 'app_lock.backend_start');
 SELECT is((SELECT array_agg(name ORDER BY attnum) FROM columns WHERE rel = 'app_lock' AND attnum > 12), ARRAY['pid', 'backend_start'], 'which are the last ones');
+SELECT is((SELECT array_agg(e ORDER BY e) FROM unnest(enum_range(NULL::lock_mode)) e), '{exclusive,shared}'::lock_mode[], 'lock_mode has these values');
 SELECT is((SELECT bool_or(required) FROM columns WHERE rel = 'app_lock' AND name IN ('pid', 'backend_start')), false, 'and NULL in a lease');
-SELECT is((SELECT array_agg(name ORDER BY name) FROM columns WHERE rel = 'app_lock' AND required AND name IN ('key', 'mode', 'fencing_token', 'acquired_at', 'expires_at', 'holder')),
-	ARRAY['acquired_at', 'expires_at', 'fencing_token', 'holder', 'key', 'mode'], 'what every lease has is NOT NULL');
+SELECT is((SELECT array_agg(name ORDER BY name) FROM columns WHERE rel = 'app_lock' AND required AND name IN ('key', 'mode', 'fencing_token', 'acquired_at', 'expires_at', 'ttl_us', 'released', 'holder')),
+	ARRAY['acquired_at', 'expires_at', 'fencing_token', 'holder', 'key', 'mode', 'released', 'ttl_us'], 'what every lease has is NOT NULL');
 
 -- who gets it
 SELECT ok(EXISTS (SELECT FROM pg_constraint WHERE conrelid = 'app_lock'::regclass AND contype IN ('p', 'u') AND NOT condeferrable
 		AND conkey[1] = (SELECT attnum FROM columns WHERE rel = 'app_lock' AND name = 'key')),
 	'a unique constraint that starts with key decides, at once');
 SELECT is_empty($$SELECT indexrelid::regclass, a.attname FROM pg_index i, unnest(i.indkey::int2[]) k JOIN pg_attribute a ON a.attnum = k AND a.attrelid = 'app_lock'::regclass
-		WHERE i.indrelid = 'app_lock'::regclass AND a.attname IN ('fencing_token', 'acquired_at', 'expires_at', 'ttl_us', 'holder', 'owner', 'released_at', 'meta', 'pid', 'backend_start')$$,
+		WHERE i.indrelid = 'app_lock'::regclass AND a.attname IN ('fencing_token', 'acquired_at', 'expires_at', 'ttl_us', 'holder', 'owner', 'released', 'meta', 'pid', 'backend_start')$$,
 	'no index has a column that acquire, extend or release changes');
 SELECT is_empty($$SELECT indexrelid::regclass FROM pg_index i WHERE i.indrelid = 'app_lock'::regclass
-		AND pg_get_expr(indpred, indrelid) ~ '\m(fencing_token|acquired_at|expires_at|ttl_us|holder|owner|released_at|meta|pid|backend_start)\M'$$,
+		AND pg_get_expr(indpred, indrelid) ~ '\m(fencing_token|acquired_at|expires_at|ttl_us|holder|owner|released|meta|pid|backend_start)\M'$$,
 	'nor a predicate on one');
+SELECT is((SELECT array_agg(c.relname::text) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = 'app_lock'::regclass AND c.reloptions = '{deduplicate_items=off}'), '{app_lock_owner_idx}', 'entries of an owner go away one by one');
 SELECT is_empty($$SELECT indexrelid::regclass FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
 		WHERE i.indrelid = 'app_lock'::regclass AND (m.amname <> 'btree' OR i.indexprs IS NOT NULL OR NOT i.indisvalid)$$,
 	'all indexes are plain B-trees');
@@ -135,7 +138,7 @@ SELECT is_empty($$SELECT tgname FROM pg_trigger WHERE tgrelid IN (SELECT oid FRO
 SELECT is_empty($$SELECT rulename FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM member WHERE relkind <> 'v') OR ev_class IN (SELECT oid FROM member) AND rulename <> '_RETURN'$$, 'no rules');
 SELECT is_empty($$SELECT relname FROM member WHERE relrowsecurity OR relforcerowsecurity$$, 'no row security');
 SELECT is_empty($$SELECT conname FROM pg_constraint WHERE conrelid IN (SELECT oid FROM member) AND contype IN ('c', 'f', 'x', 't')$$, 'no constraints that direct access would not check');
-SELECT is_empty($$SELECT adrelid::regclass FROM pg_attrdef WHERE adrelid IN (SELECT oid FROM member)$$, 'no defaults that direct access would not fill in');
+SELECT is_empty($$SELECT adrelid::regclass, pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid IN (SELECT oid FROM member) AND pg_get_expr(adbin, adrelid) <> 'false'$$, 'no defaults that direct access would not fill in');
 SELECT is_empty($$SELECT attname FROM pg_attribute WHERE attrelid IN (SELECT oid FROM member) AND (attgenerated <> '' OR attidentity <> '')$$, 'no generated columns');
 SELECT is_empty($$SELECT inhrelid FROM pg_inherits WHERE inhrelid IN (SELECT oid FROM member) OR inhparent IN (SELECT oid FROM member)$$, 'no inheritance');
 SELECT is_empty($$SELECT relname FROM member m JOIN pg_extension e ON e.extname = 'atomic_lock' WHERE m.relowner <> e.extowner OR m.relnamespace <> e.extnamespace$$, 'all are in the schema of the extension and owned by its owner');

@@ -93,7 +93,7 @@ SELECT status FROM lock_acquire('toast', '1 hour', 'alice-1', meta => to_jsonb(t
 SELECT meta #>> '{}' = t.noise(7999) AS same FROM lock_status('toast');
 SELECT lock_release('toast', 'alice-1');
 SELECT meta IS NULL AS gone FROM app_lock WHERE key = 'toast';
-UPDATE app_lock SET released_at = released_at - interval '2 hours' WHERE key = 'toast';
+UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released AND key = 'toast';
 SELECT lock_sweep() AS swept;
 
 -- ttl: 1 ms to max_ttl, and no arithmetic goes round

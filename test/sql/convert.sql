@@ -22,7 +22,7 @@ END
 $$;
 -- Rows of a key that are live
 CREATE FUNCTION t.live(k text) RETURNS TABLE (mode text, above_zero boolean, owner text, holder text) LANGUAGE sql AS $$
-	SELECT mode, slot > 0, owner, holder FROM app_lock WHERE key = k AND released_at IS NULL AND expires_at > clock_timestamp() ORDER BY slot
+	SELECT mode, slot > 0, owner, holder FROM app_lock WHERE key = k AND NOT released AND expires_at > clock_timestamp() ORDER BY slot
 $$;
 
 --

@@ -98,7 +98,7 @@ SELECT count(*) AS rows FROM app_lock WHERE key = 'cycle';
 
 -- Released, swept and forgotten
 SELECT lock_try_release('cycle', 'alice-1');
-UPDATE app_lock SET released_at = released_at - interval '2 hours' WHERE key = 'cycle';
+UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released AND key = 'cycle';
 SELECT lock_sweep() > 0 AS swept;
 SELECT lock_try_release('cycle', 'alice-1');
 
@@ -106,6 +106,6 @@ SELECT lock_try_release('cycle', 'alice-1');
 SELECT FROM lock_acquire('as long', '1 min', 'alice-1');
 SELECT pg_column_size(l) AS held_size FROM app_lock l WHERE key = 'as long' \gset
 SELECT lock_release('as long', 'alice-1');
-SELECT pg_column_size(l) = :held_size AS same_size, ttl_us IS NULL AS no_ttl FROM app_lock l WHERE key = 'as long';
+SELECT pg_column_size(l) = :held_size AS same_size, ttl_us, released FROM app_lock l WHERE key = 'as long';
 SELECT expires_at - acquired_at AS ttl FROM lock_acquire('as long', '2 min', 'alice-1');
-SELECT pg_column_size(l) = :held_size AS same_size, ttl_us, released_at IS NULL AS held FROM app_lock l WHERE key = 'as long';
+SELECT pg_column_size(l) = :held_size AS same_size, ttl_us, NOT released AS held FROM app_lock l WHERE key = 'as long';

@@ -32,7 +32,7 @@ BEGIN
 END
 $$;
 CREATE VIEW t.bound AS SELECT key, mode, CASE WHEN owner LIKE '%-1' THEN owner END AS owner, pid = pg_backend_pid() AS to_this, backend_start = (SELECT a.backend_start FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()) AS since_its_start,
-	CASE WHEN expires_at = 'infinity' THEN 'never' WHEN expires_at > clock_timestamp() THEN 'later' ELSE 'before' END AS expires, released_at IS NOT NULL AS released FROM app_lock ORDER BY key, slot;
+	CASE WHEN expires_at = 'infinity' THEN 'never' WHEN expires_at > clock_timestamp() THEN 'later' ELSE 'before' END AS expires, released FROM app_lock ORDER BY key, slot;
 
 --
 -- Without a ttl it has no end of its own.
@@ -135,7 +135,7 @@ SELECT t.code($$SELECT lock_release('k', 'alice-1')$$);
 SELECT status FROM lock_acquire('k', '1 min', 'bob-1');
 SELECT * FROM t.bound WHERE key = 'k';
 SELECT lock_release('k', 'bob-1');
-SELECT count(*) AS live FROM app_lock WHERE owner = 'alice-1' AND released_at IS NULL AND expires_at > clock_timestamp() \gset
+SELECT count(*) AS live FROM app_lock WHERE owner = 'alice-1' AND NOT released AND expires_at > clock_timestamp() \gset
 SELECT lock_release_all('alice-1') = :live AS all, lock_release_all('alice-1') AS again;
 -- by force
 TRUNCATE lock_audit;

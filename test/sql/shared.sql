@@ -16,7 +16,7 @@
 -- one owner has a key twice; rows of readers pile up.
 
 -- What a writer is told, and what it could be told
-CREATE VIEW t.readers AS SELECT key, mode, owner, holder, released_at IS NOT NULL AS released, expires_at <= clock_timestamp() AS expired FROM app_lock ORDER BY key, slot;
+CREATE VIEW t.readers AS SELECT key, mode, owner, holder, released, expires_at <= clock_timestamp() AS expired FROM app_lock ORDER BY key, slot;
 
 --
 -- Together
@@ -264,7 +264,7 @@ SELECT expires_at AS until FROM lock_status('own') \gset
 SELECT s.acquired, s.status, s.mode, s.owner, s.holder, fencing_token > :token AS token_rises, acquired_at = :'since' AS same_since, expires_at = :'until' AS same_until
 FROM lock_acquire('own', '1 min', 'alice-1') g, t.show(g) s;
 SELECT holder, mode, holders, meta FROM lock_status('own');
-SELECT count(*) AS live FROM app_lock WHERE key = 'own' AND released_at IS NULL AND expires_at > clock_timestamp();
+SELECT count(*) AS live FROM app_lock WHERE key = 'own' AND NOT released AND expires_at > clock_timestamp();
 -- asked for shared: it stays a writer
 SELECT fencing_token AS token FROM lock_status('own') \gset
 SELECT s.acquired, s.status, s.mode, fencing_token = :token AS same_token FROM lock_acquire('own', '1 min', 'alice-1', 'shared') g, t.show(g) s;
@@ -284,7 +284,7 @@ SELECT s.status, s.mode, acquired_at > :'since' AS since_now FROM lock_acquire('
 SELECT meta IS NULL AS meta_gone FROM lock_status('own 3');
 SELECT lock_release('own 3', 'alice-1');
 SELECT s.status, s.mode FROM lock_acquire('own 3', '1 hour', 'alice-1', 'shared') g, t.show(g) s;
-SELECT count(*) AS live FROM app_lock WHERE key = 'own 3' AND released_at IS NULL;
+SELECT count(*) AS live FROM app_lock WHERE key = 'own 3' AND NOT released;
 
 -- on_reacquire = error: whatever it has and whatever it asks for
 SELECT g.status FROM lock_acquire('error x', '1 hour', 'alice-1', 'exclusive', holder => 'Alice') g;
@@ -425,7 +425,7 @@ SELECT lock_try_release('steal 2', 'bob-1') AS bob, lock_release('steal 2', 'ali
 --
 SELECT lock_sweep() >= 0 AS swept;
 SELECT force_release(key, 'end of test') FROM (SELECT DISTINCT key FROM lock_status()) k;
-UPDATE app_lock SET released_at = released_at - interval '2 hours' WHERE released_at IS NOT NULL;
+UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released;
 SELECT lock_sweep(100000) >= 0 AS swept;
 SELECT count(*) FROM app_lock;
 SELECT g.status FROM lock_acquire('sweep', '1 hour', 'alice-1', 'shared') g;
@@ -437,7 +437,7 @@ SELECT t.expire('sweep', 'bob-1'), t.expire('sweep', 'carol-1');
 SELECT lock_sweep();
 SELECT owner, released FROM t.readers;
 SELECT lock_try_release('sweep', 'bob-1') AS bob, lock_try_release('sweep', 'dora-1') AS dora, holders FROM lock_status('sweep');
-UPDATE app_lock SET released_at = released_at - interval '2 hours' WHERE owner = 'dora-1';
+UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released AND owner = 'dora-1';
 SELECT lock_sweep();
 SELECT owner FROM t.readers;
 SELECT lock_try_release('sweep', 'dora-1') AS dora;

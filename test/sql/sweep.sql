@@ -21,21 +21,20 @@ SELECT lock_sweep();
 SELECT lock_try_release('expired:1', 'alice-1'), lock_try_release('released:1', 'alice-1'), lock_try_release('live:1', 'bob-1');
 
 -- Keys that were released longer ago than released_retention go.
-UPDATE app_lock SET released_at = released_at - interval '59 min' WHERE key IN ('released:1', 'released:2');
+UPDATE app_lock SET expires_at = expires_at - interval '59 min' WHERE released AND key IN ('released:1', 'released:2');
 SELECT lock_sweep();
-UPDATE app_lock SET released_at = released_at - interval '61 min' WHERE key IN ('released:1', 'released:2');
+UPDATE app_lock SET expires_at = expires_at - interval '61 min' WHERE released AND key IN ('released:1', 'released:2');
 SELECT lock_sweep();
 SELECT key FROM app_lock WHERE key LIKE 'released%' ORDER BY 1;
 -- A key released before it would have expired is remembered for as long, however short its lease was.
 SELECT acquired FROM lock_acquire('brief', '1 s', 'alice-1');
 SELECT lock_release('brief', 'alice-1');
-UPDATE app_lock SET acquired_at = acquired_at - interval '30 min', expires_at = expires_at - interval '30 min',
-	released_at = released_at - interval '30 min' WHERE key = 'brief';
+UPDATE app_lock SET acquired_at = acquired_at - interval '30 min', expires_at = expires_at - interval '30 min' WHERE key = 'brief';
 SELECT lock_sweep();
 SELECT lock_try_release('brief', 'alice-1');
 -- A swept key starts again; the token still rises.
 SELECT fencing_token AS token FROM app_lock WHERE key = 'released:3' \gset
-UPDATE app_lock SET released_at = released_at - interval '2 hours' WHERE key = 'released:3';
+UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released AND key = 'released:3';
 SELECT lock_sweep();
 SELECT s.status, fencing_token > :token AS token_rises FROM lock_acquire('released:3', '1 hour', 'alice-1') g, t.show(g) s;
 
@@ -87,12 +86,12 @@ CALL t.sweep(7);
 SELECT split_part(key, ':', 1) AS keys, count(*) FROM app_lock GROUP BY 1;
 -- in front of it, too: what was let go first lies before what is let go later
 SELECT count(lock_release('live:' || i, 'alice-1')) FROM generate_series(301, 305) i;
-UPDATE app_lock SET released_at = released_at - interval '61 min' WHERE released_at IS NOT NULL;
+UPDATE app_lock SET expires_at = expires_at - interval '61 min' WHERE released;
 SELECT lock_sweep(4);
 SELECT count(lock_extend('live:' || i, 'alice-1', '1 ms')) FROM generate_series(1, 3) i;
 SELECT t.expire('live:3');
 CALL t.sweep(1);
-SELECT count(*), count(*) FILTER (WHERE released_at IS NOT NULL OR expires_at < clock_timestamp()) AS over FROM app_lock;
+SELECT count(*), count(*) FILTER (WHERE released OR expires_at < clock_timestamp()) AS over FROM app_lock;
 TRUNCATE app_lock;
 -- a table that is shorter than it was
 SELECT acquired FROM lock_acquire('e:1', '20 ms');
@@ -105,7 +104,7 @@ BEGIN
 	FOR i IN 1..100 LOOP
 		INSERT INTO t.token SELECT i, fencing_token FROM lock_acquire('again', '1 hour', 'alice-1');
 		PERFORM lock_release('again', 'alice-1');
-		UPDATE app_lock SET released_at = released_at - interval '61 min' WHERE key = 'again';
+		UPDATE app_lock SET expires_at = expires_at - interval '61 min' WHERE released AND key = 'again';
 		COMMIT;
 		IF lock_sweep() <> 1 THEN
 			RAISE 'not swept';

@@ -14,7 +14,7 @@
 -- same transaction is let in; it writes; a token is given twice.
 
 CREATE FUNCTION t.written(OUT no_live_row boolean, OUT no_transaction_id boolean) LANGUAGE sql AS $$
-	SELECT NOT EXISTS (SELECT FROM app_lock WHERE released_at IS NULL AND expires_at > clock_timestamp()), pg_current_xact_id_if_assigned() IS NULL
+	SELECT NOT EXISTS (SELECT FROM app_lock WHERE NOT released AND expires_at > clock_timestamp()), pg_current_xact_id_if_assigned() IS NULL
 $$;
 CREATE FUNCTION t.claims() RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1710 AND mode <> 'AccessShareLock'

@@ -27,7 +27,7 @@ SELECT fencing_token AS token, acquired_at AS since, expires_at AS until FROM lo
 SELECT s.acquired, s.status, s.key, s.mode, s.owner, s.waited, s.holder, fencing_token > :token AS token_rises, acquired_at > :'since' AS since_now, acquired_at <= clock_timestamp() AS not_in_future, expires_at = :'until' AS same_until
 FROM lock_transfer('k', 'alice-1', 'bob-1', 'Bob') g, t.show(g) s;
 SELECT mode, owner, holder, fencing_token > :token AS token_rises, acquired_at > :'since' AS since_now, expires_at = :'until' AS same_until, lifetime, holders, pid, meta FROM lock_status('k');
-SELECT count(*) AS live FROM app_lock WHERE key = 'k' AND released_at IS NULL;
+SELECT count(*) AS live FROM app_lock WHERE key = 'k' AND NOT released;
 -- the former owner is told that another has it
 SELECT lock_is_held('k', 'alice-1') AS alice, lock_is_held('k', 'bob-1') AS bob;
 SELECT t.raises($$SELECT lock_release('k', 'alice-1')$$);

@@ -130,7 +130,7 @@ SET lock_timeout = '1 ms';
 SELECT s.* FROM lock_try_acquire('held', owner => 'bob-1', wait => '50 ms') g, t.waited(g, '50 ms') s;
 RESET lock_timeout;
 -- nothing has changed, and nothing is left
-SELECT count(*) FROM app_lock WHERE key = 'held' AND owner = 'alice-1' AND released_at IS NULL;
+SELECT count(*) FROM app_lock WHERE key = 'held' AND owner = 'alice-1' AND NOT released;
 SELECT coalesce(waiters, 0) AS waiters FROM lock_status('held');
 SELECT * FROM t.left_over();
 

@@ -58,7 +58,7 @@ ask($session, q{SELECT count(*) FROM app_lock});
 
 # What a call may not change: transaction ids, WAL, the rows
 my $state = q{SELECT pg_snapshot_xmax(pg_current_snapshot()), pg_current_wal_insert_lsn(),
-	(SELECT string_agg(concat_ws(',', ctid, xmin, xmax, key, expires_at, released_at), ';' ORDER BY key) FROM app_lock),
+	(SELECT string_agg(concat_ws(',', ctid, xmin, xmax, key, expires_at, released), ';' ORDER BY key) FROM app_lock),
 	pg_relation_size('app_lock'), (SELECT concat(last_value, ',', log_cnt) FROM app_lock_fence)};
 
 # What it may not leave in its transaction

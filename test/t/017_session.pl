@@ -566,7 +566,7 @@ sub acquire_tx
 
 is(ask($holder, acquire_tx('k') . q{; SELECT locked FROM lock_status('k')}), "acquired\nf", 'a transaction of one statement');
 is(ask($holder, q{BEGIN; SELECT acquired, status, mode, owner, expires_at IS NULL, fencing_token > 0, holder FROM lock_acquire('k', owner => 'holder', lifetime => 'transaction');
-		SELECT pg_current_xact_id_if_assigned() IS NULL, (SELECT count(*) FROM app_lock WHERE key = 'k' AND released_at IS NULL)}),
+		SELECT pg_current_xact_id_if_assigned() IS NULL, (SELECT count(*) FROM app_lock WHERE key = 'k' AND NOT released)}),
 	"t|acquired|exclusive|holder|t|t|Holder\nt|0", 'a lock for a transaction, of which nothing is written');
 is(ask($watch, q{SELECT locked, mode, holder, lifetime, holders, fencing_token > 0, acquired_at <= clock_timestamp(), expires_at IS NULL, pid FROM lock_status('k')}),
 	't|exclusive|Holder|transaction|1|t|t|t|' . pid($holder), '... as others see it');

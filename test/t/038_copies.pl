@@ -174,7 +174,7 @@ $primary->reload;
 my $reader = session($primary, 'Reader');
 poll($reader, q{SELECT current_setting('max_standby_streaming_delay') = '0'});
 ask($reader, q{BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM lock_status()});
-$standby->safe_psql('postgres', q{SELECT lock_release_all('o'); UPDATE app_lock SET released_at = released_at - interval '1 day' WHERE owner = 'o'});
+$standby->safe_psql('postgres', q{SELECT lock_release_all('o'); UPDATE app_lock SET expires_at = expires_at - interval '1 day' WHERE released AND owner = 'o'});
 $standby->safe_psql('postgres', q{SELECT count(lock_sweep()) FROM generate_series(1, 20)});
 $standby->safe_psql('postgres', 'VACUUM (FREEZE) app_lock');
 $standby->wait_for_catchup($primary);

@@ -124,7 +124,7 @@ sub all_clear
 sub run_out
 {
 	my ($key) = @_;
-	poll($watch, "SELECT count(*) = 0 FROM app_lock WHERE key = '$key' AND released_at IS NULL AND expires_at > clock_timestamp()");
+	poll($watch, "SELECT count(*) = 0 FROM app_lock WHERE key = '$key' AND NOT released AND expires_at > clock_timestamp()");
 	return;
 }
 

@@ -56,7 +56,7 @@ $$;
 
 -- The equation
 CREATE FUNCTION t.adds_up() RETURNS boolean LANGUAGE sql AS $$
-	SELECT grants = releases + expirations + forced + (SELECT count(*) FROM app_lock WHERE released_at IS NULL)
+	SELECT grants = releases + expirations + forced + (SELECT count(*) FROM app_lock WHERE NOT released)
 	FROM lock_stats WHERE database = current_database()
 $$;
 SELECT lock_stats_reset();
@@ -200,7 +200,7 @@ SELECT count(lock_acquire('x' || i, '20 ms', 'alice-1')) FROM generate_series(1,
 SELECT count(lock_acquire('x7', '20 ms', o, 'shared')) FROM unnest(ARRAY['alice-1', 'bob-1']) o;
 SELECT count(lock_acquire('r' || i, '1 hour', 'alice-1')), count(lock_release('r' || i, 'alice-1')) FROM generate_series(1, 3) i;
 SELECT count(t.expire('x' || i)) FROM generate_series(1, 7) i;
-UPDATE app_lock SET released_at = released_at - interval '2 hours' WHERE key ~ '^r[12]$';
+UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released AND key ~ '^r[12]$';
 SELECT t.adds_up();
 \set ECHO none
 CALL t.play(
