@@ -246,7 +246,7 @@ named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 	else
 		return false;
 
-	owner->generated = false;
+	owner->generated = owner->in_index = false;
 	owner->hash = al_owner_hash(owner->name);
 	return true;
 }
@@ -276,7 +276,7 @@ void
 al_owner_init(AlOwner *owner, AlString name)
 {
 	owner->name = name;
-	owner->generated = false;
+	owner->generated = owner->in_index = false;
 	owner->hash = al_owner_hash(name);
 }
 
