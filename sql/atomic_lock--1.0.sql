@@ -16,10 +16,10 @@ CREATE TYPE lock_mode AS ENUM ('exclusive', 'shared');
 
 COMMENT ON TYPE lock_mode IS 'exclusive: one owner has the key; shared: any number of them';
 
--- Columns up to the key have the same place in every row, which makes updates
--- cheaper where it is a multiple of 4, and those that a usual lease does not need are last, where they take
--- no space.  A release changes no column's length, so that the row's next version
--- fits where the last one was.
+-- Columns up to the key have the same place in every row, and that of the key is a
+-- multiple of 4, which makes updates cheaper.  Those that a usual lease does not
+-- need are last, where they take no space.  A release changes no column's length,
+-- so that the row's next version fits where the last one was.
 CREATE TABLE app_lock (
 	fencing_token	bigint NOT NULL,
 	acquired_at		timestamptz NOT NULL,
