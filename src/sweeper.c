@@ -14,6 +14,10 @@
  * Every tenth interval it is, all the same: rows can come by ways that are not
  * counted.  What fails is tried again after a time that doubles, up to an hour.
  *
+ * All these times are measured by the monotonic clock, or whoever sets the other
+ * one, be it for a moment in the middle of a round, could put off the sweep for as
+ * long.  Only when a row is over is a moment of the clock that leases go by.
+ *
  * The launcher waits for a worker, but ends one that does not end by itself: it
  * may be one that somebody does not let into its database.
  *
@@ -67,9 +71,10 @@ typedef struct Target
 	NameData	name;
 	bool		exists;			/* as of this round */
 	int			failures;		/* in a row */
-	TimestampTz next_visit;		/* not before */
-	TimestampTz next_due;		/* nor before this, unless something changes */
-	uint64		changes;		/* counted when the last visit began */
+	int64		next_visit;		/* not before; of al_monotonic_now() */
+	TimestampTz next_due;		/* nor before this moment of the other clock, */
+	int64		unseen_until;	/* unless it is this late by al_monotonic_now(), */
+	uint64		changes;		/* or more is counted than when the last visit began */
 } Target;
 
 static HTAB *targets = NULL;
@@ -365,14 +370,14 @@ is_free(const Target *target)
 }
 
 /* When something that has failed so often, without a break, is tried again */
-static TimestampTz
+static int64
 next_try(int failures)
 {
 	int64		pause = interval();
 
 	for (int i = 0; i < failures && pause < LONGEST_PAUSE; i++)
 		pause *= 2;
-	return GetCurrentTimestamp() + Max(Min(pause, LONGEST_PAUSE), interval());
+	return al_monotonic_now() + Max(Min(pause, LONGEST_PAUSE), interval());
 }
 
 /* Start a worker for a database, and wait for its end; false: it cannot be started */
@@ -432,7 +437,7 @@ note_failure(Target *target)
 				(al_hide_owners(),
 				 errmsg("sweep of database \"%s\" failed", NameStr(target->name)),
 				 errdetail("It is tried again after %d s, and then less and less often.",
-						   (int) ((target->next_visit - GetCurrentTimestamp()) / USECS_PER_SEC))));
+						   (int) ((target->next_visit - al_monotonic_now()) / USECS_PER_SEC))));
 }
 
 static void
@@ -453,12 +458,13 @@ show_failure(const Target *target)
 static bool
 visit(Target *target)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = al_monotonic_now();
 	uint64		changes = changes_of(target->oid);
 	AlVisit		visit;
 
 	if (now < target->next_visit ||
-		(now < target->next_due && changes == target->changes))
+		(now < target->unseen_until && changes == target->changes &&
+		 GetCurrentTimestamp() < target->next_due))
 		return true;
 	target->next_visit = now + interval();
 	target->next_due = 0;
@@ -477,7 +483,8 @@ visit(Target *target)
 	if (visit.result == AL_VISIT_DONE || visit.result == AL_VISIT_NO_EXTENSION)
 	{
 		target->changes = changes;
-		target->next_due = Min(visit.next_due, al_add_duration(now, INTERVALS_UNSEEN * interval()));
+		target->next_due = visit.next_due;
+		target->unseen_until = now + INTERVALS_UNSEEN * interval();
 	}
 	return true;
 }
@@ -504,7 +511,7 @@ note_no_worker(const Target *target, int failures)
  * Visit all databases that may need it.  Returns when to come again, and counts
  * in "failures" how often in a row no worker could be started.
  */
-static TimestampTz
+static int64
 do_round(int *failures)
 {
 	AlStats    *stats = al_stats();
@@ -537,7 +544,7 @@ do_round(int *failures)
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
 	stats->launcher_failed_at = 0;
 	LWLockRelease(&stats->lock);
-	return is_unfinished ? 0 : GetCurrentTimestamp() + interval();
+	return is_unfinished ? 0 : al_monotonic_now() + interval();
 }
 
 /* Forget when databases are to be visited: other settings hold now */
@@ -557,8 +564,7 @@ atomic_lock_launcher_main(Datum arg)
 {
 	AlStats    *stats = al_stats();
 	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Target)};
-	TimestampTz next_round = 0;
-	TimestampTz last = 0;
+	int64		next_round = 0;
 	int			failures = 0;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -580,16 +586,9 @@ atomic_lock_launcher_main(Datum arg)
 
 	for (;;)
 	{
-		TimestampTz now = GetCurrentTimestamp();
+		int64		now = al_monotonic_now();
 
 		handle_signals();
-		if (last - now > Max(interval(), USECS_PER_SEC))
-		{
-			/* The clock was set back: what was planned is too far away. */
-			forget_visits();
-			next_round = 0;
-		}
-		last = now;
 		if (ConfigReloadPending)
 		{
 			ConfigReloadPending = false;

@@ -7,7 +7,8 @@
 #
 # Turns red when: the next round, or the next visit of a database, is a moment
 # that the clock has to reach; a pause is the difference of two such moments; a
-# visit has no end when its beginning is in the future.
+# visit has no end when its beginning is in the future; the launcher looks once a
+# round whether the clock was set, and goes by it more often.
 
 use strict;
 use warnings FATAL => 'all';
@@ -86,6 +87,35 @@ foreach my $seconds (-60, -3600, 3600, 0, -600)
 	is(ask($watch, qq{SELECT swept - $swept + (SELECT count(*) FROM app_lock WHERE key LIKE 'many-%') FROM lock_stats WHERE database = 'postgres'}), '4000', '... and counts each row once');
 	set_clock($clock, 0);
 	ok(swept($watch, 'many'), '... all go when it is right again');
+}
+
+# In the middle of a round: ahead for a moment, after it has begun and before the
+# first database is visited.  The launcher reads pg_database before that, and
+# again when it has decided to visit one, so that it can be made to stand at both.
+{
+	my ($first, $second) = map { session($node, $_) } ('First', 'Second');
+	my $lock = 'BEGIN; LOCK pg_database IN ACCESS EXCLUSIVE MODE';
+	my $stands = q{SELECT count(*) = 1 FROM pg_locks WHERE relation = 'pg_database'::regclass AND NOT granted AND pid = };
+	my $launcher = launcher($watch);
+
+	# No worker shall be there to meet the lock, and this says that none is.
+	configure($node, $watch, 'atomic_lock.sweep_interval = 0', q{atomic_lock.sweep_databases = 'nobody'});
+	$node->wait_for_log(qr/database "nobody" in atomic_lock.sweep_databases does not exist/);
+	ask($first, $lock);
+	configure($node, $watch, q{atomic_lock.sweep_interval = '100ms'}, q{atomic_lock.sweep_databases = '*'});
+	poll($watch, $stands . $launcher);
+	start($second, $lock);
+	poll($watch, $stands . pid($second));
+	set_clock($clock, 3600);
+	ask($first, 'COMMIT');
+	answer($second);
+	poll($watch, $stands . $launcher);
+	set_clock($clock, 0);
+	ask($second, 'COMMIT');
+	end($first, $second);
+	expire_rows($watch, 'unseen', 1);
+	ok(swept($watch, 'unseen'), 'an hour ahead in the middle of a round, for a moment: what nobody has counted is swept');
+	ok(sweep_passes($watch), '... sweeps pass');
 }
 
 # Again and again, within the hour for which the rows have been over
