@@ -33,6 +33,7 @@
 #include "common/hashfn.h"
 #include "compat.h"
 #include "lock_table.h"
+#include "storage/bufmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
@@ -223,6 +224,7 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 	IndexScanDesc scan;
 	ScanKeyData scan_key;
 	ItemPointer tid;
+	Buffer		buffer = InvalidBuffer;
 
 	if (IsolationIsSerializable())
 	{
@@ -245,13 +247,17 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 	{
 		AlHolding	row;
 
-		if (!al_table_fetch(scan, tid, snapshot, &row))
+		/* The rows of a set often share a block. */
+		buffer = ReleaseAndReadBuffer(buffer, rel, ItemPointerGetBlockNumber(tid));
+		if (!al_table_fetch(scan, tid, buffer, snapshot, &row))
 			continue;
 		if (row.owner && al_string_equal(al_string(row.owner), owner->name))
 			*owned = add_row(*owned, &row);
 		else
 			heap_freetuple(row.tuple);
 	}
+	if (BufferIsValid(buffer))
+		ReleaseBuffer(buffer);
 	index_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);

@@ -129,13 +129,16 @@ init_scan_keys(ScanKey keys, bool of_index, const AlKey *key, bool and_above, in
 				and_above ? F_INT4GE : F_INT4EQ, Int32GetDatum(slot));
 }
 
-/* Read the visible row version that an index entry leads to, if there is one */
+/*
+ * Read the visible row version that an index entry leads to, if there is one.  The
+ * caller has pinned its block, once.
+ */
 bool
-al_table_fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding)
+al_table_fetch(IndexScanDesc scan, ItemPointer tid, Buffer buffer, Snapshot snapshot,
+			   AlHolding *holding)
 {
 	Relation	rel = scan->heapRelation;
 	ItemPointerData member = *tid;
-	Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
 	HeapTupleData tuple;
 	bool		all_dead = false;
 	bool		found;
@@ -158,8 +161,18 @@ al_table_fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding
 			scan->kill_prior_tuple = all_dead;
 		al_page_prune(rel, buffer);
 	}
-	ReleaseBuffer(buffer);
 	CHECK_FOR_INTERRUPTS();
+	return found;
+}
+
+/* The same, of a block that is not pinned */
+static bool
+fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding)
+{
+	Buffer		buffer = ReadBuffer(scan->heapRelation, ItemPointerGetBlockNumber(tid));
+	bool		found = al_table_fetch(scan, tid, buffer, snapshot, holding);
+
+	ReleaseBuffer(buffer);
 	return found;
 }
 
@@ -177,7 +190,7 @@ find_by_index(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 	init_scan_keys(keys, true, key, false, slot);
 	index_rescan(scan, keys, 2, NULL, 0);
 	while (!found && (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
-		found = al_table_fetch(scan, tid, snapshot, holding);
+		found = fetch(scan, tid, snapshot, holding);
 	index_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
@@ -220,7 +233,7 @@ find_exclusive(Relation rel, const AlKey *key, AlHolding *holding, bool *is_alon
 			break;
 		}
 		if (!found)
-			found = al_table_fetch(scan, tid, snapshot, holding);
+			found = fetch(scan, tid, snapshot, holding);
 	}
 	index_endscan(scan);
 	UnregisterSnapshot(snapshot);
@@ -568,7 +581,7 @@ al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone)
 			snapshot = RegisterSnapshot(GetLatestSnapshot());
 		holding = palloc(sizeof(AlHolding));
 		if (find_by_hint(rel, key, slot, holding) ||
-			al_table_fetch(scan, tid, snapshot, holding))
+			fetch(scan, tid, snapshot, holding))
 		{
 			al_hint_set(key->hash, slot, &holding->tid);
 			holdings = lappend(holdings, holding);

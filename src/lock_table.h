@@ -17,6 +17,7 @@
 #include "access/skey.h"
 #include "atomic_lock.h"
 #include "nodes/pg_list.h"
+#include "storage/buf.h"
 #include "storage/itemptr.h"
 
 #define Anum_app_lock_fencing_token		1
@@ -122,7 +123,7 @@ extern void al_table_find_again(Relation rel, const AlKey *key, AlHolding *holdi
 extern List *al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone);
 extern AlKey *al_table_find_key(Relation rel, const AlKey *start);
 extern BlockNumber al_table_next_block(Relation rel, const AlHolding *holding);
-extern bool al_table_fetch(struct IndexScanDescData *scan, ItemPointer tid,
+extern bool al_table_fetch(struct IndexScanDescData *scan, ItemPointer tid, Buffer buffer,
 						   struct SnapshotData *snapshot, AlHolding *holding);
 extern Oid	al_table_owner_index(Relation rel);
 extern void al_table_put(Relation rel, AlHolding *holding);

@@ -45,6 +45,7 @@ TITLES = {
     'sql_advisory': 'pg_advisory_xact_lock',
     'read_row': 'a SELECT of the row',
     'roundtrip': 'SELECT 1',
+    'from_row': 'a row of a built-in function, in FROM',
     'updates': 'two one-row UPDATEs',
     'one_flush': 'a flushed UPDATE, one that is not',
     'one_write': 'one UPDATE and SELECT 1',
@@ -55,7 +56,7 @@ TITLES = {
     'sql': 'hand-written SQL',
 }
 # No locks, or none with a lease: what there is to compare with
-YARDSTICKS = ('roundtrip', 'updates', 'one_flush', 'one_write', 'advisory', 'sql_advisory', 'pg_advisory')
+YARDSTICKS = ('roundtrip', 'from_row', 'updates', 'one_flush', 'one_write', 'advisory', 'sql_advisory', 'pg_advisory')
 FLOOR = ('updates', 'one_flush', 'one_write')
 NOT_TABLES = ('redis', 'etcd')
 DURABLE, WAYS, RELAXED = ('durable',), ('ways',), ('relaxed', 'memory')

@@ -27,6 +27,10 @@ CREATE TABLE bench_row (
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON sql_lock, bench_row TO app, app_relaxed;
 
+-- For from_row.sql
+CREATE SEQUENCE bench_sequence;
+GRANT SELECT ON bench_sequence TO app;
+
 -- Ten thousand keys are held all the time, as in a system at work.  The lanes
 -- that are refused ask for a few of them.
 INSERT INTO sql_lock
