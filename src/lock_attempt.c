@@ -203,7 +203,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 	const AlAcquire *request = attempt->request;
 	AlState    *state = &attempt->state;
 
-	attempt->writes = al_shared_writes(attempt->key);
+	attempt->made = al_rows_made(attempt->key);
 	al_table_find(rel, attempt->key, &state->exclusive);
 	state->shared = NIL;
 	state->mine = al_held_mine(attempt->key);
@@ -220,19 +220,22 @@ look(Relation rel, AlAttempt *attempt, bool all)
 }
 
 /*
- * The same, with a claim.  Where there were no shared holdings, and none was
- * written since, there are none.
+ * The same, with a claim.  Where there were no rows, or none of shared holdings,
+ * and none was made since, there are none.
  */
 static void
 look_again(Relation rel, AlAttempt *attempt)
 {
 	AlState    *state = &attempt->state;
+	bool		made = attempt->made == 0 ||
+		attempt->made != al_rows_made(attempt->key);
 
-	al_table_find_again(rel, attempt->key, &state->exclusive);
+	if (made || !state->exclusive.is_new)
+		al_table_find_again(rel, attempt->key, &state->exclusive);
 	state->shared = NIL;
 	if (attempt->claim.mode == AL_CLAIM_EXTEND)
 		return;
-	if (attempt->writes == 0 || attempt->writes != al_shared_writes(attempt->key))
+	if (made)
 		state->exclusive.is_alone = false;
 	al_find_shared(rel, attempt->key, state);
 	if (attempt->claim.mode == AL_CLAIM_TAKE && state->exclusive.is_alone)

@@ -27,10 +27,12 @@
  * may be lost at any time.
  *
  * Where it is not known, one look is enough all the same, before the claim, if
- * no row of a shared holding was made in the meantime.  Of those there are
- * counters, by the hash of the key.  Whoever makes one counts it while the claim
- * is there: it was seen by a look that came later, or else is counted by the
- * time that the key can be claimed.
+ * no row of a shared holding was made in the meantime.  The same goes for a key
+ * of which there is no row at all: the index has no entry for it, not even one of
+ * a row that is not committed yet.  Of rows that were made there are counters, by
+ * the hash of the key.  Whoever makes one counts it when it is in the index and
+ * the claim is still there: it was seen by a look that came later, or else is
+ * counted by the time that the key can be claimed.
  *
  * Locking: none of its own.
  *
@@ -141,19 +143,19 @@ al_set_alone(const AlKey *key, bool is_alone)
 		pg_atomic_write_u64(place, entry);
 }
 
-/* How many rows of shared holdings were made of a key, and others; 0: not known */
+/* How many rows were made of a key, and others; 0: not known */
 uint64
-al_shared_writes(const AlKey *key)
+al_rows_made(const AlKey *key)
 {
-	if (al_writes() == NULL)
+	if (al_row_counters() == NULL)
 		return 0;
-	return pg_atomic_read_u64(&al_writes()[key->hash % AL_WRITES]) + 1;
+	return pg_atomic_read_u64(&al_row_counters()[key->hash % AL_ROW_COUNTERS]) + 1;
 }
 
 /* One more was made, under a claim */
 void
-al_shared_written(const AlKey *key)
+al_row_made(const AlKey *key)
 {
-	if (al_writes())
-		(void) pg_atomic_fetch_add_u64(&al_writes()[key->hash % AL_WRITES], 1);
+	if (al_row_counters())
+		(void) pg_atomic_fetch_add_u64(&al_row_counters()[key->hash % AL_ROW_COUNTERS], 1);
 }

@@ -41,7 +41,7 @@ al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->expires_at = DatumGetTimestampTz(VALUE(expires_at));
 	holding->ttl = DatumGetInt64(VALUE(ttl_us));
 	holding->slot = DatumGetInt32(VALUE(slot));
-	holding->is_alone = false;
+	holding->is_alone = holding->is_new = false;
 	holding->key = al_string(DatumGetTextPP(VALUE(key)));
 	holding->holder = DatumGetTextPP(VALUE(holder));
 	holding->owner = IS_NULL(owner) ? NULL : DatumGetTextPP(VALUE(owner));

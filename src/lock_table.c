@@ -209,9 +209,11 @@ entry_slot(IndexScanDesc scan)
 /*
  * Find the row in slot 0 of a key by the index, and see whether it has entries
  * for other slots: it may, where there are too many of old versions to look at.
+ * And whether the key has any.
  */
 static bool
-find_exclusive(Relation rel, const AlKey *key, AlHolding *holding, bool *is_alone)
+find_exclusive(Relation rel, const AlKey *key, AlHolding *holding, bool *is_alone,
+			   bool *is_new)
 {
 	Relation	index = index_open(key_index(rel), AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -221,12 +223,13 @@ find_exclusive(Relation rel, const AlKey *key, AlHolding *holding, bool *is_alon
 	int			more = 0;
 	bool		found = false;
 
-	*is_alone = true;
+	*is_alone = *is_new = true;
 	scan->xs_want_itup = true;
 	init_scan_keys(keys, true, key, false, AL_SLOT_EXCLUSIVE);
 	index_rescan(scan, keys, 1, NULL, 0);
 	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
 	{
+		*is_new = false;
 		if (entry_slot(scan) != AL_SLOT_EXCLUSIVE || (found && ++more > 8))
 		{
 			*is_alone = false;
@@ -440,6 +443,7 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 {
 	bool		found;
 	bool		is_alone = false;
+	bool		is_new = false;
 
 	PreventCommandIfParallelMode("functions of atomic_lock");
 	if (find_by_hint(rel, key, slot, holding))
@@ -457,7 +461,7 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 			*holding = *(AlHolding *) linitial(holdings);
 	}
 	else if (slot == AL_SLOT_EXCLUSIVE)
-		found = find_exclusive(rel, key, holding, &is_alone);
+		found = find_exclusive(rel, key, holding, &is_alone, &is_new);
 	else
 		found = find_by_index(rel, key, slot, holding);
 
@@ -474,6 +478,7 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 		holding->key = key->name;
 	}
 	holding->is_alone = is_alone;
+	holding->is_new = is_new;
 	return found;
 }
 
@@ -719,11 +724,10 @@ al_table_put(Relation rel, AlHolding *holding)
 	{
 		simple_heap_insert(rel, tuple);
 		insert_index_entries(rel, tuple, false);
+		al_row_made(&key);
 	}
 	else if (al_heap_update(rel, &holding->tid, tuple))
 		insert_index_entries(rel, tuple, true);
-	if (is_shared)
-		al_shared_written(&key);
 	holding->tid = tuple->t_self;
 	al_xact_written(key.hash, holding->slot, &holding->tid);
 	CommandCounterIncrement();

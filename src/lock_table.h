@@ -60,6 +60,7 @@ typedef struct AlHolding
 	ItemPointerData tid;		/* invalid: there is no row, or not yet */
 	HeapTuple	tuple;
 	bool		is_alone;		/* slot 0: when found, the key had no other rows */
+	bool		is_new;			/* nor this one, not even a dead or unfinished one */
 	AlLifetime	lifetime;
 	int64		fencing_token;
 	TimestampTz acquired_at;

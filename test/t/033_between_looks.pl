@@ -7,7 +7,8 @@
 # began earlier is granted later; an acquire that learns under its claim that
 # somebody else has the key has taken no transaction id and keeps no claim, be it
 # for one key or a set, alone or to share it; what was judged before the claim is
-# judged again: a lease that ran out and was extended, taken, or forced meanwhile;
+# judged again: a lease that ran out and was extended, taken, or forced meanwhile, a
+# key that had no row, or none that was committed;
 # who is refused and joins the queue looks again when it is in it.
 #
 # Turns red when: the token is drawn before the key is claimed; a refusal under
@@ -108,6 +109,27 @@ foreach my $request (@requests)
 	is(ask($early, 'SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', '... nor has it a transaction id');
 	is(ask($third, q{SELECT lock_release('k', 'other'); SELECT status FROM lock_try_acquire('k', owner => 'third')}), "t\nacquired", '... nor is it in the way');
 	clean();
+}
+
+#
+# A key of which there is no row when it is looked at, but one that is not
+# committed yet: then there is one under the claim, or none again.
+#
+foreach my $end ([ 'COMMIT', 'held' ], [ 'ROLLBACK', 'acquired' ])
+{
+	foreach my $request (@requests)
+	{
+		my ($name, $sql) = @$request;
+		my ($how, $status) = @$end;
+
+		ask($other, q{BEGIN; SELECT status FROM lock_try_acquire('k', owner => 'other')});
+		start_early($sql);
+		ask($other, $how);
+		is(go_on(), $status eq 'held' && $name =~ /waits/ ? 'timeout' : $name =~ /set/ && $status ne 'held' ? "$status\n$status" : $status,
+			"$name is about to claim a new key that another has taken and not committed, before $how");
+		is(ask($watch, q{SELECT count(*) FROM app_lock WHERE key = 'k' AND slot = 0}), $how eq 'COMMIT' || $name !~ /share|transaction/ ? '1' : '0', '... of which there is one row, or none');
+		clean();
+	}
 }
 
 #
