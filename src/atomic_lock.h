@@ -231,8 +231,8 @@ extern bool al_hint_get(uint64 key_hash, int32 slot, ItemPointer tid);
 extern void al_hint_set(uint64 key_hash, int32 slot, ItemPointer tid);
 extern bool al_known_alone(const AlKey *key);
 extern void al_set_alone(const AlKey *key, bool is_alone);
-extern uint64 al_rows_made(const AlKey *key);
-extern void al_row_made(const AlKey *key);
+extern uint64 al_entries_made(const AlKey *key);
+extern void al_entry_made(const AlKey *key);
 
 /* lock_fence.c */
 extern int64 al_fence_draw(int count);

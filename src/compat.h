@@ -187,6 +187,23 @@ al_may_execute(Oid function, Oid role)
 #endif
 }
 
+/*
+ * Has the current transaction made a table, or given it other storage?  What was
+ * in it comes back if that is rolled back.
+ */
+static inline bool
+al_has_new_storage(Relation rel)
+{
+#if PG_VERSION_NUM >= 160000
+	SubTransactionId first = rel->rd_firstRelfilelocatorSubid;
+#else
+	SubTransactionId first = rel->rd_firstRelfilenodeSubid;
+#endif
+
+	return rel->rd_createSubid != InvalidSubTransactionId ||
+		first != InvalidSubTransactionId;
+}
+
 /* Has the current role the rights of a relation's owner? */
 static inline bool
 al_is_table_owner(Oid relid)

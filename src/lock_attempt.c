@@ -203,7 +203,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 	const AlAcquire *request = attempt->request;
 	AlState    *state = &attempt->state;
 
-	attempt->made = al_rows_made(attempt->key);
+	attempt->made = al_entries_made(attempt->key);
 	al_table_find(rel, attempt->key, &state->exclusive);
 	state->shared = NIL;
 	state->mine = al_held_mine(attempt->key);
@@ -221,14 +221,14 @@ look(Relation rel, AlAttempt *attempt, bool all)
 
 /*
  * The same, with a claim.  Where there were no rows, or none of shared holdings,
- * and none was made since, there are none.
+ * and the index was given no entry since, there are none.
  */
 static void
 look_again(Relation rel, AlAttempt *attempt)
 {
 	AlState    *state = &attempt->state;
 	bool		made = attempt->made == 0 ||
-		attempt->made != al_rows_made(attempt->key);
+		attempt->made != al_entries_made(attempt->key);
 
 	if (made || !state->exclusive.is_new)
 		al_table_find_again(rel, attempt->key, &state->exclusive);
@@ -238,7 +238,8 @@ look_again(Relation rel, AlAttempt *attempt)
 	if (made)
 		state->exclusive.is_alone = false;
 	al_find_shared(rel, attempt->key, state);
-	if (attempt->claim.mode == AL_CLAIM_TAKE && state->exclusive.is_alone)
+	if (attempt->claim.mode == AL_CLAIM_TAKE && state->exclusive.is_alone &&
+		!al_has_new_storage(rel))
 		al_set_alone(attempt->key, true);
 }
 

@@ -19,7 +19,7 @@ typedef struct AlAttempt
 	AlAcquire  *request;
 	AlResult   *result;
 	AlState		state;
-	uint64		made;			/* al_rows_made() before it was looked at */
+	uint64		made;			/* al_entries_made() before it was looked at */
 	AlHolding  *own;			/* what the owner has, in the state; or NULL */
 	bool		is_claimed;
 	AlClaim		claim;

@@ -24,15 +24,15 @@
  * before the first such row is made; these two claims exclude each other.
  * Two keys can have one hash, and share their claims, but not this: an entry is
  * another hash, with a secret that the server draws when it starts.  Entries
- * may be lost at any time.
+ * may be lost at any time.  Nor is it said in a transaction that has emptied the
+ * table, or made it: a rollback would bring back the rows.
  *
  * Where it is not known, one look is enough all the same, before the claim, if
- * no row of a shared holding was made in the meantime.  The same goes for a key
- * of which there is no row at all: the index has no entry for it, not even one of
- * a row that is not committed yet.  Of rows that were made there are counters, by
- * the hash of the key.  Whoever makes one counts it when it is in the index and
- * the claim is still there: it was seen by a look that came later, or else is
- * counted by the time that the key can be claimed.
+ * the index was given no entry in the meantime.  The same goes for a key of which
+ * there is no row at all, not even one that is not committed yet.  Of entries of
+ * the index there are counters, by the hash of the key.  Whoever makes one counts
+ * it while the claim is still there: it was seen by a look that came later, or
+ * else is counted by the time that the key can be claimed.
  *
  * Locking: none of its own.
  *
@@ -143,19 +143,19 @@ al_set_alone(const AlKey *key, bool is_alone)
 		pg_atomic_write_u64(place, entry);
 }
 
-/* How many rows were made of a key, and others; 0: not known */
+/* How many entries the index was given for a key, and others; 0: not known */
 uint64
-al_rows_made(const AlKey *key)
+al_entries_made(const AlKey *key)
 {
-	if (al_row_counters() == NULL)
+	if (al_entry_counters() == NULL)
 		return 0;
-	return pg_atomic_read_u64(&al_row_counters()[key->hash % AL_ROW_COUNTERS]) + 1;
+	return pg_atomic_read_u64(&al_entry_counters()[key->hash % AL_ENTRY_COUNTERS]) + 1;
 }
 
 /* One more was made, under a claim */
 void
-al_row_made(const AlKey *key)
+al_entry_made(const AlKey *key)
 {
-	if (al_row_counters())
-		(void) pg_atomic_fetch_add_u64(&al_row_counters()[key->hash % AL_ROW_COUNTERS], 1);
+	if (al_entry_counters())
+		(void) pg_atomic_fetch_add_u64(&al_entry_counters()[key->hash % AL_ENTRY_COUNTERS], 1);
 }

@@ -47,9 +47,9 @@ static AlShownSet *shown = NULL;
 static AlStats *stats = NULL;
 static pg_atomic_uint64 *hints = NULL;
 static pg_atomic_uint64 *alone = NULL;
-static pg_atomic_uint64 *row_counters = NULL;
+static pg_atomic_uint64 *entry_counters = NULL;
 
-#define WORDS			(2 * AL_HINTS + AL_ROW_COUNTERS)
+#define WORDS			(2 * AL_HINTS + AL_ENTRY_COUNTERS)
 #define QUEUE_OFFSET	MAXALIGN(WORDS * sizeof(pg_atomic_uint64))
 
 static Size
@@ -134,7 +134,7 @@ attach_memory(void *memory)
 {
 	hints = memory;
 	alone = hints + AL_HINTS;
-	row_counters = alone + AL_HINTS;
+	entry_counters = alone + AL_HINTS;
 	shown = (AlShownSet *) ((char *) memory + shown_offset());
 	stats = (AlStats *) ((char *) memory + stats_offset());
 	queue = (AlQueue *) ((char *) memory + QUEUE_OFFSET);
@@ -242,11 +242,11 @@ al_alone(void)
 	return alone;
 }
 
-/* Counters of rows that were made, likewise */
+/* Counters of entries that the index was given, likewise */
 pg_atomic_uint64 *
-al_row_counters(void)
+al_entry_counters(void)
 {
-	return row_counters;
+	return entry_counters;
 }
 
 /* A seed for their hashes that nobody knows; where al_alone() is not NULL */

@@ -712,6 +712,7 @@ al_table_put(Relation rel, AlHolding *holding)
 	HeapTuple	tuple = al_row_form(rel, holding);
 	bool		is_update = ItemPointerIsValid(&holding->tid);
 	bool		is_shared = holding->slot != AL_SLOT_EXCLUSIVE;
+	bool		needs_entries = true;
 	AlKey		key;
 
 	al_key_init(&key, holding->key);
@@ -720,14 +721,15 @@ al_table_put(Relation rel, AlHolding *holding)
 	if (is_shared)
 		al_set_alone(&key, false);
 
-	if (!is_update)
-	{
+	if (is_update)
+		needs_entries = al_heap_update(rel, &holding->tid, tuple);
+	else
 		simple_heap_insert(rel, tuple);
-		insert_index_entries(rel, tuple, false);
-		al_row_made(&key);
+	if (needs_entries)
+	{
+		insert_index_entries(rel, tuple, is_update);
+		al_entry_made(&key);
 	}
-	else if (al_heap_update(rel, &holding->tid, tuple))
-		insert_index_entries(rel, tuple, true);
 	holding->tid = tuple->t_self;
 	al_xact_written(key.hash, holding->slot, &holding->tid);
 	CommandCounterIncrement();

@@ -101,7 +101,7 @@ typedef struct AlShownSet
 /* See lock_hint.c */
 #define AL_HINTS	(256 * 1024)	/* and as many places for keys known to be alone */
 #define AL_LOCAL_HINTS	8192	/* of a session, where there is no shared memory */
-#define AL_ROW_COUNTERS	1024		/* counters of rows that were made */
+#define AL_ENTRY_COUNTERS 1024	/* counters of entries of the index */
 
 /* lock_shmem.c */
 extern void al_shmem_init(void);
@@ -109,7 +109,7 @@ extern AlQueue *al_queue(void);
 extern AlShownSet *al_shown(void);
 extern pg_atomic_uint64 *al_hints(uint32 *count);
 extern pg_atomic_uint64 *al_alone(void);
-extern pg_atomic_uint64 *al_row_counters(void);
+extern pg_atomic_uint64 *al_entry_counters(void);
 extern uint64 al_secret(void);
 
 /* lock_wait.c */

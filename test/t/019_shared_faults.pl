@@ -12,11 +12,13 @@
 # rely on the lease; an owner has one holding of a key; keys that share a hash
 # share claims, and nothing else; a set that has waited writes to the rows that
 # there are then; nobody is the victim of a deadlock with itself, nor waits on in
-# one; those who wait for the same do not wake each other.
+# one; those who wait for the same do not wake each other; a rollback brings back
+# readers as well.
 #
 # Turns red when: rows are written where they were before somebody rewrote the
 # table; what is known of a hash is believed of a key; a list that grows is read
-# where it was before; a savepoint gives back a claim and tells nobody.
+# where it was before; a savepoint gives back a claim and tells nobody; what is
+# known of a table that was emptied is believed after a rollback.
 
 use strict;
 use warnings FATAL => 'all';
@@ -413,6 +415,18 @@ ask($one, 'COMMIT');
 is(ask($one, acquire($k1, 'a', $for_session) . '; ' . acquire($k2, 'a', $for_session) . ";\nDISCARD ALL"), "acquired\nacquired", 'for a session');
 is(ask($two, "SELECT locked FROM lock_status('$k1'); SELECT locked FROM lock_status('$k2')"), "f\nf", '... DISCARD ALL ends both');
 clean();
+
+#
+# Who empties the table, or makes another, and finds no readers there, has said
+# nothing when that is rolled back.
+#
+foreach my $empty ('TRUNCATE app_lock', 'SAVEPOINT s; TRUNCATE app_lock', 'DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock')
+{
+	is(ask($one, shared('k', 'a')), 'acquired', 'a key is shared');
+	is(ask($two, "BEGIN; $empty; " . acquire('k', 'b') . ($empty =~ /SAVEPOINT/ ? '; ROLLBACK TO s; COMMIT' : '; ROLLBACK')), 'acquired', "... it is free after $empty");
+	is(ask($three, acquire('k', 'c')), 'held', '... and is still shared after the rollback');
+	clean();
+}
 
 end($watch, $one, $two, $three, $four);
 $node->stop;
