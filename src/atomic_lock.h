@@ -194,6 +194,7 @@ typedef struct AlClaim
 	uint64		hash;			/* of the key */
 	uint64		owner_hash;		/* whose shared holding, or 0 */
 	AlClaimMode mode;
+	bool		is_pin;			/* even if the mode is stronger */
 	bool		first;			/* of this key in the transaction */
 } AlClaim;
 
@@ -241,7 +242,7 @@ extern int64 al_fence_draw(int count);
 extern void al_xact_init(void);
 extern void al_xact_before_claim(uint64 hash);
 extern void al_xact_claimed(uint64 hash, bool is_pin);
-extern void al_xact_unclaimed(uint64 hash);
+extern void al_xact_unclaimed(uint64 hash, bool is_pin);
 extern bool al_xact_is_claimed(uint64 hash);
 extern bool al_xact_is_changing(uint64 hash);
 extern int	al_xact_claims(void);

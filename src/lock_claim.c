@@ -172,7 +172,7 @@ give_back(const AlClaim *claim)
 
 	set_tag(&tag, KEY, claim->hash);
 	release_in_transaction(&tag, key_mode(claim));
-	al_xact_unclaimed(claim->hash);
+	al_xact_unclaimed(claim->hash, claim->is_pin);
 	if (claim->mode == AL_CLAIM_TAKE || claim->mode == AL_CLAIM_EXTEND ||
 		(claim->mode == AL_CLAIM_PIN && claim->owner_hash == 0))
 		al_wait_wake(claim->hash, 0, 0);
@@ -191,16 +191,17 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 	claim->owner_hash = owner && !owner->generated ? owner->hash : 0;
 	claim->first = !al_xact_is_claimed(key->hash);
 	claim->mode = mode;
+	claim->is_pin = mode == AL_CLAIM_PIN;
 	if ((mode == AL_CLAIM_SHARE || mode == AL_CLAIM_SHARE_EXTEND) && has_pinned(key->hash))
 		claim->mode = AL_CLAIM_TAKE;
-	else if (mode == AL_CLAIM_PIN && claim->owner_hash == 0 && al_xact_is_changing(key->hash))
+	else if (claim->is_pin && claim->owner_hash == 0 && al_xact_is_changing(key->hash))
 		claim->mode = AL_CLAIM_EXTEND;
 
 	(void) al_queue();			/* for the wake-up when it is given back */
 	al_xact_before_claim(key->hash);
 	if (!acquire_in_transaction(&tag, key_mode(claim), wait))
 		return false;
-	al_xact_claimed(key->hash, mode == AL_CLAIM_PIN);
+	al_xact_claimed(key->hash, claim->is_pin);
 	if (claim->owner_hash == 0)
 		return true;
 

@@ -51,7 +51,7 @@ typedef struct ClaimedKey
 	int			level;			/* of nesting, at which it was claimed */
 	int			count;			/* of claims; 0: all given back */
 	int			previous;		/* claimed at a level above it, too: where; or -1 */
-	bool		only_pins;		/* nothing but pins at this level */
+	int			changes;		/* how many of them are not only to pin */
 	int32		slot;			/* of the row that was written last ... */
 	ItemPointerData row;		/* ... and where it is; invalid: none */
 	AlPin	   *pins;			/* newest first, those of levels above at the end */
@@ -221,7 +221,7 @@ wake_waiters(int level, bool committed)
 		if (committed && ItemPointerIsValid(&key.row))
 			al_hint_set(key.hash, key.slot, &key.row);
 		if (key.count > 0)
-			al_wait_wake(key.hash, committed || key.only_pins ? key.held_until : 0,
+			al_wait_wake(key.hash, committed || key.changes == 0 ? key.held_until : 0,
 						 key.owner_hash);
 	}
 }
@@ -317,7 +317,7 @@ lower_claims(int level)
 		}
 		places_lookup(places, key.hash)->place = key.previous;
 		key.count += above->count;
-		if (key.only_pins)
+		if (key.changes == 0)
 		{
 			above->pins = key.pins;
 			above->count = key.count;
@@ -325,6 +325,7 @@ lower_claims(int level)
 		else
 		{
 			key.previous = above->previous;
+			key.changes += above->changes;
 			*above = key;
 		}
 	}
@@ -399,7 +400,7 @@ al_xact_claimed(uint64 hash, bool is_pin)
 	/* A rollback to a savepoint leaves a weaker claim, but it wakes. */
 	if (key == NULL || key->level < level)
 	{
-		ClaimedKey	new_key = {.hash = hash, .level = level, .previous = -1,.only_pins = is_pin};
+		ClaimedKey	new_key = {.hash = hash, .level = level, .previous = -1};
 		bool		found;
 		ClaimedPlace *place = places_insert(places, hash, &found);
 
@@ -421,18 +422,23 @@ al_xact_claimed(uint64 hash, bool is_pin)
 	{
 		key->held_until = 0;
 		key->owner_hash = 0;
-		key->only_pins = false;
 	}
 	key->count++;
+	if (!is_pin)
+		key->changes++;
 }
 
 /* A claim was given back, at the level at which it was taken */
 void
-al_xact_unclaimed(uint64 hash)
+al_xact_unclaimed(uint64 hash, bool is_pin)
 {
 	ClaimedKey *key = find_claimed(hash);
 
-	if (key == NULL || --key->count > 0)
+	if (key == NULL)
+		return;
+	if (!is_pin)
+		key->changes--;
+	if (--key->count > 0)
 		return;
 	unlink_claimed(key);
 	while (claims > 0 && claimed[claims - 1].count == 0)
@@ -445,7 +451,7 @@ al_xact_is_changing(uint64 hash)
 {
 	ClaimedKey *key = find_claimed(hash);
 
-	while (key && key->only_pins)
+	while (key && key->changes == 0)
 		key = key->previous >= 0 ? &claimed[key->previous] : NULL;
 	return key != NULL;
 }
@@ -504,7 +510,7 @@ al_xact_pinned(uint64 hash, AlPin *pin, TimestampTz held_until)
 		return;
 	pin->next = key->pins;
 	key->pins = pin;
-	if (key->only_pins)
+	if (key->changes == 0)
 		key->held_until = held_until;
 }
 

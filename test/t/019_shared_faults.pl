@@ -13,7 +13,7 @@
 # share claims, and nothing else; a set that has waited writes to the rows that
 # there are then; nobody is the victim of a deadlock with itself, nor waits on in
 # one; those who wait for the same do not wake each other; a rollback brings back
-# readers as well.
+# readers as well; a claim that was given back is none.
 #
 # Turns red when: rows are written where they were before somebody rewrote the
 # table; what is known of a hash is believed of a key; a list that grows is read
@@ -414,6 +414,19 @@ is(ask($two, "SELECT locked FROM lock_status('$k1'); SELECT lock_is_held('$k2', 
 ask($one, 'COMMIT');
 is(ask($one, acquire($k1, 'a', $for_session) . '; ' . acquire($k2, 'a', $for_session) . ";\nDISCARD ALL"), "acquired\nacquired", 'for a session');
 is(ask($two, "SELECT locked FROM lock_status('$k1'); SELECT locked FROM lock_status('$k2')"), "f\nf", '... DISCARD ALL ends both');
+clean();
+
+#
+# A transaction that relies on a lease, and was refused a set with its key, does
+# nothing more with it than before: it and the heartbeats let each other pass.
+#
+my $for_transaction = q{, lifetime => 'transaction'};
+is(ask($one, acquire('b', 'o') . '; ' . acquire('z', 'w')), "acquired\nacquired", 'a lease');
+is(ask($two, 'BEGIN; ' . acquire('b', 'o', $for_transaction)), 'reacquired', '... on which a transaction relies');
+is(ask($two, q{SELECT status FROM lock_try_acquire_all('{b,z}', owner => 'o')}), 'held', '... that is refused a set');
+is(ask($one, q{BEGIN; SELECT lock_extend('b', 'o') IS NOT NULL}), 't', '... and extended by another');
+is(ask($two, acquire('b', 'o', $for_transaction)), 'reacquired', '... on which the first relies once more');
+ask($_, 'COMMIT') for ($one, $two);
 clean();
 
 #
