@@ -586,8 +586,10 @@ class Checker:
         for record, key in self.refusals:
             starts, ends = index.get(key, ([], []))
             i = bisect.bisect_right(starts, record['comp'])
+            # An owner that shares a key cannot have it alone just for a transaction.
+            by_itself = record['op'] == 'acquire' and (record['mode'], record['lifetime']) == ('exclusive', 'transaction')
             found = i > 0 and any(
-                r is not None and r[1] >= record['inv'] and r[2] != record['owner'] for r in ends[i - 1])
+                r is not None and r[1] >= record['inv'] and (by_itself or r[2] != record['owner']) for r in ends[i - 1])
             if not found:
                 last = ends[i - 1] if i else None
                 self.say('cause', f'refused though nobody had {key}; last known: {last}', record)
