@@ -434,7 +434,11 @@ class Checker:
             return			# of a set: another key was in the way
         if own is not None and record['op'] != 'convert' and (record['mode'] == own.mode):
             self.to_prove.append(('certain', own, record, key, own.owner))
-        self.refusals.append((record, key))
+        # Who shares a lease cannot have the key alone just for a transaction, and is told so.
+        names_own = rows[0].get('mode') == 'shared' if isinstance(rows, list) and rows else record.get('sqlstate') == 'LK007'
+        by_itself = own is not None and own.mode == 'shared' and own.lifetime in ('lease', 'session') and names_own and \
+            record['op'] == 'acquire' and (record['mode'], record['lifetime']) == ('exclusive', 'transaction')
+        self.refusals.append((record, key, own if by_itself else None))
 
     def told_nothing(self, record, holding):
         if holding is not None:
@@ -583,13 +587,11 @@ class Checker:
                     second = entry
                 ends.append((best, second))
             index[key] = ([r[0] for r in list_of], ends)
-        for record, key in self.refusals:
+        for record, key, shared in self.refusals:
             starts, ends = index.get(key, ([], []))
             i = bisect.bisect_right(starts, record['comp'])
-            # An owner that shares a key cannot have it alone just for a transaction.
-            by_itself = record['op'] == 'acquire' and (record['mode'], record['lifetime']) == ('exclusive', 'transaction')
-            found = i > 0 and any(
-                r is not None and r[1] >= record['inv'] and (by_itself or r[2] != record['owner']) for r in ends[i - 1])
+            found = shared is not None and shared.last + CLOCK >= record['inv'] or i > 0 and any(
+                r is not None and r[1] >= record['inv'] and r[2] != record['owner'] for r in ends[i - 1])
             if not found:
                 last = ends[i - 1] if i else None
                 self.say('cause', f'refused though nobody had {key}; last known: {last}', record)
