@@ -283,13 +283,13 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lock_assert(text, text) IS
 'fencing token of what "owner" (default atomic_lock.owner) holds of "key", or raises LK006; pins it until the transaction ends: nobody can take, release or force it before, even when its time is up; writes nothing';
 
-CREATE FUNCTION lock_assert_fence(key text, fencing_token bigint)
+CREATE FUNCTION lock_assert_fence(key text, fencing_token bigint, owner text DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'atomic_lock_assert_fence'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION lock_assert_fence(text, bigint) IS
-'raises LK005 unless "fencing_token" is of the newest grant of "key", and live; pins it until the transaction ends, as lock_assert does';
+COMMENT ON FUNCTION lock_assert_fence(text, bigint, text) IS
+'raises LK005 unless "owner" (default atomic_lock.owner) holds "key" by the grant that has "fencing_token"; pins it until the transaction ends, as lock_assert does';
 
 CREATE FUNCTION lock_fetch(
 	row_type anyelement,
@@ -344,7 +344,7 @@ COMMENT ON COLUMN lock_state.locked IS 'whether anybody has the key';
 COMMENT ON COLUMN lock_state.mode IS 'mode of the holding';
 COMMENT ON COLUMN lock_state.owner IS 'secret that proves the holding; null to all but the owner itself and administrators';
 COMMENT ON COLUMN lock_state.holder IS 'label of the holder, for people';
-COMMENT ON COLUMN lock_state.fencing_token IS 'of the grant';
+COMMENT ON COLUMN lock_state.fencing_token IS 'of the grant; null to all but the owner itself and access level monitor';
 COMMENT ON COLUMN lock_state.acquired_at IS 'when the holding was granted';
 COMMENT ON COLUMN lock_state.expires_at IS 'when the lease runs out by itself; null when only its session or transaction ends it';
 COMMENT ON COLUMN lock_state.ttl_remaining IS 'how long until then';
@@ -781,6 +781,9 @@ END;
 
 COMMENT ON FUNCTION lock_revoke_access(regrole, text) IS
 'take back what lock_grant_access gave for a level';
+
+-- The first hash of a key makes the secret of this database; see src/lock_hash.c.
+SELECT @extschema@.lock_holder('key');
 
 ------------------------------------------------------------------------------
 -- Nobody may do anything until lock_grant_access says so: take back what

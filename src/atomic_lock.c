@@ -81,7 +81,7 @@ _PG_init(void)
 							   "Owner of locks where a function is given none.",
 							   "It proves the ownership of leases; set it per session or transaction.",
 							   &al_owner_setting, "", PGC_USERSET, 0,
-							   al_owner_check_hook, NULL, NULL);
+							   al_owner_check_hook, al_owner_assign_hook, NULL);
 	define_duration("atomic_lock.default_ttl",
 					"Length of a lease that is acquired without a ttl.", NULL,
 					&al_default_ttl_ms, 1, 100 * YEAR_MS, PGC_USERSET);
@@ -159,6 +159,10 @@ _PG_init(void)
 							 "Who was refused a key and will wait stands still until it gets an advisory lock.",
 							 NULL, &al_test_pause_before_queue, false,
 							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("atomic_lock.test_hash_bits",
+							"Bits that the hashes of keys and owners have.",
+							NULL, &al_test_hash_bits, 64, 0, 64,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	define_duration("atomic_lock.test_sweep_ahead",
 					"A sweep judges as if the clock were that much later.", NULL,
 					&al_test_sweep_ahead_ms, 0, YEAR_MS, PGC_USERSET);

@@ -63,10 +63,17 @@ typedef struct AlString
 	int			len;
 } AlString;
 
+/* A hash of 128 bits, or the secret of one; see lock_hash.c */
+typedef struct AlHash
+{
+	uint64		words[2];
+} AlHash;
+
 typedef struct AlKey
 {
 	AlString	name;
 	uint64		hash;			/* what claims are taken on */
+	uint64		check;			/* with the hash, what stands for the name */
 } AlKey;
 
 typedef struct AlOwner
@@ -74,7 +81,7 @@ typedef struct AlOwner
 	AlString	name;
 	bool		generated;		/* made for this grant, known to nobody else */
 	bool		in_index;		/* generated, and yet in the index of owners */
-	uint64		hash;			/* app_lock.owner_hash has the lower half */
+	uint64		hash;			/* what claims are taken on */
 } AlOwner;
 
 /* What makes values of a type parts of keys; see lock_key.c */
@@ -133,9 +140,9 @@ extern AlString al_string(text *datum);
 extern AlString al_cstring(const char *cstring);
 extern bool al_string_equal(AlString a, AlString b);
 extern text *al_string_text(AlString string);
+extern int	al_clip_length(AlString string, int size);
 extern char *al_display(AlString string);
 extern AlString al_check_key(AlString name);
-extern void al_key_init(AlKey *key, AlString name);
 extern int	al_key_compare(const AlKey *a, const AlKey *b);
 extern void al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key);
 extern AlKey *al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count);
@@ -144,8 +151,9 @@ extern void al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno,
 								AlOwner *owner);
 extern void al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
 extern void al_owner_init(AlOwner *owner, AlString name);
-extern uint64 al_owner_hash(AlString owner);
+extern bool al_owner_equal(AlString a, AlString b);
 extern bool al_owner_is_setting(AlString owner);
+extern bool al_owner_of_session(AlString *owner);
 extern int64 al_ttl_arg(FunctionCallInfo fcinfo, int argno);
 extern int64 al_wait_arg(FunctionCallInfo fcinfo, int argno);
 extern bool al_mode_arg(FunctionCallInfo fcinfo, int argno);
@@ -158,7 +166,18 @@ extern text *al_reason_arg(FunctionCallInfo fcinfo, int argno);
 extern struct varlena *al_meta_arg(FunctionCallInfo fcinfo, int argno);
 extern void al_part_init(AlPart *part, Oid type);
 extern char *al_part_text(AlPart *part, Datum value);
+extern void al_owner_assign_hook(const char *newval, void *extra);
 extern bool al_owner_check_hook(char **newval, void **extra, GucSource source);
+
+/* lock_hash.c */
+extern void al_hash_bytes(const AlHash *secret, AlString string, AlHash *hash);
+extern void al_secret_forget(void);
+extern uint32 al_secret_version(void);
+extern void al_key_init(AlKey *key, AlString name);
+extern void al_key_recheck(const AlKey *key);
+extern uint64 al_owner_hash(AlString owner);
+extern uint64 al_holding_hash(const AlKey *key, const AlOwner *owner);
+extern int32 al_owner_index_hash(AlString owner);
 
 /* lock_owner.c; see also lock_table.h */
 extern void al_owner_generate(AlOwner *owner, BlockNumber block);
@@ -176,6 +195,7 @@ extern Relation al_open_fence(LOCKMODE lockmode);
 extern Relation al_open_audit(LOCKMODE lockmode);
 extern Datum al_mode_value(bool is_shared);
 extern bool al_is_admin(void);
+extern bool al_is_monitor(void);
 
 /* lock_claim.c */
 
@@ -191,8 +211,8 @@ typedef enum AlClaimMode
 
 typedef struct AlClaim
 {
-	uint64		hash;			/* of the key */
-	uint64		owner_hash;		/* whose shared holding, or 0 */
+	uint64		hash;			/* of the key; 0: nothing is claimed */
+	uint64		holding;		/* of the shared holding, or 0 */
 	AlClaimMode mode;
 	bool		is_pin;			/* even if the mode is stronger */
 	bool		first;			/* of this key in the transaction */
@@ -237,6 +257,7 @@ extern void al_entry_made(const AlKey *key);
 
 /* lock_fence.c */
 extern int64 al_fence_draw(int count);
+extern bool al_fence_secret(AlHash *secret);
 
 /* lock_xact.c */
 extern void al_xact_init(void);

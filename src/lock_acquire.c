@@ -138,6 +138,7 @@ attempt_in_line(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sear
 		table_close(*rel, RowExclusiveLock);
 		al_wait_sleep(Max(sleep, 0), result->outcome == AL_CLAIMED);
 		*rel = al_open_app_lock(RowExclusiveLock);
+		al_key_recheck(attempt->key);
 	}
 }
 

@@ -10,7 +10,8 @@
  * "false".
  *
  * Locking rules: app_lock is opened with RowExclusiveLock, given back at once
- * where nothing was written, and kept until commit otherwise.
+ * where nothing was written, and kept until commit otherwise, also by who has only
+ * claimed a key: nobody must drop and create the extension under a claim.
  *
  * IDENTIFICATION
  *		src/lock_api.c
@@ -25,6 +26,7 @@
 #include "funcapi.h"
 #include "lib/stringinfo.h"
 #include "lock_lease.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -191,6 +193,11 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 	request->wait = al_wait_arg(fcinfo, 4);
 	request->holder = al_holder_arg(fcinfo, 5);
 	request->meta = al_meta_arg(fcinfo, 6);
+	/* Code of others that somebody runs must leave nothing in his session. */
+	if (lifetime == AL_SESSION && InSecurityRestrictedOperation())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE), al_hide_owners(),
+				 errmsg("cannot acquire a lock with the lifetime of a session within security-restricted operation")));
 	if (lifetime == AL_TRANSACTION && request->ttl != 0)
 		al_raise_no_lease("ttl");
 	if (lifetime == AL_TRANSACTION && request->meta)
@@ -217,7 +224,7 @@ acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 	acquired = al_is_granted(&result);
 	if (!acquired && raise)
 		al_raise(&key, &result);
-	close_app_lock(rel, acquired && request.lifetime != AL_TRANSACTION);
+	close_app_lock(rel, acquired);
 	return al_grant_datum(fcinfo, &key, &request.owner, &result);
 }
 

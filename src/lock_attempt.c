@@ -27,6 +27,8 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "access/xact.h"
 #include "compat.h"
 #include "lock_attempt.h"
 #include "lock_wait.h"
@@ -124,6 +126,69 @@ consider(AlAttempt *attempt, AlHolding *holding)
 }
 
 /*
+ * Has this transaction kept a row's key from others since the holding ended, which
+ * it released or pinned?  What was forgotten, an administrator has ended.
+ */
+static bool
+is_kept(const AlKey *key, const AlHolding *row)
+{
+	if (!ItemPointerIsValid(&row->tid) || row->owner == NULL)
+		return false;
+	if (row->released_at != 0)
+		return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->tuple->t_data));
+	for (const AlPin *pin = al_xact_pins(key->hash); pin; pin = pin->next)
+	{
+		if (pin->fencing_token == row->fencing_token && al_string_equal(pin->key, key->name))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The holding that began first of those that ended without the key being free to
+ * anybody but this transaction; or NULL.  To release a lock and acquire it again
+ * must not be a way to hold it for longer than atomic_lock.max_lifetime.
+ */
+static const AlHolding *
+find_kept(const AlAttempt *attempt)
+{
+	const AlHolding *first = NULL;
+	ListCell   *cell;
+
+	if (!al_xact_is_claimed(attempt->key->hash))
+		return NULL;
+	first = al_held_ended(attempt->key);
+	foreach(cell, lcons(unconstify(AlHolding *, &attempt->state.exclusive),
+						list_copy(attempt->state.shared)))
+	{
+		const AlHolding *row = lfirst(cell);
+
+		if (is_kept(attempt->key, row) &&
+			(first == NULL || row->acquired_at < first->acquired_at))
+			first = row;
+	}
+	return first;
+}
+
+/*
+ * Would what is granted be over at once, since nothing is left of its life?  The
+ * end of what the owner has stays, if it is later than that.
+ */
+static bool
+is_past_life(const AlAttempt *attempt)
+{
+	const AlAcquire *request = attempt->request;
+	const AlHolding *began = attempt->own ? attempt->own : attempt->kept;
+
+	if (al_max_lifetime_ms <= 0 || began == NULL || request->lifetime == AL_TRANSACTION)
+		return false;
+	if (attempt->own && attempt->own->lifetime != AL_TRANSACTION &&
+		(attempt->own->expires_at != DT_NOEND || request->lifetime == AL_SESSION))
+		return false;
+	return al_end_of_life(began) <= attempt->result->at;
+}
+
+/*
  * What would come of the request, or why not, going by the rows and the clock.
  */
 static AlOutcome
@@ -135,6 +200,7 @@ judge(AlAttempt *attempt)
 	ListCell   *cell;
 
 	attempt->own = NULL;
+	attempt->kept = NULL;
 	result->others = -1;
 	result->at = GetCurrentTimestamp();
 	consider(attempt, &attempt->state.exclusive);
@@ -157,6 +223,11 @@ judge(AlAttempt *attempt)
 			result->holding = *attempt->own;
 			return AL_HELD_BY_OWNER;
 		}
+		if (is_past_life(attempt))
+		{
+			result->holding = *attempt->own;
+			return AL_LIFETIME_EXCEEDED;
+		}
 		if (is_enough(attempt->own, request))
 			return AL_REACQUIRED;
 
@@ -174,6 +245,12 @@ judge(AlAttempt *attempt)
 	{
 		result->holding = *closed;
 		return AL_CLOSED;
+	}
+	attempt->kept = attempt->own ? NULL : find_kept(attempt);
+	if (attempt->kept && is_past_life(attempt))
+	{
+		result->holding = *attempt->kept;
+		return AL_LIFETIME_EXCEEDED;
 	}
 	return AL_ACQUIRED;
 }
@@ -307,6 +384,27 @@ explain_claim(AlAttempt *attempt)
 		result->rival = al_claim_rival(&attempt->claim);
 }
 
+/*
+ * An owner that does not hold a key, as it seems, cannot convert it: make sure of
+ * that by a look at everything at once.  What it holds by a transaction of another
+ * session is in the way until that ends.
+ */
+static void
+judge_at_once(Relation rel, AlAttempt *attempt)
+{
+	AlResult   *result = attempt->result;
+	AlHolding  *elsewhere = al_held_elsewhere(attempt->key, &attempt->request->owner);
+
+	al_look(rel, attempt->key, &attempt->state);
+	result->outcome = judge(attempt);
+	if (attempt->own == NULL && elsewhere)
+	{
+		result->outcome = AL_HELD;
+		result->holding = *elsewhere;
+		result->others = 0;
+	}
+}
+
 void
 al_attempt_drop(AlAttempt *attempt)
 {
@@ -341,12 +439,13 @@ may_retry(const AlAttempt *attempt, int *retries)
  * grant is written.
  *
  * Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
- * AL_CLOSED, AL_QUEUED; of convert also AL_NOT_FOUND, AL_NOT_OWNER,
+ * AL_CLOSED, AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also AL_NOT_FOUND, AL_NOT_OWNER,
  * AL_ALREADY_RELEASED, AL_EXPIRED.
  */
 void
 al_attempt(Relation rel, AlAttempt *attempt)
 {
+	const AlAcquire *request = attempt->request;
 	AlResult   *result = attempt->result;
 	int			retries = 0;
 
@@ -362,6 +461,8 @@ al_attempt(Relation rel, AlAttempt *attempt)
 		AL_INJECTION_POINT("atomic-lock-before-look");
 		look(rel, attempt, all);
 		result->outcome = judge(attempt);
+		if (request->is_convert && attempt->own == NULL)
+			judge_at_once(rel, attempt);
 		if (result->outcome == AL_ACQUIRED && is_queued(attempt, &result->first))
 			result->outcome = AL_QUEUED;
 		if (!al_is_granted(result) ||
@@ -390,7 +491,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 			needs_claim(attempt, result->outcome, &mode_again, &owner_again) &&
 			covers(mode, mode_again) && owner_again == owner &&
 			(result->outcome != AL_ACQUIRED || attempt->own || !attempt->claim.first ||
-			 !al_wait_behind(attempt->key, attempt->request->is_shared, NULL)))
+			 !al_wait_behind(attempt->key, request->is_shared, NULL)))
 		{
 			if (result->outcome != AL_ACQUIRED || mode != AL_CLAIM_SHARE ||
 				!is_unreleased(&attempt->state.exclusive) ||

@@ -21,6 +21,7 @@ typedef struct AlAttempt
 	AlState		state;
 	uint64		made;			/* al_entries_made() before it was looked at */
 	AlHolding  *own;			/* what the owner has, in the state; or NULL */
+	const AlHolding *kept;		/* whose life goes on in what is granted; or NULL */
 	bool		is_claimed;
 	AlClaim		claim;
 	int64		token;			/* drawn for what is granted; 0: not yet */

@@ -37,12 +37,12 @@
 #include "catalog/pg_enum.h"
 #include "catalog/pg_type_d.h"
 #include "catalog/pg_index.h"
+#include "catalog/pg_proc.h"
 #include "commands/extension.h"
 #include "compat.h"
 #include "lock_table.h"
 #include "lock_wait.h"
 #include "nodes/primnodes.h"
-#include "parser/parse_func.h"
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
@@ -124,6 +124,7 @@ static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &fence};
 static bool oids_valid = false;
 static uint32 invalidations = 0;
 static Oid	force_release_oid;	/* 0: not looked up yet */
+static Oid	lock_status_oid;	/* likewise, of lock_status() of all keys */
 
 static void
 relcache_callback(Datum arg, Oid relid)
@@ -135,6 +136,8 @@ relcache_callback(Datum arg, Oid relid)
 			oids_valid = false;
 			our_relations[i]->checked = false;
 			invalidations++;
+			if (our_relations[i] == &fence)
+				al_secret_forget();
 		}
 	}
 }
@@ -201,7 +204,7 @@ look_up(bool missing_ok)
 	uint32		seen = invalidations;
 	Oid			schema = extension_schema(missing_ok);
 
-	force_release_oid = InvalidOid;
+	force_release_oid = lock_status_oid = InvalidOid;
 	if (!OidIsValid(schema))
 		return false;
 	for (int i = 0; i < (int) lengthof(our_relations); i++)
@@ -212,6 +215,8 @@ look_up(bool missing_ok)
 			our_relations[i]->checked = false;
 		our_relations[i]->oid = oid;
 	}
+	if (!fence.checked)
+		al_secret_forget();
 	oids_valid = seen == invalidations;
 	return true;
 }
@@ -451,6 +456,24 @@ al_open_audit(LOCKMODE lockmode)
 }
 
 /*
+ * May the current role execute one of our functions?  Whoever asks by way of a
+ * view or function of somebody else need not have the right to look into our
+ * schema, so the function is looked up without asking for that.
+ */
+static bool
+may_execute(Oid *function, const char *name, int nargs, const Oid *argtypes)
+{
+	if (!oids_valid)
+		(void) look_up(false);
+	if (!OidIsValid(*function))
+		*function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+									CStringGetDatum(name),
+									PointerGetDatum(buildoidvector(argtypes, nargs)),
+									ObjectIdGetDatum(extension_schema(false)));
+	return OidIsValid(*function) && al_may_execute(*function, GetUserId());
+}
+
+/*
  * Is the current role an administrator of locks?  Those who may end anybody's
  * lease are, and the owner of the extension always may.
  */
@@ -459,13 +482,12 @@ al_is_admin(void)
 {
 	Oid			argtypes[] = {TEXTOID, TEXTOID};
 
-	if (!oids_valid)
-		(void) look_up(false);
-	if (!OidIsValid(force_release_oid))
-		force_release_oid =
-			LookupFuncName(list_make2(makeString(al_schema_name()),
-									  makeString(pstrdup("force_release"))),
-						   lengthof(argtypes), argtypes, true);
-	return OidIsValid(force_release_oid) &&
-		al_may_execute(force_release_oid, GetUserId());
+	return may_execute(&force_release_oid, "force_release", lengthof(argtypes), argtypes);
+}
+
+/* May the current role see what others hold?  Those who may list it all do. */
+bool
+al_is_monitor(void)
+{
+	return may_execute(&lock_status_oid, "lock_status", 0, NULL);
 }

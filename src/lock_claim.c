@@ -6,8 +6,9 @@
  * Model: a claim is a heavyweight lock that lasts until its transaction ends,
  * on the 64-bit hash of the key.  Whoever changes a holding has a claim on
  * its key first, so that nobody else can be changing it, and keeps it until
- * the change is visible to all or undone.  Two keys with one hash share their
- * claims, never their holdings.
+ * the change is visible to all or undone.  Two keys with one hash would share
+ * their claims, never their holdings; since the hash has a secret (lock_hash.c),
+ * nobody can construct such keys.
  *
  * The tag is an advisory lock's, with classes of our own in the field that
  * pg_locks shows as objsubid: 1 and 2 are the application's advisory locks,
@@ -63,7 +64,6 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "compat.h"
 #include "lock_table.h"
 #include "lock_wait.h"
@@ -82,13 +82,6 @@ set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (hash >> 32),
 						 (uint32) hash, class);
-}
-
-/* The tag of an owner's shared holding */
-static void
-set_holding_tag(LOCKTAG *tag, uint64 hash, uint64 owner_hash)
-{
-	set_tag(tag, HOLDING, hash_combine64(hash, owner_hash));
 }
 
 /*
@@ -125,7 +118,7 @@ key_mode(const AlClaim *claim)
 	switch (claim->mode)
 	{
 		case AL_CLAIM_PIN:
-			return claim->owner_hash != 0 ? AccessShareLock : RowShareLock;
+			return claim->holding != 0 ? AccessShareLock : RowShareLock;
 		case AL_CLAIM_SHARE:
 		case AL_CLAIM_SHARE_EXTEND:
 			return RowExclusiveLock;
@@ -174,7 +167,7 @@ give_back(const AlClaim *claim)
 	release_in_transaction(&tag, key_mode(claim));
 	al_xact_unclaimed(claim->hash, claim->is_pin);
 	if (claim->mode == AL_CLAIM_TAKE || claim->mode == AL_CLAIM_EXTEND ||
-		(claim->mode == AL_CLAIM_PIN && claim->owner_hash == 0))
+		(claim->mode == AL_CLAIM_PIN && claim->holding == 0))
 		al_wait_wake(claim->hash, 0, 0);
 	else
 		al_wait_wake_alone(claim->hash);
@@ -188,13 +181,13 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 
 	set_tag(&tag, KEY, key->hash);
 	claim->hash = key->hash;
-	claim->owner_hash = owner && !owner->generated ? owner->hash : 0;
+	claim->holding = owner && !owner->generated ? al_holding_hash(key, owner) : 0;
 	claim->first = !al_xact_is_claimed(key->hash);
 	claim->mode = mode;
 	claim->is_pin = mode == AL_CLAIM_PIN;
 	if ((mode == AL_CLAIM_SHARE || mode == AL_CLAIM_SHARE_EXTEND) && has_pinned(key->hash))
 		claim->mode = AL_CLAIM_TAKE;
-	else if (claim->is_pin && claim->owner_hash == 0 && al_xact_is_changing(key->hash))
+	else if (claim->is_pin && claim->holding == 0 && al_xact_is_changing(key->hash))
 		claim->mode = AL_CLAIM_EXTEND;
 
 	(void) al_queue();			/* for the wake-up when it is given back */
@@ -202,10 +195,10 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 	if (!acquire_in_transaction(&tag, key_mode(claim), wait))
 		return false;
 	al_xact_claimed(key->hash, claim->is_pin);
-	if (claim->owner_hash == 0)
+	if (claim->holding == 0)
 		return true;
 
-	set_holding_tag(&tag, key->hash, claim->owner_hash);
+	set_tag(&tag, HOLDING, claim->holding);
 	if (acquire_in_transaction(&tag, holding_mode(claim), wait))
 		return true;
 	give_back(claim);
@@ -241,7 +234,7 @@ al_claim_holding(const AlKey *key, const AlOwner *owner)
 {
 	LOCKTAG		tag;
 
-	set_holding_tag(&tag, key->hash, owner->hash);
+	set_tag(&tag, HOLDING, al_holding_hash(key, owner));
 	(void) acquire_in_transaction(&tag, AccessExclusiveLock, true);
 }
 
@@ -283,9 +276,9 @@ al_claim_drop(const AlClaim *claim)
 {
 	LOCKTAG		tag;
 
-	if (claim->owner_hash != 0)
+	if (claim->holding != 0)
 	{
-		set_holding_tag(&tag, claim->hash, claim->owner_hash);
+		set_tag(&tag, HOLDING, claim->holding);
 		release_in_transaction(&tag, holding_mode(claim));
 	}
 	give_back(claim);
@@ -407,9 +400,9 @@ al_claim_rival(const AlClaim *claim)
 
 	set_tag(&tag, KEY, claim->hash);
 	pids = pids_of(conflicts(&tag, key_mode(claim)));
-	if (pids == NIL && claim->owner_hash != 0)
+	if (pids == NIL && claim->holding != 0)
 	{
-		set_holding_tag(&tag, claim->hash, claim->owner_hash);
+		set_tag(&tag, HOLDING, claim->holding);
 		pids = pids_of(conflicts(&tag, holding_mode(claim)));
 	}
 	if (pids == NIL && claim->mode == AL_CLAIM_SHARE)

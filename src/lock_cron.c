@@ -170,7 +170,7 @@ change_schedule(Request *request)
 static void
 copy_clipped(char *to, const char *from, int size)
 {
-	int			length = pg_mbcliplen(from, strlen(from), size - 1);
+	int			length = al_clip_length(al_cstring(from), size - 1);
 
 	memcpy(to, from, length);
 	to[length] = '\0';

@@ -50,8 +50,7 @@ typedef struct Search
 {
 	Relation	rel;
 	List	   *visited;		/* process ids */
-	uint64	   *visited_keys;	/* hashes of what they wait for in the queue */
-	int			visited_keys_count;
+	List	   *visited_keys;	/* AlWaiter *: what they wait for in the queue */
 	Link	   *links;			/* from us to where we are */
 	int			depth;
 	int			size;
@@ -103,20 +102,26 @@ blocking_processes(int pid)
 	return pids;
 }
 
-/* Have we been to somebody who waits for this key?  From now on we have. */
+/* Have we been to somebody who waits for the same key?  From now on we have. */
 static bool
-is_visited_key(Search *search, uint64 hash)
+is_visited_key(Search *search, const AlWaiter *waiter)
 {
-	for (int i = 0; i < search->visited_keys_count; i++)
+	ListCell   *cell;
+	AlWaiter   *copy;
+
+	foreach(cell, search->visited_keys)
 	{
-		if (search->visited_keys[i] == hash)
+		const AlWaiter *visited = lfirst(cell);
+
+		if (visited->hash == waiter->hash &&
+			al_string_equal(al_waiter_key(visited).name, al_waiter_key(waiter).name))
 			return true;
 	}
-	if (search->visited_keys_count == MaxBackends)
+	if (list_length(search->visited_keys) == MaxBackends)
 		return true;			/* others came and went meanwhile: too long a search */
-	if (search->visited_keys == NULL)
-		search->visited_keys = palloc_extended(MaxBackends * sizeof(uint64), MCXT_ALLOC_HUGE);
-	search->visited_keys[search->visited_keys_count++] = hash;
+	copy = palloc(sizeof(AlWaiter));
+	*copy = *waiter;
+	search->visited_keys = lappend(search->visited_keys, copy);
 	return false;
 }
 
@@ -124,7 +129,7 @@ is_visited_key(Search *search, uint64 hash)
 static bool
 is_in_own_way(Relation rel, const AlWaiter *waiter)
 {
-	AlKey	   *key = al_waiter_key(rel, waiter);
+	AlKey		key = al_waiter_key(waiter);
 	ListCell   *cell;
 
 	foreach(cell, al_waiter_obstacles(rel, waiter))
@@ -134,10 +139,10 @@ is_in_own_way(Relation rel, const AlWaiter *waiter)
 		if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(holding->tuple->t_data)))
 			return true;
 	}
-	foreach(cell, al_held_mine(key))
+	foreach(cell, al_held_mine(&key))
 	{
-		if (waiter->owner_hash == 0 ||
-			waiter->owner_hash != al_owner_hash(al_string(((AlHolding *) lfirst(cell))->owner)))
+		if (!al_owner_equal(al_waiter_owner(waiter),
+							al_string(((AlHolding *) lfirst(cell))->owner)))
 			return true;
 	}
 	return false;
@@ -164,7 +169,7 @@ search_from(Search *search, int pid)
 	 * All who wait for a key wait for the same; but not those who share it and
 	 * wait for the others to leave.
 	 */
-	if (!link.waiter.is_upgrade && is_visited_key(search, link.waiter.hash))
+	if (!link.waiter.is_upgrade && is_visited_key(search, &link.waiter))
 		return false;
 
 	/*
@@ -182,8 +187,7 @@ search_from(Search *search, int pid)
 	{
 		const AlHolding *holding = lfirst(cell);
 		int			count;
-		AlWaiter   *waiters = al_wait_of_owner(al_owner_hash(al_string(holding->owner)),
-											   &count);
+		AlWaiter   *waiters = al_wait_of_owner(al_string(holding->owner), &count);
 
 		pids = NIL;
 		for (int i = 0; i < count; i++)
@@ -234,12 +238,10 @@ describe(const Search *search)
 		else
 		{
 			const AlWaiter *waiter = &link->waiter;
-			AlString	key = {waiter->key, waiter->key_length};
 
-			appendStringInfo(&buf, "%s (process %d) waits for lock \"%s%s\", ",
+			appendStringInfo(&buf, "%s (process %d) waits for lock \"%s\", ",
 							 al_display(al_cstring(waiter->holder)), waiter->pid,
-							 al_display(key),
-							 waiter->key_is_cut ? "..." : "");
+							 al_display(al_waiter_key(waiter).name));
 			if (link->fencing_token != 0)
 				appendStringInfo(&buf, "held by %s.", link->holder);
 			else

@@ -35,6 +35,13 @@
  * and setval() and ALTER SEQUENCE clear both, so that after those a new epoch
  * begins too.
  *
+ * The tuple of the sequence is longer than its columns.  Behind them is the
+ * secret of the database's hashes (lock_hash.c), which no SQL shows and no dump
+ * has.  setval() changes the tuple in place and ALTER SEQUENCE copies it, so both
+ * keep the secret; what recovers from a crash, follows by streaming, or is a
+ * physical copy has it as it has the page.  pg_upgrade --swap makes the sequence
+ * anew and without it: nobody has claims then, and another secret is made.
+ *
  * Locking rules: a content lock on the only page of the sequence, held over a
  * flush of WAL once in DRAW_AHEAD draws and never over an ereport.  The
  * sequence is written at once, outside of the transaction, so nobody waits
@@ -62,6 +69,10 @@
 #define DRAW_AHEAD	(16 * 1024)
 #define EPOCH_GAP	(1024 * 1024)
 #define CLOCK_LEAD	(16 * 1024)
+
+/* Where the secret is in the tuple, and how long that makes the tuple's data */
+#define SECRET_OFFSET	MAXALIGN(sizeof(FormData_pg_sequence_data))
+#define DATA_LENGTH		(SECRET_OFFSET + sizeof(AlHash))
 
 #define LOG_CNT(identity, covered)	((int64) (identity) << 32 | (covered))
 #define LOG_CNT_IDENTITY(log_cnt)	((uint32) ((log_cnt) >> 32))
@@ -179,4 +190,77 @@ al_fence_draw(int count)
 	UnlockReleaseBuffer(buffer);
 	relation_close(rel, NoLock);
 	return token;
+}
+
+/* Copy the secret from the page; false where there is none yet */
+static bool
+read_secret(Page page, AlHash *secret)
+{
+	ItemId		item = PageGetItemId(page, FirstOffsetNumber);
+	HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page, item);
+
+	if (ItemIdGetLength(item) != tuple->t_hoff + DATA_LENGTH)
+		return false;
+	memcpy(secret, (char *) tuple + tuple->t_hoff + SECRET_OFFSET, sizeof(AlHash));
+	return true;
+}
+
+/* Put a secret behind the columns, and flush that before anybody goes by it */
+static void
+write_secret(Relation rel, Buffer buffer, const AlHash *secret)
+{
+	GenericXLogState *state = GenericXLogStart(rel);
+	Page		page = GenericXLogRegisterBuffer(state, buffer, GENERIC_XLOG_FULL_IMAGE);
+	ItemId		item = PageGetItemId(page, FirstOffsetNumber);
+	HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page, item);
+	PGAlignedBlock longer = {0};
+	Size		length = tuple->t_hoff + DATA_LENGTH;
+	XLogRecPtr	lsn;
+
+	memcpy(longer.data, tuple, ItemIdGetLength(item));
+	memcpy(longer.data + tuple->t_hoff + SECRET_OFFSET, secret, sizeof(AlHash));
+	if (!PageIndexTupleOverwrite(page, FirstOffsetNumber, (Item) longer.data, length))
+		elog(ERROR, "no room for a secret in sequence \"%s\"", RelationGetRelationName(rel));
+	lsn = GenericXLogFinish(state);
+	if (RelationNeedsWAL(rel))
+		XLogFlush(lsn);
+}
+
+/*
+ * The secret of the database's hashes, which is made where it is not there.  False:
+ * there is none yet, and this is a standby.  Raises 42704 where the extension is
+ * not installed.
+ */
+bool
+al_fence_secret(AlHash *secret)
+{
+	Relation	rel = al_open_fence(AccessShareLock);
+	Buffer		buffer = ReadBuffer(rel, 0);
+	AlHash		fresh;
+	bool		found;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	found = read_secret(BufferGetPage(buffer), secret);
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+
+	if (!found && !RecoveryInProgress())
+	{
+		if (!pg_strong_random(&fresh, sizeof(fresh)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
+					 errmsg("could not generate random values")));
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		/* Somebody else may have been faster. */
+		found = read_secret(BufferGetPage(buffer), secret);
+		if (!found)
+		{
+			write_secret(rel, buffer, &fresh);
+			*secret = fresh;
+			found = true;
+		}
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	}
+	ReleaseBuffer(buffer);
+	relation_close(rel, AccessShareLock);
+	return found;
 }

@@ -512,6 +512,7 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
 	bool		is_done;
 	SPITupleTable *rows;
 
+	al_key_recheck(attempt->key);
 	/* Nobody who has to lock the table otherwise shall wait for the wait. */
 	if (has_waited)
 		table_close(target->rel, AccessShareLock);

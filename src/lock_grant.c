@@ -75,7 +75,7 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	memset(holding, 0, sizeof(AlHolding));
 	ItemPointerSetInvalid(&holding->tid);
 	holding->key = attempt->key->name;
-	holding->acquired_at = at;
+	holding->acquired_at = attempt->kept ? attempt->kept->acquired_at : at;
 	set_end(request, at, holding);
 	holding->holder = request->holder ? request->holder : al_holder_default();
 	if (request->owner.name.len > 0)
@@ -98,7 +98,7 @@ set_owner_hash(const AlOwner *owner, AlHolding *holding)
 	if (owner->generated && !owner->in_index)
 		return;
 	holding->has_owner_hash = true;
-	holding->owner_hash = (int32) owner->hash;
+	holding->owner_hash = al_owner_index_hash(owner->name);
 }
 
 /* Put a holding into a row, or into none */
@@ -136,7 +136,7 @@ put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 				al_is_owned_by(row, &request->owner) != own_rows)
 				continue;
 			set_row(request, row, holding);
-			if (al_table_try_put(rel, holding))
+			if (al_table_try_put(rel, attempt->key, holding))
 			{
 				count_expired(row);
 				return;
@@ -157,7 +157,7 @@ put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	}
 	ItemPointerSetInvalid(&no_row.tid);
 	set_row(request, &no_row, holding);
-	al_table_put(rel, holding);
+	al_table_put(rel, attempt->key, holding);
 }
 
 static void
@@ -189,7 +189,7 @@ put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
 		generate_owner(owner, 0, holding);
 		generate_owner(owner, al_table_next_block(rel, holding), holding);
 	}
-	al_table_put(rel, holding);
+	al_table_put(rel, attempt->key, holding);
 	for (int again = 0; names_block && !owner->in_index; again++)
 	{
 		BlockNumber block = ItemPointerGetBlockNumber(&holding->tid);
@@ -198,7 +198,7 @@ put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
 			break;
 		owner->in_index = again > 0;
 		generate_owner(owner, block, holding);
-		al_table_put(rel, holding);
+		al_table_put(rel, attempt->key, holding);
 	}
 }
 
@@ -217,7 +217,7 @@ put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 	if (own && own->lifetime == AL_TRANSACTION)
 		al_held_end(own);
 	else if (own)
-		al_end_row(rel, own, attempt->result->at, true);
+		al_end_row(rel, attempt->key, own, attempt->result->at, true);
 }
 
 /* What was judged, and the claim is there for: a transaction holds the key */
@@ -275,8 +275,8 @@ write_grant(Relation rel, AlAttempt *attempt)
 			return;
 		}
 		if (!is_shared)
-			al_table_put(rel, holding);
-		if (!is_shared || al_table_try_put(rel, holding))
+			al_table_put(rel, attempt->key, holding);
+		if (!is_shared || al_table_try_put(rel, attempt->key, holding))
 		{
 			al_xact_granted(attempt->key, &request->owner, al_held_until(holding));
 			return;

@@ -37,7 +37,6 @@
 #include "errors.h"
 #include "lib/stringinfo.h"
 #include "lock_lease.h"
-#include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
@@ -80,7 +79,7 @@ show_start(const char *text)
 {
 	AlString	start = al_cstring(text);
 
-	start.len = pg_mbcliplen(start.data, start.len, NAMEDATALEN);
+	start.len = al_clip_length(start, NAMEDATALEN);
 	return al_display(start);
 }
 
@@ -306,7 +305,8 @@ guard_row(const Guard *guard, Relation rel, HeapTuple row)
 	AlKey		key;
 	AlResult	result = {.outcome = AL_NOT_FOUND};
 	const AlPin *pin;
-	bool		has_owner = false;
+	AlString	owner;
+	bool		has_owner;
 	bool		may_see;
 
 	initStringInfo(&buffer);
@@ -315,14 +315,14 @@ guard_row(const Guard *guard, Relation rel, HeapTuple row)
 	name.len = buffer.len;
 	al_check_key(name);
 
-	if (al_owner_setting && al_owner_setting[0] != '\0')
+	has_owner = al_owner_of_session(&owner);
+	if (has_owner)
 	{
-		pin = al_pin(name, al_cstring(al_owner_setting), &result);
+		pin = al_pin(name, owner, &result);
 		if (pin && pin->slot == AL_SLOT_EXCLUSIVE)
 			return;
 		if (pin)
 			result.outcome = AL_HELD_BY_OWNER;
-		has_owner = true;
 	}
 	al_key_init(&key, name);
 

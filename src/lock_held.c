@@ -8,7 +8,8 @@
  * prepared or not.  It has no row and needs no transaction id.  Here is what
  * is known about it besides: the transaction itself has a list, and the
  * first few of the list are shown to others in shared memory, where there is
- * any.  That is for people; who has the key, the claim says.
+ * any: for people, and for the owner where it calls from another session.  Who has
+ * the key, the claim says.
  *
  * The list is a stack of versions.  A holding that changes (released,
  * converted, handed over) gets a new version on top, and a rollback to a
@@ -37,7 +38,6 @@ typedef struct Version
 {
 	AlHolding	holding;
 	uint64		hash;			/* of the key */
-	uint64		owner_hash;
 	bool		ended;
 	int			level;			/* of nesting, at which it was made */
 	int			previous;		/* of the same holding, or -1 */
@@ -56,47 +56,95 @@ is_held(const Version *version)
 	return version->next < 0 && !version->ended;
 }
 
-/* Let others see what this transaction holds */
+/* Is a holding of this key by this owner among those to be shown? */
+static bool
+is_in(const AlShownSet *set, const AlHolding *holding)
+{
+	AlString	wanted_owner = al_string(holding->owner);
+
+	for (int i = 0; i < set->count; i++)
+	{
+		const AlShown *shown = &set->holdings[i];
+		AlString	key = {set->texts + shown->texts_at, shown->key_length};
+		AlString	owner = {key.data + key.len, shown->owner_length};
+
+		if (al_string_equal(key, holding->key) && al_owner_equal(owner, wanted_owner))
+			return true;
+	}
+	return false;
+}
+
+/* Show a holding, if there is room */
+static void
+show_one(AlShownSet *set, const Version *version)
+{
+	const AlHolding *holding = &version->holding;
+	AlShown    *shown = &set->holdings[set->count];
+	AlString	texts[] = {holding->key, al_string(holding->owner), al_string(holding->holder)};
+	int			length = 0;
+
+	for (int i = 0; i < (int) lengthof(texts); i++)
+		length += texts[i].len;
+	if (set->count == AL_SHOWN || set->used + length > AL_SHOWN_BYTES)
+		return;
+	shown->hash = version->hash;
+	shown->fencing_token = holding->fencing_token;
+	shown->acquired_at = holding->acquired_at;
+	shown->is_shared = holding->slot != AL_SLOT_EXCLUSIVE;
+	shown->key_length = texts[0].len;
+	shown->owner_length = texts[1].len;
+	shown->holder_length = texts[2].len;
+	shown->texts_at = set->used;
+	for (int i = 0; i < (int) lengthof(texts); i++)
+	{
+		memcpy(set->texts + set->used, texts[i].data, texts[i].len);
+		set->used += texts[i].len;
+	}
+	set->count++;
+}
+
+/*
+ * Let others see what this transaction holds, and then what it has ended: until it
+ * commits that is held for all others, and if it has become a lease, the row is
+ * not there for them yet.
+ */
 static void
 show(void)
 {
 	AlQueue    *queue = al_queue();
+	AlShownSet *mine;
 	AlShownSet	set;
 
 	if (queue == NULL || (count == 0 && !is_shown))
 		return;
-	memset(&set, 0, sizeof(set));
+	set.count = set.used = 0;
 	set.database = MyDatabaseId;
 	set.pid = MyProcPid;
-	for (int i = 0; i < count && set.count < AL_SHOWN; i++)
+	for (int ended = 0; ended < 2; ended++)
 	{
-		const AlHolding *holding = &versions[i].holding;
-		AlShown    *shown = &set.holdings[set.count];
-
-		if (!is_held(&versions[i]))
-			continue;
-		shown->hash = versions[i].hash;
-		shown->owner_hash = versions[i].owner_hash;
-		shown->fencing_token = holding->fencing_token;
-		shown->acquired_at = holding->acquired_at;
-		shown->is_shared = holding->slot != AL_SLOT_EXCLUSIVE;
-		shown->key_length = al_clip(shown->key, AL_WAITER_KEY_BYTES, holding->key);
-		(void) al_clip(shown->holder, AL_WAITER_HOLDER_BYTES - 1, al_string(holding->holder));
-		set.count++;
+		for (int i = 0; i < count && set.count < AL_SHOWN; i++)
+		{
+			if (versions[i].next < 0 && versions[i].ended == (ended != 0) &&
+				!(ended && is_in(&set, &versions[i].holding)))
+				show_one(&set, &versions[i]);
+		}
 	}
 	is_shown = set.count > 0;
+	mine = &al_shown()[al_my_proc_number()];
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
-	al_shown()[al_my_proc_number()] = set;
+	if (mine->used > set.used)
+		explicit_bzero(mine->texts + set.used, mine->used - set.used);
+	memcpy(mine, &set, offsetof(AlShownSet, texts) + set.used);
 	LWLockRelease(&queue->lock);
 }
 
 /*
  * Put a version on top, or where no savepoint lies between them, in the place of
- * the one before, or of a holding that is over.  What it points to must not be
+ * the one before, or of a holding of the same key that is over.  What it points to must not be
  * shorter-lived, and it must not be in the list itself, which may move.
  */
 static void
-push(const AlHolding *holding, uint64 hash, uint64 owner_hash, int previous, bool ended)
+push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 {
 	static int	last_ended = -1;
 	int			level = GetCurrentTransactionNestLevel();
@@ -104,7 +152,8 @@ push(const AlHolding *holding, uint64 hash, uint64 owner_hash, int previous, boo
 	Version    *version;
 
 	if (place < 0 || place >= count || versions[place].level != level ||
-		(previous < 0 && !(versions[place].ended && versions[place].previous < 0)))
+		(previous < 0 && !(versions[place].ended && versions[place].previous < 0 &&
+						   al_string_equal(versions[place].holding.key, holding->key))))
 	{
 		if (count == size)
 		{
@@ -125,7 +174,6 @@ push(const AlHolding *holding, uint64 hash, uint64 owner_hash, int previous, boo
 	version->holding = *holding;
 	version->holding.held = place;
 	version->hash = hash;
-	version->owner_hash = owner_hash;
 	version->ended = ended;
 	version->level = level;
 	version->next = -1;
@@ -167,7 +215,7 @@ al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
 	copy.owner = keep_text(al_string(holding->owner));
 	copy.holder = keep_text(al_string(holding->holder));
 	(void) al_queue();
-	push(&copy, key->hash, owner->hash, -1, false);
+	push(&copy, key->hash, -1, false);
 }
 
 /* A holding of al_held_mine() has changed in place, or to another owner */
@@ -179,7 +227,7 @@ al_held_change(const AlHolding *holding, const AlOwner *owner)
 	copy.key = versions[holding->held].holding.key;
 	copy.owner = keep_text(owner->name);
 	copy.holder = keep_text(al_string(holding->holder));
-	push(&copy, versions[holding->held].hash, owner->hash, holding->held, false);
+	push(&copy, versions[holding->held].hash, holding->held, false);
 }
 
 /* A holding of al_held_mine() is over */
@@ -188,7 +236,7 @@ al_held_end(const AlHolding *holding)
 {
 	Version		version = versions[holding->held];
 
-	push(&version.holding, version.hash, version.owner_hash, holding->held, true);
+	push(&version.holding, version.hash, holding->held, true);
 }
 
 /*
@@ -212,6 +260,30 @@ al_held_mine(const AlKey *key)
 		}
 	}
 	return holdings;
+}
+
+/*
+ * The first of those holdings of a key that this transaction has had and ended, a
+ * copy; or NULL
+ */
+const AlHolding *
+al_held_ended(const AlKey *key)
+{
+	AlHolding  *first = NULL;
+
+	for (int i = 0; i < count; i++)
+	{
+		const Version *version = &versions[i];
+
+		if (version->next >= 0 || !version->ended ||
+			!al_string_equal(key->name, version->holding.key) ||
+			(first && first->acquired_at <= version->holding.acquired_at))
+			continue;
+		if (first == NULL)
+			first = palloc(sizeof(AlHolding));
+		*first = version->holding;
+	}
+	return first;
 }
 
 /* How many holdings this transaction has */
@@ -239,17 +311,24 @@ make_holding(bool is_shared, int pid)
 	return holding;
 }
 
-static AlHolding *
-holding_of(const AlShown *shown, int pid)
+/* One of the texts of what is shown, from an offset on, copied */
+static text *
+shown_text(const AlShownSet *set, const AlShown *shown, int offset, int length)
 {
-	AlHolding  *holding = make_holding(shown->is_shared, pid);
-	AlString	key = {shown->key, shown->key_length};
+	return cstring_to_text_with_len(set->texts + shown->texts_at + offset, length);
+}
 
-	holding->key = al_string(al_string_text(key));
-	holding->holder = cstring_to_text(shown->holder);
+static AlHolding *
+holding_of(const AlShownSet *set, const AlShown *shown)
+{
+	AlHolding  *holding = make_holding(shown->is_shared, set->pid);
+
+	holding->key = al_string(shown_text(set, shown, 0, shown->key_length));
+	holding->owner = shown_text(set, shown, shown->key_length, shown->owner_length);
+	holding->holder = shown_text(set, shown, shown->key_length + shown->owner_length,
+								 shown->holder_length);
 	holding->fencing_token = shown->fencing_token;
 	holding->acquired_at = shown->acquired_at;
-	holding->held_by = shown->owner_hash;
 	return holding;
 }
 
@@ -271,12 +350,11 @@ look_at(int proc)
 
 /* Is this the holding of a key, and not of another with the same hash? */
 static bool
-is_key_of(const AlShown *shown, const AlKey *key)
+is_key_of(const AlShownSet *set, const AlShown *shown, const AlKey *key)
 {
-	return shown->key_length <= key->name.len &&
-		(shown->key_length == key->name.len ||
-		 key->name.len > AL_WAITER_KEY_BYTES) &&
-		memcmp(shown->key, key->name.data, shown->key_length) == 0;
+	AlString	name = {set->texts + shown->texts_at, shown->key_length};
+
+	return al_string_equal(name, key->name);
 }
 
 /*
@@ -305,8 +383,8 @@ al_held_by_others(const AlKey *key)
 			if (set->database != MyDatabaseId || set->holdings[i].hash != key->hash)
 				continue;
 			found = true;
-			if (is_key_of(&set->holdings[i], key))
-				holdings = lappend(holdings, holding_of(&set->holdings[i], set->pid));
+			if (is_key_of(set, &set->holdings[i], key))
+				holdings = lappend(holdings, holding_of(set, &set->holdings[i]));
 		}
 		if (!found)
 			holdings = lappend(holdings,
@@ -316,6 +394,23 @@ al_held_by_others(const AlKey *key)
 	foreach(cell, holdings)
 		((AlHolding *) lfirst(cell))->key = key->name;
 	return holdings;
+}
+
+/*
+ * What an owner holds of a key by another transaction, as far as that is shown; or
+ * NULL
+ */
+AlHolding *
+al_held_elsewhere(const AlKey *key, const AlOwner *owner)
+{
+	ListCell   *cell;
+
+	foreach(cell, al_held_by_others(key))
+	{
+		if (al_is_owned_by(lfirst(cell), owner))
+			return lfirst(cell);
+	}
+	return NULL;
 }
 
 /* What others show of what their transactions hold in this database */
@@ -332,7 +427,7 @@ al_held_shown(void)
 			continue;
 		set = look_at(proc);
 		for (int i = 0; i < set->count && set->database == MyDatabaseId; i++)
-			holdings = lappend(holdings, holding_of(&set->holdings[i], set->pid));
+			holdings = lappend(holdings, holding_of(set, &set->holdings[i]));
 		pfree(set);
 	}
 	return holdings;

@@ -22,9 +22,9 @@
  * nothing in the index: no row, not even a dead one that a rollback could
  * bring back.  It is taken back by whoever has claimed the key to share it,
  * before the first such row is made; these two claims exclude each other.
- * Two keys can have one hash, and share their claims, but not this: an entry is
- * another hash, with a secret that the server draws when it starts.  Entries
- * may be lost at any time.  Nor is it said in a transaction that has emptied the
+ * Two keys could have one hash, and share their claims, but not this: an entry is
+ * the check of the key, in the place that its hash says, and together they have as
+ * many bits as it takes (lock_hash.c).  Entries may be lost at any time.  Nor is it said in a transaction that has emptied the
  * table, or made it: a rollback would bring back the rows.
  *
  * Where it is not known, one look is enough all the same, before the claim, if
@@ -106,9 +106,7 @@ alone_entry(const AlKey *key, pg_atomic_uint64 **place)
 	uint64		hash = hash_of(key->hash, AL_SLOT_EXCLUSIVE);
 
 	*place = &al_alone()[hash % AL_HINTS];
-	return hash_combine64(DatumGetUInt64(hash_any_extended((const unsigned char *) key->name.data,
-														   key->name.len, al_secret())),
-						  MyDatabaseId);
+	return hash_combine64(key->check, MyDatabaseId);
 }
 
 /* Is it known that a key has no row but that in slot 0? */

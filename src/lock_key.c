@@ -21,11 +21,11 @@
 
 #include "atomic_lock.h"
 #include "catalog/pg_type.h"
-#include "common/hashfn.h"
 #include "common/int.h"
 #include "compat.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/float.h"
@@ -35,8 +35,8 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#define SEED_KEY	UINT64CONST(0x61746f6d69636b79)
-#define SEED_OWNER	UINT64CONST(0x61746f6d69636f77)
+/* Was atomic_lock.owner, as it is, found to be text in the database's encoding? */
+static bool owner_is_verified = false;
 
 /* The bytes of a detoasted text datum, which must outlive the result */
 AlString
@@ -63,6 +63,32 @@ al_string_equal(AlString a, AlString b)
 	return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
 }
 
+/*
+ * Are these the same owner?  Whoever tries to guess one learns nothing about it
+ * but its length from the time that this takes.  An empty owner is nobody.
+ */
+bool
+al_owner_equal(AlString a, AlString b)
+{
+	uint64		difference = 0;
+	int			i = 0;
+
+	if (a.len != b.len || a.len == 0)
+		return false;
+	for (; i + 8 <= a.len; i += 8)
+	{
+		uint64		x;
+		uint64		y;
+
+		memcpy(&x, a.data + i, 8);
+		memcpy(&y, b.data + i, 8);
+		difference |= x ^ y;
+	}
+	for (; i < a.len; i++)
+		difference |= (unsigned char) (a.data[i] ^ b.data[i]);
+	return difference == 0;
+}
+
 text *
 al_string_text(AlString string)
 {
@@ -77,6 +103,16 @@ has_c1_bytes(void)
 
 	return (encoding >= PG_LATIN1 && encoding <= PG_LATIN10) ||
 		(encoding >= PG_ISO_8859_5 && encoding <= PG_ISO_8859_8);
+}
+
+/*
+ * How many bytes of a string are whole characters that fit into so many.  The last
+ * character of what is not valid in the encoding may claim to be longer than it is.
+ */
+int
+al_clip_length(AlString string, int size)
+{
+	return Min(pg_mbcliplen(string.data, string.len, size), string.len);
 }
 
 /*
@@ -130,14 +166,6 @@ raise_null(const char *what)
 	ereport(ERROR,
 			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
 			 errmsg("%s must not be null", what)));
-}
-
-void
-al_key_init(AlKey *key, AlString name)
-{
-	key->name = name;
-	key->hash = DatumGetUInt64(hash_any_extended((const unsigned char *) name.data,
-												 name.len, SEED_KEY));
 }
 
 /* Order of keys: that of their bytes */
@@ -220,34 +248,54 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	return keys;
 }
 
-uint64
-al_owner_hash(AlString owner)
-{
-	return DatumGetUInt64(hash_any_extended((const unsigned char *) owner.data,
-											owner.len, SEED_OWNER));
-}
-
 /* Does the session present this owner as its own? */
 bool
 al_owner_is_setting(AlString owner)
 {
 	return al_owner_setting && owner.len > 0 &&
-		al_string_equal(al_cstring(al_owner_setting), owner);
+		al_owner_equal(al_cstring(al_owner_setting), owner);
+}
+
+/* The setting has a new value, which may have come past all checks of text */
+void
+al_owner_assign_hook(const char *newval, void *extra)
+{
+	owner_is_verified = false;
+}
+
+/*
+ * The owner that the session presents, if it does: a copy, since code of users
+ * that runs later may set another one.  Raises 22021 where it is not valid in the
+ * encoding of the database: the server checks neither the options with which a
+ * session is started nor settings of roles that were made in another database.
+ */
+bool
+al_owner_of_session(AlString *owner)
+{
+	if (al_owner_setting == NULL || al_owner_setting[0] == '\0')
+		return false;
+	*owner = al_cstring(pstrdup(al_owner_setting));
+	if (!owner_is_verified && !pg_verify_mbstr(GetDatabaseEncoding(), owner->data, owner->len, true))
+		ereport(ERROR,
+				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE), al_hide_owners(),
+				 errmsg("invalid byte sequence for encoding \"%s\" in atomic_lock.owner",
+						GetDatabaseEncodingName()),
+				 errhint("The setting came with the start of the session, or was made in a database of another encoding.")));
+	owner_is_verified = true;
+	return true;
 }
 
 /* Fill in the owner that was named, by argument or by setting; is there one? */
 static bool
 named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
-	if (!PG_ARGISNULL(argno))
-		owner->name = checked_text(fcinfo, argno, "lock owner", 1, AL_MAX_OWNER_BYTES);
-	else if (al_owner_setting && al_owner_setting[0] != '\0')
-		owner->name = al_cstring(al_owner_setting);
-	else
-		return false;
+	AlString	name;
 
-	owner->generated = owner->in_index = false;
-	owner->hash = al_owner_hash(owner->name);
+	if (!PG_ARGISNULL(argno))
+		name = checked_text(fcinfo, argno, "lock owner", 1, AL_MAX_OWNER_BYTES);
+	else if (!al_owner_of_session(&name))
+		return false;
+	al_owner_init(owner, name);
 	return true;
 }
 
@@ -271,7 +319,7 @@ al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 	(void) named_owner(fcinfo, argno, owner);
 }
 
-/* The owner whose name a row has */
+/* An owner that somebody presents, or that a row has */
 void
 al_owner_init(AlOwner *owner, AlString name)
 {
@@ -367,7 +415,7 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 		if (al_string_equal(given, al_cstring(words[i])))
 			return i;
 	}
-	given.len = pg_mbcliplen(given.data, given.len, 64);
+	given.len = al_clip_length(given, 64);
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
 			 errmsg("invalid %s: \"%s\"", what, al_display(given)),
@@ -427,13 +475,21 @@ al_holder_arg(FunctionCallInfo fcinfo, int argno)
 	return holder.len > 0 ? PG_GETARG_TEXT_PP(argno) : NULL;
 }
 
-/* What people see where the caller gave no label */
+/*
+ * What people see where the caller gave no label.  PostgreSQL makes ASCII of the
+ * name of an application; that of a role may be text in another encoding.
+ */
 text *
 al_holder_default(void)
 {
+	const char *role;
+
 	if (application_name && application_name[0] != '\0')
 		return cstring_to_text(application_name);
-	return cstring_to_text(GetUserNameFromId(GetUserId(), false));
+	role = GetUserNameFromId(GetUserId(), false);
+	if (!pg_verify_mbstr(GetDatabaseEncoding(), role, strlen(role), true))
+		role = psprintf("role %u", GetUserId());
+	return cstring_to_text(role);
 }
 
 /* The reason argument of what is audited */

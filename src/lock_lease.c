@@ -99,9 +99,8 @@ al_is_owned_by(const AlHolding *holding, const AlOwner *owner)
 {
 	if (owner->generated)
 		return false;
-	if (holding->owner == NULL)	/* nobody's, or not known */
-		return holding->held_by != 0 && holding->held_by == owner->hash;
-	return al_string_equal(al_string(holding->owner), owner->name);
+	/* NULL: it is nobody's, or nobody can know whose it is. */
+	return holding->owner && al_owner_equal(al_string(holding->owner), owner->name);
 }
 
 bool
@@ -164,56 +163,91 @@ al_find_shared(Relation rel, const AlKey *key, AlState *state)
 {
 	state->shared = NIL;
 	if (!state->exclusive.is_alone)
-		state->shared = al_table_find_shared(rel, key, &state->exclusive.is_alone);
+		state->shared = al_table_find_all(rel, key, AL_SLOT_EXCLUSIVE + 1,
+										  &state->exclusive.is_alone);
 }
 
-/* Look at all that there is of a key, but for other transactions */
+/*
+ * Look at all that there is of a key, but for other transactions: all rows as they
+ * were at one moment.  Without a claim this is the only look that can tell that
+ * somebody does not hold the key: of two looks at different rows, the first can be
+ * before the holding moved from one row to the other, and the second after it did.
+ */
 void
 al_look(Relation rel, const AlKey *key, AlState *state)
 {
-	al_table_find(rel, key, &state->exclusive);
-	al_find_shared(rel, key, state);
+	uint64		made = al_entries_made(key);
+	bool		is_alone = made != 0 && al_known_alone(key);
+
+	state->shared = NIL;
 	state->mine = al_held_mine(key);
+	if (is_alone)
+	{
+		al_table_find(rel, key, &state->exclusive);
+		/* There are no other rows as long as the index was given none. */
+		if (made == al_entries_made(key))
+			return;
+	}
+	state->shared = al_table_find_all(rel, key, AL_SLOT_EXCLUSIVE, &is_alone);
+	if (state->shared != NIL && !al_is_shared(linitial(state->shared)))
+	{
+		state->exclusive = *(AlHolding *) linitial(state->shared);
+		state->shared = list_delete_first(state->shared);
+	}
+	else
+		al_table_no_row(key, AL_SLOT_EXCLUSIVE, &state->exclusive);
+	state->exclusive.is_alone = is_alone;
+}
+
+/* Is this what a transaction held, which has a row by now? */
+static bool
+has_become_row(const AlHolding *held, List *holdings)
+{
+	ListCell   *cell;
+
+	foreach(cell, holdings)
+	{
+		/* Nobody holds a key beside who has it alone, so that has ended. */
+		if (!al_is_shared(held) ||
+			((AlHolding *) lfirst(cell))->fencing_token == held->fencing_token)
+			return true;
+	}
+	return false;
 }
 
 /*
  * All live holdings of a key, those of other transactions included, for people
  * and for those who wait: a list of AlHolding *, as of "now".  An exclusive
  * lease that is live is the only holding, or an unfinished transaction of the
- * same owner keeps it from being taken.
+ * same owner keeps it from being taken; then that is all to look at.  Otherwise
+ * the transactions come before the rows: one that has ended meanwhile has made
+ * visible what became of its holding.
  */
 List *
 al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now)
 {
 	AlState    *state = palloc0(sizeof(AlState));
+	List	   *others;
 	List	   *holdings;
+	ListCell   *cell;
 
 	al_table_find(rel, key, &state->exclusive);
 	state->mine = al_held_mine(key);
 	*now = GetCurrentTimestamp();
-	if (!al_is_live(&state->exclusive, *now))
-	{
-		al_find_shared(rel, key, state);
-		*now = GetCurrentTimestamp();
-	}
+	if (al_is_live(&state->exclusive, *now))
+		return al_live_holdings(state, *now);
+
+	AL_INJECTION_POINT("atomic-lock-reader-between");
+	others = al_held_by_others(key);
+	al_look(rel, key, state);
+	*now = GetCurrentTimestamp();
 	holdings = al_live_holdings(state, *now);
-	if (!al_is_live(&state->exclusive, *now))
-		holdings = list_concat(holdings, al_held_by_others(key));
-	return holdings;
-}
-
-/* The key that somebody waits for: the whole one, where it has a row */
-AlKey *
-al_waiter_key(Relation rel, const AlWaiter *waiter)
-{
-	AlKey	   *key = palloc(sizeof(AlKey));
-	AlKey	   *whole;
-
-	key->name.data = waiter->key;
-	key->name.len = waiter->key_length;
-	key->hash = waiter->hash;
-	whole = waiter->key_is_cut ? al_table_find_key(rel, key) : NULL;
-	return whole ? whole : key;
+	foreach(cell, others)
+	{
+		if (has_become_row(lfirst(cell), holdings))
+			others = foreach_delete_current(others, cell);
+	}
+	return list_concat(holdings, others);
 }
 
 /*
@@ -224,19 +258,18 @@ al_waiter_key(Relation rel, const AlWaiter *waiter)
 List *
 al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
 {
-	AlKey	   *key = al_waiter_key(rel, waiter);
-	bool		among_shared = waiter->is_shared && !al_wait_is_wanted_alone(key);
+	AlKey		key = al_waiter_key(waiter);
+	bool		among_shared = waiter->is_shared && !al_wait_is_wanted_alone(&key);
 	TimestampTz now;
 	List	   *obstacles = NIL;
 	ListCell   *cell;
 
-	foreach(cell, al_holdings_of_key(rel, key, &now))
+	foreach(cell, al_holdings_of_key(rel, &key, &now))
 	{
 		const AlHolding *holding = lfirst(cell);
 
 		if (holding->lifetime == AL_TRANSACTION ||
-			(waiter->owner_hash != 0 &&
-			 waiter->owner_hash == al_owner_hash(al_string(holding->owner))) ||
+			al_owner_equal(al_waiter_owner(waiter), al_string(holding->owner)) ||
 			(among_shared && al_is_shared(holding)))
 			continue;
 		obstacles = lappend(obstacles, lfirst(cell));
@@ -313,11 +346,43 @@ mode_for(const AlHolding *own, AlClaimMode mode)
 }
 
 /*
+ * Look at a key without a claim: may the owner do something with its holding?  The
+ * cheap look comes first, and is enough to say that it may, or that somebody else
+ * has the key alone.  Returns what the owner holds by a transaction of another
+ * session, where that is all it has; or NULL.
+ */
+static AlHolding *
+look_for_own(Relation rel, const AlKey *key, const AlOwner *owner, const AlHolding *seen,
+			 AlState *state, AlHolding **own, AlResult *result)
+{
+	AlHolding  *elsewhere;
+
+	state->shared = NIL;
+	state->mine = al_held_mine(key);
+	if (seen && !al_is_shared(seen) && al_is_live(seen, GetCurrentTimestamp()))
+		state->exclusive = *seen;
+	else if (!al_table_find(rel, key, &state->exclusive) ||
+			 !al_is_live(&state->exclusive, GetCurrentTimestamp()))
+		al_find_shared(rel, key, state);
+	result->outcome = al_judge_owner(state, owner, result, own);
+	if (result->outcome == AL_RELEASED || al_is_live(&state->exclusive, result->at))
+		return NULL;
+
+	/* Of what a transaction held, the rows tell once it has ended. */
+	AL_INJECTION_POINT("atomic-lock-not-own");
+	elsewhere = al_held_elsewhere(key, owner);
+	al_look(rel, key, state);
+	result->outcome = al_judge_owner(state, owner, result, own);
+	return result->outcome == AL_RELEASED ? NULL : elsewhere;
+}
+
+/*
  * Look at a key, and claim it if the owner may change its holding, or pin it:
  * true, and "own", which is in the state, stays so.  Waits for unfinished
- * transactions.  A holding of the own transaction needs no claim; then
- * claim->hash is 0.  "seen" is a row of the owner that the caller has found, or
- * NULL, and saves the first look.
+ * transactions, and so for that of another session in which the owner holds the
+ * key.  A holding of the own transaction needs no claim; then claim->hash is 0.
+ * "seen" is a row of the owner that the caller has found, or NULL, and saves the
+ * first look.
  */
 bool
 al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode mode,
@@ -326,19 +391,20 @@ al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode m
 {
 	for (;;)
 	{
+		AlHolding  *elsewhere;
 		bool		is_shared;
 
 		CHECK_FOR_INTERRUPTS();
 		claim->hash = 0;
-		state->shared = NIL;
-		state->mine = al_held_mine(key);
-		if (seen && !al_is_shared(seen) && al_is_live(seen, GetCurrentTimestamp()))
-			state->exclusive = *seen;
-		else if (!al_table_find(rel, key, &state->exclusive) ||
-				 !al_is_live(&state->exclusive, GetCurrentTimestamp()))
-			al_find_shared(rel, key, state);
+		elsewhere = look_for_own(rel, key, owner, seen, state, own, result);
 		seen = NULL;
-		result->outcome = al_judge_owner(state, owner, result, own);
+		if (elsewhere)
+		{
+			al_claim(claim, key, al_is_shared(elsewhere) ? owner : NULL,
+					 mode_for(elsewhere, mode));
+			al_claim_drop(claim);
+			continue;
+		}
 		if (result->outcome != AL_RELEASED)
 			return false;
 		if ((*own)->lifetime == AL_TRANSACTION)
@@ -371,13 +437,13 @@ al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode m
 
 /* Write that a holding is over; "forget": as if its owner never had it */
 void
-al_end_row(Relation rel, AlHolding *holding, TimestampTz now, bool forget)
+al_end_row(Relation rel, const AlKey *key, AlHolding *holding, TimestampTz now, bool forget)
 {
 	holding->released_at = now;
 	holding->meta = NULL;
 	if (forget)
 		holding->owner = NULL;
-	al_table_put(rel, holding);
+	al_table_put(rel, key, holding);
 }
 
 /*
@@ -410,7 +476,7 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	al_xact_before_release();
 	own->released_at = result->at;
 	own->meta = NULL;
-	if (al_is_shared(own) && !al_table_try_put(rel, own))
+	if (al_is_shared(own) && !al_table_try_put(rel, key, own))
 	{
 		/* It ran out since, and somebody is being given the row. */
 		al_claim_drop(&claim);
@@ -418,7 +484,7 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	}
 	if (!al_is_shared(own))
-		al_table_put(rel, own);
+		al_table_put(rel, key, own);
 	result->holding = *own;
 	al_xact_released();
 	al_stat_count(AL_COUNT_RELEASES, 1);
@@ -470,8 +536,8 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	own->expires_at = Min(wanted, limit);
 	if (!al_is_shared(own))
-		al_table_put(rel, own);
-	else if (!al_table_try_put(rel, own))
+		al_table_put(rel, key, own);
+	else if (!al_table_try_put(rel, key, own))
 	{
 		al_claim_drop(&claim);
 		result->outcome = AL_EXPIRED;
@@ -483,8 +549,35 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 }
 
 /*
+ * Make one of what an owner is handed and what it has of the same key: the lifetime
+ * is the stronger one, a lease before a session, and its own session before
+ * somebody else's; the end is the later one, as far as each has one.
+ */
+static void
+join(AlHolding *handed, const AlHolding *had)
+{
+	TimestampTz end = Max(handed->expires_at, had->expires_at);
+
+	if (handed->lifetime != had->lifetime && end == DT_NOEND)
+		end = Min(handed->expires_at, had->expires_at);
+	if (handed->lifetime == AL_SESSION)
+	{
+		handed->lifetime = had->lifetime;
+		handed->pid = had->pid;
+		handed->backend_start = had->backend_start;
+		if (handed->ttl == 0)
+			handed->ttl = had->ttl;
+	}
+	handed->expires_at = end;
+	handed->acquired_at = Max(handed->acquired_at, had->acquired_at);
+	if (handed->meta == NULL)
+		handed->meta = had->meta;
+}
+
+/*
  * Hand what an owner holds over to another owner; ttl 0 leaves its end as it
- * is.  Where the new owner shares the key already, the two become one.
+ * is.  Where the new owner shares the key already, the two become one.  It is not
+ * acquired anew, since the key was not free: the limit on its life stays.
  *
  * Outcomes: AL_ACQUIRED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
  * AL_EXPIRED.
@@ -533,7 +626,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	{
 		/* The new owner has a lease, which goes on beyond this transaction. */
 		other->fencing_token = al_fence_draw(1);
-		if (al_table_try_put(rel, other))
+		if (al_table_try_put(rel, key, other))
 		{
 			al_held_end(own);
 			result->holding = *other;
@@ -544,17 +637,16 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 
 	own->fencing_token = al_fence_draw(1);
-	own->acquired_at = result->at;
 	if (ttl > 0)
 	{
 		own->ttl = ttl;
-		own->expires_at = al_add_duration(result->at, ttl);
+		own->expires_at = Min(al_add_duration(result->at, ttl),
+							  Max(al_end_of_life(own), own->expires_at));
 	}
-	own->expires_at = Min(own->expires_at, al_end_of_life(own));
 	own->holder = holder ? holder : al_holder_default();
 	own->owner = al_string_text(new_owner->name);
 	own->has_owner_hash = true;
-	own->owner_hash = (int32) new_owner->hash;
+	own->owner_hash = al_owner_index_hash(new_owner->name);
 	if (own->lifetime == AL_TRANSACTION)
 	{
 		foreach(cell, state.mine)
@@ -570,10 +662,10 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	}
 	if (other)
-		own->expires_at = Max(own->expires_at, other->expires_at);
+		join(own, other);
 	if (!al_is_shared(own))
-		al_table_put(rel, own);
-	else if (!al_table_try_put(rel, own))
+		al_table_put(rel, key, own);
+	else if (!al_table_try_put(rel, key, own))
 	{
 		/* It ran out since, and somebody is being given the row. */
 		if (new_claim.hash != 0)
@@ -587,7 +679,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		other->released_at = result->at;
 		other->owner = NULL;
 		other->meta = NULL;
-		if (al_table_try_put(rel, other))
+		if (al_table_try_put(rel, key, other))
 			al_stat_count(AL_COUNT_RELEASES, 1);
 	}
 	result->holding = *own;
@@ -626,7 +718,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim)
 		if (holding->lifetime == AL_TRANSACTION)
 			al_held_end(holding);
 		else
-			al_end_row(rel, holding, now, true);
+			al_end_row(rel, key, holding, now, true);
 	}
 	return ended;
 }
@@ -697,9 +789,9 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 		holding.lifetime = AL_LEASE;
 		holding.expires_at = now;
 		if (is_shared || !wait)
-			left = !al_table_try_put(rel, &holding) || left;
+			left = !al_table_try_put(rel, key, &holding) || left;
 		else
-			al_table_put(rel, &holding);
+			al_table_put(rel, key, &holding);
 		al_xact_released();
 	}
 	/* What is prepared may turn out to be ours, too. */

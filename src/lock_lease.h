@@ -94,14 +94,14 @@ extern List *al_live_holdings(const AlState *state, TimestampTz now);
 extern void al_find_shared(Relation rel, const AlKey *key, AlState *state);
 extern List *al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now);
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
-extern AlKey *al_waiter_key(Relation rel, const AlWaiter *waiter);
 extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);
 extern void al_look(Relation rel, const AlKey *key, AlState *state);
 extern bool al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner,
 						 AlClaimMode mode, const AlHolding *seen, AlState *state,
 						 AlHolding **own, AlClaim *claim, AlResult *result);
-extern void al_end_row(Relation rel, AlHolding *holding, TimestampTz now, bool forget);
+extern void al_end_row(Relation rel, const AlKey *key, AlHolding *holding, TimestampTz now,
+					   bool forget);
 extern void al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 							 const AlHolding *seen, AlResult *result);
 extern void al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
@@ -131,7 +131,9 @@ extern void al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding 
 extern void al_held_change(const AlHolding *holding, const AlOwner *owner);
 extern void al_held_end(const AlHolding *holding);
 extern List *al_held_mine(const AlKey *key);
+extern const AlHolding *al_held_ended(const AlKey *key);
 extern List *al_held_by_others(const AlKey *key);
+extern AlHolding *al_held_elsewhere(const AlKey *key, const AlOwner *owner);
 extern List *al_held_shown(void);
 extern void al_held_abort(int level);
 extern void al_held_commit(int level);
@@ -188,6 +190,8 @@ AL_NORETURN extern void al_raise(const AlKey *key, const AlResult *result);
 AL_NORETURN extern void al_raise_not_found(const AlKey *key);
 extern char *al_nobody_detail(const AlKey *key);
 AL_NORETURN extern void al_raise_not_held(const AlKey *key, const AlResult *result);
+AL_NORETURN extern void al_raise_bad_token(const AlKey *key, int64 token,
+										   const AlResult *result);
 AL_NORETURN extern void al_raise_guard(const AlKey *key, const AlResult *result,
 									   Relation table);
 AL_NORETURN extern void al_raise_no_lease(const char *what);

@@ -98,7 +98,8 @@ al_owner_generate(AlOwner *owner, BlockNumber block)
 		*out++ = hex[uuid[i] >> 4];
 		*out++ = hex[uuid[i] & 0x0f];
 	}
-	owner->hash = al_owner_hash(owner->name);
+	/* The row of a single lease is not claimed by its owner. */
+	owner->hash = owner->in_index ? al_owner_hash(owner->name) : 0;
 }
 
 /*
@@ -187,10 +188,10 @@ scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
 		Datum		value = heap_getattr(tuple, Anum_app_lock_owner, desc, &is_null);
 		AlHolding	row;
 
-		if (is_null || !al_string_equal(al_string(DatumGetTextPP(value)), owner->name))
+		if (is_null || !al_owner_equal(al_string(DatumGetTextPP(value)), owner->name))
 			continue;
 		al_row_read(rel, tuple, &row);
-		if (!row.has_owner_hash || row.owner_hash != (int32) owner->hash)
+		if (!row.has_owner_hash || row.owner_hash != al_owner_index_hash(owner->name))
 			outside = true;
 		*owned = add_row(*owned, &row);
 	}
@@ -231,7 +232,7 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 		AlScan		whole;
 
 		ScanKeyInit(&scan_key, Anum_app_lock_owner_hash, BTEqualStrategyNumber, F_INT4EQ,
-					Int32GetDatum((int32) owner->hash));
+					Int32GetDatum(al_owner_index_hash(owner->name)));
 		al_scan_begin(&whole, rel, al_table_owner_index(rel), 1, &scan_key);
 		(void) scan_for_owner(rel, &whole, owner, owned);
 		return;
@@ -241,7 +242,7 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	scan = al_index_beginscan(rel, index, snapshot, 1);
 	ScanKeyInit(&scan_key, 1, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum((int32) owner->hash));
+				Int32GetDatum(al_owner_index_hash(owner->name)));
 	index_rescan(scan, &scan_key, 1, NULL, 0);
 	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
 	{
@@ -251,7 +252,7 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 		buffer = ReleaseAndReadBuffer(buffer, rel, ItemPointerGetBlockNumber(tid));
 		if (!al_table_fetch(scan, tid, buffer, snapshot, &row))
 			continue;
-		if (row.owner && al_string_equal(al_string(row.owner), owner->name))
+		if (row.owner && al_owner_equal(al_string(row.owner), owner->name))
 			*owned = add_row(*owned, &row);
 		else
 			heap_freetuple(row.tuple);

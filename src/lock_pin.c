@@ -30,7 +30,6 @@
 
 #include "access/table.h"
 #include "access/xlog.h"
-#include "errors.h"
 #include "lock_lease.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
@@ -71,17 +70,14 @@ is_still_there(const AlKey *key, AlPin *pin)
 	return found;
 }
 
-/*
- * Find what this transaction has pinned of a key, for an owner, or where that is
- * NULL, of the grant with a fencing token
- */
+/* Find what this transaction has pinned of a key, for an owner */
 static const AlPin *
-find_pin(const AlKey *key, const AlString *owner, int64 token)
+find_pin(const AlKey *key, AlString owner)
 {
 	for (AlPin *pin = al_xact_pins(key->hash); pin; pin = pin->next)
 	{
 		if (al_string_equal(pin->key, key->name) &&
-			(owner ? al_string_equal(pin->owner, *owner) : pin->fencing_token == token) &&
+			al_owner_equal(pin->owner, owner) &&
 			(pin->seen == al_xact_changes() || is_still_there(key, pin)))
 			return remember(pin);
 	}
@@ -124,7 +120,7 @@ claim_first(Relation rel, const AlKey *key, AlString owner, AlHolding *holding)
 	if (!al_claim_try(&claim, key, NULL, AL_CLAIM_PIN))
 		return false;
 	if ((al_table_find_next(rel, key, holding) || al_table_find(rel, key, holding)) &&
-		holding->owner && al_string_equal(al_string(holding->owner), owner) &&
+		holding->owner && al_owner_equal(al_string(holding->owner), owner) &&
 		al_is_live(holding, GetCurrentTimestamp()))
 		return true;
 	al_claim_drop(&claim);
@@ -148,17 +144,21 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 	const AlPin *pin;
 	Relation	rel;
 	bool		is_last_owner;
+	uint32		version;
 
-	is_last_owner = last_changes == al_xact_changes() && al_string_equal(last->owner, owner_name);
+	is_last_owner = last_changes == al_xact_changes() && al_owner_equal(last->owner, owner_name);
 	if (is_last_owner && al_string_equal(last->key, name))
 		return last;
 
+	version = al_secret_version();
 	al_key_init(&key, name);
-	pin = find_pin(&key, &owner_name, 0);
+	pin = find_pin(&key, owner_name);
 	if (pin)
 		return pin;
 
 	rel = al_open_app_lock(AccessShareLock);
+	if (version != al_secret_version())
+		al_key_init(&key, name);
 	if (is_last_owner && claim_first(rel, &key, owner_name, &state.exclusive))
 	{
 		table_close(rel, NoLock);
@@ -193,73 +193,18 @@ atomic_lock_assert(PG_FUNCTION_ARGS)
 }
 
 /*
- * The grant that a fencing token must be of: the one with the token, if it is
- * live, or else the newest, dead or alive, as far as there is a row of it or
- * this transaction holds it.  Those who share a key do not outdate each other.
- * NULL: none.
+ * lock_assert_fence(key, fencing_token, owner): nothing, or raises LK005
+ *
+ * A token is no secret, and a pin makes others wait, so it takes the owner to pin.
  */
-static const AlHolding *
-find_grant(const AlState *state, int64 token)
-{
-	const AlHolding *newest = NULL;
-	List	   *holdings = list_concat_copy(state->shared, state->mine);
-	TimestampTz now = GetCurrentTimestamp();
-	ListCell   *cell;
-
-	if (ItemPointerIsValid(&state->exclusive.tid))
-		newest = &state->exclusive;
-	foreach(cell, holdings)
-	{
-		const AlHolding *holding = lfirst(cell);
-
-		if (newest == NULL || holding->fencing_token > newest->fencing_token)
-			newest = holding;
-	}
-	if (newest == NULL || !al_is_shared(newest))
-		return newest;
-	foreach(cell, holdings)
-	{
-		const AlHolding *holding = lfirst(cell);
-
-		if (holding->fencing_token == token && al_is_shared(holding) &&
-			token > state->exclusive.fencing_token && al_is_live(holding, now))
-			return holding;
-	}
-	return newest;
-}
-
-/* Raise LK005 unless the token is of a grant, which is live */
-static void
-check_grant(const AlKey *key, int64 token, const AlHolding *grant)
-{
-	const char *name = al_display(key->name);
-
-	if (grant == NULL || grant->fencing_token != token)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
-				 errmsg("fencing token %lld is not valid for lock \"%s\"", (long long) token, name),
-				 grant == NULL ?
-				 errdetail_internal("%s", al_nobody_detail(key)) :
-				 errdetail("The newest grant has fencing token %lld.",
-						   (long long) grant->fencing_token)));
-	if (!al_is_live(grant, GetCurrentTimestamp()))
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
-				 errmsg("the lease with fencing token %lld on lock \"%s\" is over",
-						(long long) token, name),
-				 grant->released_at != 0 ?
-				 errdetail("It was released at %s.", timestamptz_to_str(grant->released_at)) :
-				 errdetail("It ran out at %s.", timestamptz_to_str(grant->expires_at)),
-				 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
-}
-
-/* lock_assert_fence(key, fencing_token): nothing, or raises LK005 */
 Datum
 atomic_lock_assert_fence(PG_FUNCTION_ARGS)
 {
-	Relation	rel;
 	AlKey		key;
+	AlOwner		owner;
 	int64		token;
+	AlResult	result;
+	const AlPin *pin;
 
 	PreventCommandDuringRecovery("lock_assert_fence()");
 	al_key_arg(fcinfo, 0, &key);
@@ -268,41 +213,9 @@ atomic_lock_assert_fence(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
 				 errmsg("fencing token must not be null")));
 	token = PG_GETARG_INT64(1);
-
-	if (find_pin(&key, NULL, token))
-		PG_RETURN_VOID();
-
-	rel = al_open_app_lock(AccessShareLock);
-	for (;;)
-	{
-		AlState		state;
-		const AlHolding *grant;
-		AlOwner		owner;
-		AlClaim		claim;
-		bool		is_shared;
-
-		CHECK_FOR_INTERRUPTS();
-		al_look(rel, &key, &state);
-		grant = find_grant(&state, token);
-		check_grant(&key, token, grant);
-		is_shared = al_is_shared(grant);
-		if (grant->lifetime != AL_TRANSACTION)
-		{
-			al_owner_init(&owner, al_string(grant->owner));
-			al_claim(&claim, &key, is_shared ? &owner : NULL, AL_CLAIM_PIN);
-			al_look(rel, &key, &state);
-			grant = find_grant(&state, token);
-			if (grant == NULL || grant->fencing_token != token ||
-				al_is_shared(grant) != is_shared ||
-				!al_is_live(grant, GetCurrentTimestamp()))
-			{
-				/* It changed before we had the claim: look once more. */
-				al_claim_drop(&claim);
-				continue;
-			}
-		}
-		(void) al_pin_note(&key, grant);
-		table_close(rel, NoLock);
-		PG_RETURN_VOID();
-	}
+	al_owner_arg(fcinfo, 2, &owner);
+	pin = al_pin(key.name, owner.name, &result);
+	if (pin == NULL || pin->fencing_token != token)
+		al_raise_bad_token(&key, token, pin ? NULL : &result);
+	PG_RETURN_VOID();
 }

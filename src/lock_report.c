@@ -246,7 +246,7 @@ al_raise(const AlKey *key, const AlResult *result)
 					 errdetail("Held since %s, until %s; atomic_lock.max_lifetime allows no more.",
 							   show_time(holding->acquired_at),
 							   show_time(holding->expires_at)),
-					 errhint("Release the lock and acquire it again.")));
+					 errhint("Release the lock, and acquire it again in another transaction.")));
 			break;
 
 		case AL_ACQUIRED:
@@ -334,6 +334,23 @@ al_raise_not_held(const AlKey *key, const AlResult *result)
 			 errmsg("lock \"%s\" is %s", al_display(key->name), missing_message(result)),
 			 errdetail_internal("%s", missing_detail(key, result)),
 			 errhint("Acquire the lock, and check what others may have changed meanwhile.")));
+	pg_unreachable();
+}
+
+/*
+ * Raise LK005: a fencing token is not that of the grant by which an owner holds a
+ * key, or it does not hold it, as the result says
+ */
+void
+al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
+			 errmsg("fencing token %lld is not valid for lock \"%s\"", (long long) token,
+					al_display(key->name)),
+			 result ? errdetail_internal("%s", missing_detail(key, result)) :
+			 errdetail("This owner holds it by another grant."),
+			 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
 	pg_unreachable();
 }
 

@@ -53,7 +53,6 @@ al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->pid = IS_NULL(pid) ? 0 : DatumGetInt32(VALUE(pid));
 	holding->backend_start = IS_NULL(backend_start) ? 0 :
 		DatumGetTimestampTz(VALUE(backend_start));
-	holding->held_by = 0;
 
 	/* Somebody's UPDATE by hand; what is empty, nobody can present. */
 	if (holding->owner == NULL && holding->released_at == 0)
@@ -82,18 +81,6 @@ al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->pid = DatumGetInt32(value);
 	value = heap_getattr(tuple, Anum_app_lock_backend_start, desc, &is_null);
 	holding->backend_start = is_null ? 0 : DatumGetTimestampTz(value);
-}
-
-/* A copy of the key of a row */
-AlKey *
-al_row_key(Relation rel, HeapTuple tuple)
-{
-	AlKey	   *key = palloc(sizeof(AlKey));
-	bool		is_null;
-	Datum		value = heap_getattr(tuple, Anum_app_lock_key, RelationGetDescr(rel), &is_null);
-
-	al_key_init(key, al_string(DatumGetTextPCopy(value)));
-	return key;
 }
 
 /* Form a tuple of the first columns of app_lock, but not of all */

@@ -36,7 +36,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "common/hashfn.h"
 #include "compat.h"
 #include "lock_lease.h"
 #include "lock_stat.h"
@@ -50,21 +49,18 @@
 /* Claims taken in one transaction at the end of a session */
 #define BATCH	500
 
-/* With a secret, so that no two keys can be made to look the same */
-typedef struct NotedHash
-{
-	uint64		hash;			/* of the key, as elsewhere */
-	uint64		secret_hash;
-} NotedHash;
-
+/*
+ * By a secret of the session: that of the database may become another one, where
+ * the extension is created again
+ */
 typedef struct NotedKey
 {
-	NotedHash	hash;
+	AlHash		hash;
 	AlString	name;
 } NotedKey;
 
 static HTAB *noted = NULL;
-static uint64 secret;
+static AlHash secret;
 static long prune_at = 64;
 
 static ProcessUtility_hook_type previous_process_utility = NULL;
@@ -209,17 +205,6 @@ al_session_is_mine(const AlHolding *holding)
 		holding->backend_start == MyStartTimestamp;
 }
 
-static NotedHash
-noted_hash(const AlKey *key)
-{
-	NotedHash	hash;
-
-	hash.hash = key->hash;
-	hash.secret_hash = DatumGetUInt64(hash_any_extended((const unsigned char *) key->name.data,
-														key->name.len, secret));
-	return hash;
-}
-
 /* The next noted key; false at the end */
 static bool
 next_noted(HASH_SEQ_STATUS *status, AlKey *key)
@@ -228,8 +213,7 @@ next_noted(HASH_SEQ_STATUS *status, AlKey *key)
 
 	if (entry == NULL)
 		return false;
-	key->name = entry->name;
-	key->hash = entry->hash.hash;
+	al_key_init(key, entry->name);
 	return true;
 }
 
@@ -237,8 +221,9 @@ static void
 forget(const AlKey *key)
 {
 	char	   *name = (char *) key->name.data;
-	NotedHash	hash = noted_hash(key);
+	AlHash		hash;
 
+	al_hash_bytes(&secret, key->name, &hash);
 	(void) hash_search(noted, &hash, HASH_REMOVE, NULL);
 	pfree(name);
 }
@@ -322,13 +307,13 @@ void
 al_session_note(Relation rel, const AlKey *key)
 {
 	NotedKey   *entry;
-	NotedHash	hash;
+	AlHash		hash;
 	char	   *name;
 	bool		found;
 
 	if (noted == NULL)
 	{
-		HASHCTL		info = {.keysize = sizeof(NotedHash), .entrysize = sizeof(NotedKey)};
+		HASHCTL		info = {.keysize = sizeof(AlHash), .entrysize = sizeof(NotedKey)};
 		HTAB	   *keys;
 
 		if (!pg_strong_random(&secret, sizeof(secret)))
@@ -342,7 +327,7 @@ al_session_note(Relation rel, const AlKey *key)
 		before_shmem_exit(at_exit, (Datum) 0);
 		noted = keys;
 	}
-	hash = noted_hash(key);
+	al_hash_bytes(&secret, key->name, &hash);
 	if (hash_search(noted, &hash, HASH_FIND, NULL))
 		return;
 	if (hash_get_num_entries(noted) >= prune_at)

@@ -27,7 +27,6 @@
  */
 #include "postgres.h"
 
-#include "common/pg_prng.h"
 #include "compat.h"
 #include "lock_stat.h"
 #include "lock_wait.h"
@@ -35,10 +34,9 @@
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 /* A segment of another layout must have another name. */
-#define MEMORY_NAME	"atomic_lock 2"
+#define MEMORY_NAME	"atomic_lock 3"
 
 static shmem_request_hook_type previous_shmem_request_hook = NULL;
 static shmem_startup_hook_type previous_shmem_startup_hook = NULL;
@@ -86,9 +84,6 @@ init_memory(void *memory)
 
 	memset(memory, 0, memory_size());
 	init_words(memory, WORDS);
-	/* This must not raise.  Without randomness, what is hard to guess must do. */
-	if (!pg_strong_random(&new_queue->secret, sizeof(new_queue->secret)))
-		new_queue->secret = pg_prng_uint64(&pg_global_prng_state) ^ GetCurrentTimestamp();
 	new_queue->tranche = al_new_tranche("atomic_lock");
 	LWLockInitialize(&new_queue->lock, new_queue->tranche);
 	for (int i = 0; i < AL_BUCKETS; i++)
@@ -247,11 +242,4 @@ pg_atomic_uint64 *
 al_entry_counters(void)
 {
 	return entry_counters;
-}
-
-/* A seed for their hashes that nobody knows; where al_alone() is not NULL */
-uint64
-al_secret(void)
-{
-	return queue->secret;
 }

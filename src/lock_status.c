@@ -6,7 +6,8 @@
  * Model: these functions read the newest committed state at every isolation
  * level, write nothing, and work in read-only transactions and on standbys.
  * The owner of a lease is a secret; it is shown to the session that presents
- * it (atomic_lock.owner) and to administrators.
+ * it (atomic_lock.owner) and to administrators.  A fencing token is shown to that
+ * session, and to those who may list all that is held.
  *
  * Locking rules: app_lock is opened with AccessShareLock; no claims.
  *
@@ -42,15 +43,19 @@ enum
 };
 
 /*
- * Find the live holdings of a key; the clock is read after the rows.  A meta
- * that is wanted is fetched from TOAST while the table is open.
+ * Find the live holdings of the key that is the first argument; the clock is read
+ * after the rows.  A meta that is wanted is fetched from TOAST while the table is
+ * open.
  */
 static List *
-find_live(const AlKey *key, bool with_meta, TimestampTz *now)
+find_live(FunctionCallInfo fcinfo, AlKey *key, bool with_meta, TimestampTz *now)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
-	List	   *holdings = al_holdings_of_key(rel, key, now);
+	List	   *holdings;
 	ListCell   *cell;
+
+	al_key_arg(fcinfo, 0, key);
+	holdings = al_holdings_of_key(rel, key, now);
 
 	foreach(cell, with_meta ? holdings : NIL)
 	{
@@ -87,11 +92,11 @@ atomic_lock_is_held(PG_FUNCTION_ARGS)
 	AlOwner		owner;
 	TimestampTz now;
 	bool		is_held = false;
+	List	   *holdings = find_live(fcinfo, &key, false, &now);
 	ListCell   *cell;
 
-	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg(fcinfo, 1, &owner);
-	foreach(cell, find_live(&key, false, &now))
+	foreach(cell, holdings)
 		is_held = is_held || al_is_owned_by(lfirst(cell), &owner);
 	PG_RETURN_BOOL(is_held);
 }
@@ -104,8 +109,7 @@ atomic_lock_holder(PG_FUNCTION_ARGS)
 	const AlHolding *holding;
 	TimestampTz now;
 
-	al_key_arg(fcinfo, 0, &key);
-	holding = choose(find_live(&key, false, &now));
+	holding = choose(find_live(fcinfo, &key, false, &now));
 	if (holding == NULL || holding->holder == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(holding->holder);
@@ -124,22 +128,23 @@ set_waiters(const AlKey *key, Datum *values, bool *nulls)
 /* Fill in the columns of lock_status for one of the live holdings of a key */
 static void
 fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampTz now,
-			 bool admin, Datum *values, bool *nulls)
+			 bool is_admin, bool is_monitor, Datum *values, bool *nulls)
 {
 	bool		has_end = holding->expires_at != DT_NOEND;
 	bool		is_known = holding->holder != NULL; /* see al_held_by_others() */
+	bool		is_own = holding->owner && al_owner_is_setting(al_string(holding->owner));
 
 	memset(nulls, 0, COLUMNS * sizeof(bool));
 	values[KEY] = PointerGetDatum(al_string_text(holding->key));
 	values[LOCKED] = BoolGetDatum(true);
 	values[MODE] = PointerGetDatum(al_mode_text(al_is_shared(holding)));
 	values[OWNER] = PointerGetDatum(holding->owner);
-	nulls[OWNER] = holding->owner == NULL ||
-		(!admin && !al_owner_is_setting(al_string(holding->owner)));
+	nulls[OWNER] = holding->owner == NULL || (!is_admin && !is_own);
 	values[HOLDER] = PointerGetDatum(holding->holder);
 	values[FENCING_TOKEN] = Int64GetDatum(holding->fencing_token);
 	values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
-	nulls[HOLDER] = nulls[FENCING_TOKEN] = nulls[ACQUIRED_AT] = !is_known;
+	nulls[HOLDER] = nulls[ACQUIRED_AT] = !is_known;
+	nulls[FENCING_TOKEN] = !is_known || (!is_own && !is_monitor);
 	values[EXPIRES_AT] = TimestampTzGetDatum(holding->expires_at);
 	values[TTL_REMAINING] = al_interval_datum(has_end ? holding->expires_at - now : 0);
 	nulls[EXPIRES_AT] = nulls[TTL_REMAINING] = !has_end;
@@ -164,11 +169,10 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS];
 
-	al_key_arg(fcinfo, 0, &key);
-	holdings = find_live(&key, true, &now);
+	holdings = find_live(fcinfo, &key, true, &now);
 	if (holdings != NIL)
 		fill_columns(&key, choose(holdings), list_length(holdings), now, al_is_admin(),
-					 values, nulls);
+					 al_is_monitor(), values, nulls);
 	else
 	{
 		memset(nulls, true, sizeof(nulls));
@@ -185,39 +189,79 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 /* How many share a key */
 typedef struct Sharers
 {
-	uint64		hash;
+	AlHash		key;
 	int			count;
 } Sharers;
 
 static HTAB *
-make_sharers(void)
+make_table(const char *name, Size key_size, Size entry_size)
 {
-	HASHCTL		info = {.keysize = sizeof(uint64), .entrysize = sizeof(Sharers),
-	.hcxt = CurrentMemoryContext};
+	HASHCTL		info = {.keysize = key_size, .entrysize = entry_size,.hcxt = CurrentMemoryContext};
 
-	return hash_create("lock_status sharers", 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	return hash_create(name, 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-static void
-count_sharer(HTAB *sharers, uint64 hash)
+/* Entry of a key in the table of those who share one; NULL where there is none */
+static Sharers *
+sharers_of(HTAB *sharers, const AlHolding *holding, HASHACTION action)
 {
+	AlKey		key;
+	AlHash		hash;
+	Sharers    *entry;
 	bool		found;
-	Sharers    *entry = hash_search(sharers, &hash, HASH_ENTER, &found);
 
-	entry->count = found ? entry->count + 1 : 1;
+	al_key_init(&key, holding->key);
+	hash.words[0] = key.hash;
+	hash.words[1] = key.check;
+	entry = hash_search(sharers, &hash, action, &found);
+	if (!found && entry)
+		entry->count = 0;
+	return entry;
+}
+
+/* What a transaction holds; it may have become a row meanwhile */
+typedef struct HeldToken
+{
+	int64		fencing_token;
+	bool		has_row;
+} HeldToken;
+
+/* What is needed for the rows of lock_status() */
+typedef struct Listing
+{
+	ReturnSetInfo *rsinfo;
+	TimestampTz now;
+	HTAB	   *sharers;
+	HTAB	   *held;			/* HeldToken: what transactions hold, if they do */
+	bool		is_admin;
+	bool		is_monitor;
+} Listing;
+
+static void
+list_holding(const Listing *listing, const AlHolding *holding)
+{
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS];
+	AlKey		key;
+	Sharers    *entry = al_is_shared(holding) ?
+		sharers_of(listing->sharers, holding, HASH_FIND) : NULL;
+
+	al_key_init(&key, holding->key);
+	fill_columns(&key, holding, entry ? entry->count : 1, listing->now, listing->is_admin,
+				 listing->is_monitor, values, nulls);
+	tuplestore_putvalues(listing->rsinfo->setResult, listing->rsinfo->setDesc, values, nulls);
 }
 
 /*
  * Go over all live holdings that have a row, at one moment: count those that
- * share a key, or put them all into a tuplestore.
+ * share a key, or list them all.
  */
 static void
-scan_live(TimestampTz now, HTAB *sharers, ReturnSetInfo *rsinfo)
+scan_live(const Listing *listing, bool count)
 {
 	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext, "lock_status row",
 													  ALLOCSET_SMALL_SIZES);
 	Relation	rel = al_open_app_lock(AccessShareLock);
-	bool		admin = al_is_admin();
 	AlScan		scan;
 	HeapTuple	tuple;
 
@@ -228,30 +272,20 @@ scan_live(TimestampTz now, HTAB *sharers, ReturnSetInfo *rsinfo)
 		AlHolding	holding;
 
 		al_row_peek(rel, tuple, &holding);
-		if (!al_is_live(&holding, now) || (rsinfo == NULL && !al_is_shared(&holding)))
+		if (!al_is_live(&holding, listing->now) || (count && !al_is_shared(&holding)))
 			continue;
 		old_context = MemoryContextSwitchTo(row_context);
 		al_row_read(rel, tuple, &holding);
-		if (rsinfo)
-		{
-			Datum		values[COLUMNS];
-			bool		nulls[COLUMNS];
-			AlKey		key;
-			Sharers    *entry;
-
-			al_key_init(&key, holding.key);
-			entry = al_is_shared(&holding) ?
-				hash_search(sharers, &key.hash, HASH_FIND, NULL) : NULL;
-			fill_columns(&key, &holding, entry ? entry->count : 1, now, admin,
-						 values, nulls);
-			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-		}
+		if (count)
+			sharers_of(listing->sharers, &holding, HASH_ENTER)->count++;
 		else
 		{
-			AlKey		key;
+			HeldToken  *token = listing->held ?
+				hash_search(listing->held, &holding.fencing_token, HASH_FIND, NULL) : NULL;
 
-			al_key_init(&key, holding.key);
-			count_sharer(sharers, key.hash);
+			if (token)
+				token->has_row = true;
+			list_holding(listing, &holding);
 		}
 		MemoryContextSwitchTo(old_context);
 		MemoryContextReset(row_context);
@@ -261,41 +295,43 @@ scan_live(TimestampTz now, HTAB *sharers, ReturnSetInfo *rsinfo)
 	MemoryContextDelete(row_context);
 }
 
-/* lock_status(): a row for every live holding, judged at one moment */
+/*
+ * lock_status(): a row for every live holding, judged at one moment.  What
+ * transactions hold comes before the rows, of which it may be one by then.
+ */
 Datum
 atomic_lock_status_all(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	HTAB	   *sharers = make_sharers();
-	TimestampTz now = GetCurrentTimestamp();
+	Listing		listing = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo};
 	List	   *held = list_concat(al_held_mine(NULL), al_held_shown());
 	ListCell   *cell;
-	bool		admin = al_is_admin();
 
 	InitMaterializedSRF(fcinfo, 0);
-	scan_live(now, sharers, NULL);
-	foreach(cell, held)
-	{
-		AlKey		key;
+	listing.now = GetCurrentTimestamp();
+	listing.sharers = make_table("lock_status sharers", sizeof(AlHash), sizeof(Sharers));
+	if (held != NIL)
+		listing.held = make_table("lock_status held", sizeof(int64), sizeof(HeldToken));
+	listing.is_admin = al_is_admin();
+	listing.is_monitor = al_is_monitor();
 
-		al_key_init(&key, ((AlHolding *) lfirst(cell))->key);
-		if (al_is_shared(lfirst(cell)))
-			count_sharer(sharers, key.hash);
-	}
-	scan_live(now, sharers, rsinfo);
+	scan_live(&listing, true);
 	foreach(cell, held)
 	{
 		const AlHolding *holding = lfirst(cell);
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS];
-		AlKey		key;
-		Sharers    *entry;
+		HeldToken  *token = hash_search(listing.held, &holding->fencing_token, HASH_ENTER, NULL);
 
-		al_key_init(&key, holding->key);
-		entry = al_is_shared(holding) ?
-			hash_search(sharers, &key.hash, HASH_FIND, NULL) : NULL;
-		fill_columns(&key, holding, entry ? entry->count : 1, now, admin, values, nulls);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		token->has_row = false;
+		if (al_is_shared(holding))
+			sharers_of(listing.sharers, holding, HASH_ENTER)->count++;
+	}
+	scan_live(&listing, false);
+	foreach(cell, held)
+	{
+		const AlHolding *holding = lfirst(cell);
+		const HeldToken *token = hash_search(listing.held, &holding->fencing_token, HASH_FIND, NULL);
+
+		if (!token->has_row)
+			list_holding(&listing, holding);
 	}
 	return (Datum) 0;
 }
@@ -306,8 +342,12 @@ compare_waiters(const void *a, const void *b)
 	const AlWaiter *x = a;
 	const AlWaiter *y = b;
 
-	if (x->hash != y->hash)
-		return x->hash < y->hash ? -1 : 1;
+	AlKey		x_key = al_waiter_key(x);
+	AlKey		y_key = al_waiter_key(y);
+	int			order = al_key_compare(&x_key, &y_key);
+
+	if (order != 0)
+		return order;
 	if (x->is_upgrade != y->is_upgrade)
 		return x->is_upgrade ? -1 : 1;
 	return x->id < y->id ? -1 : 1;
@@ -328,6 +368,7 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	int			count;
 	int			place = 0;
+	AlKey		previous = {0};
 	AlWaiter   *waiters = al_wait_list(&count);
 	Relation	rel;
 
@@ -344,7 +385,7 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	for (int i = 0; i < count; i++)
 	{
 		AlWaiter   *waiter = &waiters[i];
-		AlKey	   *key = al_waiter_key(rel, waiter);
+		AlKey		key = al_waiter_key(waiter);
 		List	   *obstacles = al_waiter_obstacles(rel, waiter);
 		List	   *rivals = al_claim_rivals(waiter->hash);
 		const AlHolding *holding;
@@ -353,11 +394,12 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 
 		CHECK_FOR_INTERRUPTS();
 		if (obstacles == NIL)
-			obstacles = al_held_by_others(key);
+			obstacles = al_held_by_others(&key);
 		holding = choose(obstacles);
-		place = i > 0 && waiters[i - 1].hash == waiter->hash ? place + 1 : 1;
+		place = i > 0 && al_key_compare(&previous, &key) == 0 ? place + 1 : 1;
+		previous = key;
 
-		values[W_KEY] = PointerGetDatum(al_string_text(key->name));
+		values[W_KEY] = PointerGetDatum(al_string_text(key.name));
 		values[W_PID] = Int32GetDatum(waiter->pid);
 		values[W_HOLDER] = CStringGetTextDatum(waiter->holder);
 		values[W_MODE] = PointerGetDatum(al_mode_text(waiter->is_shared));

@@ -178,10 +178,10 @@ fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding
 
 /* Find the row in a slot of a key by the index */
 static bool
-find_by_index(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
+find_by_index(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
+			  AlHolding *holding)
 {
 	Relation	index = index_open(key_index(rel), AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 2);
 	ScanKeyData keys[2];
 	ItemPointer tid;
@@ -192,7 +192,6 @@ find_by_index(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 	while (!found && (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
 		found = fetch(scan, tid, snapshot, holding);
 	index_endscan(scan);
-	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
 	return found;
 }
@@ -212,11 +211,10 @@ entry_slot(IndexScanDesc scan)
  * And whether the key has any.
  */
 static bool
-find_exclusive(Relation rel, const AlKey *key, AlHolding *holding, bool *is_alone,
-			   bool *is_new)
+find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *holding,
+			   bool *is_alone, bool *is_new)
 {
 	Relation	index = index_open(key_index(rel), AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 1);
 	ScanKeyData keys[2];
 	ItemPointer tid;
@@ -239,7 +237,6 @@ find_exclusive(Relation rel, const AlKey *key, AlHolding *holding, bool *is_alon
 			found = fetch(scan, tid, snapshot, holding);
 	}
 	index_endscan(scan);
-	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
 	return found;
 }
@@ -313,14 +310,14 @@ note_place(ItemPointer tid)
 }
 
 /*
- * Find the row in a slot of a key at a place, or going on to newer versions from
- * there.  False says nothing.
+ * Find the version of the row in a slot of a key that a snapshot sees, at a place,
+ * or going on to newer versions from there.  False says nothing.
  */
 static bool
-follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, AlHolding *holding)
+follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot snapshot,
+	   AlHolding *holding)
 {
 	TransactionId previous_xmax = InvalidTransactionId;
-	Snapshot	snapshot;
 	bool		found = false;
 	bool		more = true;
 
@@ -330,7 +327,6 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, AlHoldin
 	 * page still links to, and a row that was moved to another partition has a
 	 * link to no block.
 	 */
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	while (more && !found && has_block(rel, ItemPointerGetBlockNumberNoCheck(&tid)))
 	{
 		Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(&tid));
@@ -382,7 +378,6 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, AlHoldin
 		ReleaseBuffer(buffer);
 		CHECK_FOR_INTERRUPTS();
 	}
-	UnregisterSnapshot(snapshot);
 	return found;
 }
 
@@ -392,7 +387,7 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, AlHoldin
  * often.
  */
 static bool
-find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
+find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot, AlHolding *holding)
 {
 	ItemPointerData tid;
 	bool		has_hint = al_hint_get(key->hash, slot, &tid);
@@ -401,10 +396,10 @@ find_by_hint(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 	{
 		tid = last_place;
 		ItemPointerSetOffsetNumber(&tid, ItemPointerGetOffsetNumberNoCheck(&tid) + 1);
-		in_sequence = follow(rel, key, slot, tid, holding);
+		in_sequence = follow(rel, key, slot, tid, snapshot, holding);
 		return in_sequence;
 	}
-	if (!has_hint || !follow(rel, key, slot, tid, holding))
+	if (!has_hint || !follow(rel, key, slot, tid, snapshot, holding))
 		return false;
 	al_hint_set(key->hash, slot, &holding->tid);
 	return true;
@@ -434,6 +429,16 @@ al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
 	return true;
 }
 
+/* A holding of a key that is in no row */
+void
+al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
+{
+	memset(holding, 0, sizeof(AlHolding));
+	ItemPointerSetInvalid(&holding->tid);
+	holding->slot = slot;
+	holding->key = key->name;
+}
+
 /*
  * Find the row in a slot of a key.  Returns false, with an empty holding of
  * that key, where there is none.
@@ -441,44 +446,38 @@ al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
 bool
 al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
 {
+	Snapshot	snapshot;
 	bool		found;
 	bool		is_alone = false;
 	bool		is_new = false;
 
 	PreventCommandIfParallelMode("functions of atomic_lock");
-	if (find_by_hint(rel, key, slot, holding))
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = find_by_hint(rel, key, slot, snapshot, holding);
+	if (!found)
 	{
-		note_place(&holding->tid);
-		return true;
-	}
+		if (IsolationIsSerializable())
+		{
+			List	   *holdings = find_serializable(rel, key, false, slot);
 
-	if (IsolationIsSerializable())
-	{
-		List	   *holdings = find_serializable(rel, key, false, slot);
-
-		found = holdings != NIL;
+			found = holdings != NIL;
+			if (found)
+				*holding = *(AlHolding *) linitial(holdings);
+		}
+		else if (slot == AL_SLOT_EXCLUSIVE)
+			found = find_exclusive(rel, key, snapshot, holding, &is_alone, &is_new);
+		else
+			found = find_by_index(rel, key, slot, snapshot, holding);
 		if (found)
-			*holding = *(AlHolding *) linitial(holdings);
+			al_hint_set(key->hash, slot, &holding->tid);
+		else
+			al_table_no_row(key, slot, holding);
+		holding->is_alone = is_alone;
+		holding->is_new = is_new;
 	}
-	else if (slot == AL_SLOT_EXCLUSIVE)
-		found = find_exclusive(rel, key, holding, &is_alone, &is_new);
-	else
-		found = find_by_index(rel, key, slot, holding);
-
+	UnregisterSnapshot(snapshot);
 	if (found)
-	{
-		al_hint_set(key->hash, slot, &holding->tid);
 		note_place(&holding->tid);
-	}
-	else
-	{
-		memset(holding, 0, sizeof(AlHolding));
-		ItemPointerSetInvalid(&holding->tid);
-		holding->slot = slot;
-		holding->key = key->name;
-	}
-	holding->is_alone = is_alone;
-	holding->is_new = is_new;
 	return found;
 }
 
@@ -535,16 +534,16 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 }
 
 /*
- * Find the rows of shared holdings of a key: a list of AlHolding *, in the
- * order of their slots, those included that are over.  A row that is updated
- * while an old snapshot is around has many index entries, of which hints say
- * which row version is the current one; then the others are passed over.
+ * Find the rows of a key, from a slot on, all as one snapshot sees them: a list of
+ * AlHolding *, in the order of their slots, those included that are over.  A row
+ * that is updated while an old snapshot is around has many index entries, of which
+ * hints say which row version is the current one; then the others are passed over.
  *
- * "is_alone" is set to whether the index has no entries for such rows, not even
- * for what is dead.
+ * "is_alone" is set to whether the index has no entries for shared holdings, not
+ * even for what is dead.
  */
 List *
-al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone)
+al_table_find_all(Relation rel, const AlKey *key, int32 first_slot, bool *is_alone)
 {
 	Relation	index;
 	Snapshot	snapshot = NULL;
@@ -552,24 +551,30 @@ al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone)
 	ScanKeyData keys[2];
 	ItemPointer tid;
 	List	   *holdings = NIL;
-	int32		last_found = AL_SLOT_EXCLUSIVE;
+	int32		last_found = first_slot - 1;
+	bool		is_empty = true;
 
 	*is_alone = true;
 	PreventCommandIfParallelMode("functions of atomic_lock");
-	if (al_known_alone(key))
+	if (first_slot > AL_SLOT_EXCLUSIVE && al_known_alone(key))
 		return NIL;
 
 	index = index_open(key_index(rel), AccessShareLock);
 	scan = al_index_beginscan(rel, index, SnapshotAny, 2);
 	scan->xs_want_itup = true;
-	init_scan_keys(keys, true, key, true, AL_SLOT_EXCLUSIVE + 1);
+	init_scan_keys(keys, true, key, true, first_slot);
 	index_rescan(scan, keys, 2, NULL, 0);
+	/* Usually there are no shared holdings, and then no snapshot is needed. */
+	if (first_slot == AL_SLOT_EXCLUSIVE)
+		snapshot = RegisterSnapshot(GetLatestSnapshot());
 	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
 	{
 		int32		slot = entry_slot(scan);
 		AlHolding  *holding;
 
-		*is_alone = false;
+		is_empty = false;
+		if (slot != AL_SLOT_EXCLUSIVE)
+			*is_alone = false;
 		if (IsolationIsSerializable())
 			break;
 		if (slot == last_found)
@@ -581,11 +586,10 @@ al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone)
 			continue;
 		}
 
-		/* Most keys have no such rows, and then need no snapshot. */
 		if (snapshot == NULL)
 			snapshot = RegisterSnapshot(GetLatestSnapshot());
 		holding = palloc(sizeof(AlHolding));
-		if (find_by_hint(rel, key, slot, holding) ||
+		if (find_by_hint(rel, key, slot, snapshot, holding) ||
 			fetch(scan, tid, snapshot, holding))
 		{
 			al_hint_set(key->hash, slot, &holding->tid);
@@ -599,42 +603,13 @@ al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone)
 	if (snapshot)
 		UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
-	if (!*is_alone && IsolationIsSerializable())
-		return find_serializable(rel, key, true, AL_SLOT_EXCLUSIVE + 1);
-	return holdings;
-}
-
-/*
- * Find a key of which only the start is known, and the hash of the whole.  NULL
- * where it has no row.
- */
-AlKey *
-al_table_find_key(Relation rel, const AlKey *start)
-{
-	text	   *first = al_string_text(start->name);
-	AlScan		scan;
-	ScanKeyData scan_key;
-	HeapTuple	tuple;
-	AlKey	   *found = NULL;
-
-	ScanKeyEntryInitialize(&scan_key, 0, Anum_app_lock_key, BTGreaterEqualStrategyNumber,
-						   InvalidOid, C_COLLATION_OID, F_TEXT_GE, PointerGetDatum(first));
-	al_scan_begin(&scan, rel, key_index(rel), 1, &scan_key);
-	while (found == NULL && HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	if (!is_empty && IsolationIsSerializable())
 	{
-		AlKey	   *key = al_row_key(rel, tuple);
-
-		/* The index gives them in order. */
-		if (key->name.len < start->name.len ||
-			memcmp(key->name.data, start->name.data, start->name.len) != 0)
-			break;
-		if (key->hash == start->hash)
-			found = key;
-		else
-			pfree(key);
+		/* It has looked at the first entry only. */
+		*is_alone = false;
+		return find_serializable(rel, key, true, first_slot);
 	}
-	al_scan_end(&scan);
-	return found;
+	return holdings;
 }
 
 /*
@@ -707,19 +682,18 @@ insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
  * one.  Raises 23505 or XX000 where somebody writes to the table by hand.
  */
 void
-al_table_put(Relation rel, AlHolding *holding)
+al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
 {
 	HeapTuple	tuple = al_row_form(rel, holding);
 	bool		is_update = ItemPointerIsValid(&holding->tid);
 	bool		is_shared = holding->slot != AL_SLOT_EXCLUSIVE;
 	bool		needs_entries = true;
-	AlKey		key;
 
-	al_key_init(&key, holding->key);
+	Assert(al_string_equal(key->name, holding->key));
 
 	/* Whoever wants the key for itself must look for shared holdings from now on. */
 	if (is_shared)
-		al_set_alone(&key, false);
+		al_set_alone(key, false);
 
 	if (is_update)
 		needs_entries = al_heap_update(rel, &holding->tid, tuple);
@@ -728,10 +702,10 @@ al_table_put(Relation rel, AlHolding *holding)
 	if (needs_entries)
 	{
 		insert_index_entries(rel, tuple, is_update);
-		al_entry_made(&key);
+		al_entry_made(key);
 	}
 	holding->tid = tuple->t_self;
-	al_xact_written(key.hash, holding->slot, &holding->tid);
+	al_xact_written(key->hash, holding->slot, &holding->tid);
 	CommandCounterIncrement();
 }
 
@@ -741,7 +715,7 @@ al_table_put(Relation rel, AlHolding *holding)
  * wait for them.
  */
 bool
-al_table_try_put(Relation rel, AlHolding *holding)
+al_table_try_put(Relation rel, const AlKey *key, AlHolding *holding)
 {
 	HeapTupleData tuple;
 	Buffer		buffer;
@@ -755,7 +729,7 @@ al_table_try_put(Relation rel, AlHolding *holding)
 	ReleaseBuffer(buffer);
 	if (result != TM_Ok)
 		return false;
-	al_table_put(rel, holding);
+	al_table_put(rel, key, holding);
 	return true;
 }
 

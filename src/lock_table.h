@@ -69,7 +69,7 @@ typedef struct AlHolding
 	int32		slot;
 	AlString	key;
 	text	   *holder;
-	text	   *owner;			/* NULL after force_release, or unknown */
+	text	   *owner;			/* NULL after force_release, or not known */
 	bool		has_owner_hash;
 	int32		owner_hash;
 	TimestampTz released_at;	/* 0: not released; in its row it is expires_at */
@@ -77,7 +77,6 @@ typedef struct AlHolding
 	int			pid;			/* of the session, or of the transaction; or 0 */
 	TimestampTz backend_start;	/* of the session */
 	int			held;			/* AL_TRANSACTION: see lock_held.c */
-	uint64		held_by;		/* the same, of others: hash of the owner */
 } AlHolding;
 
 struct IndexScanDescData;
@@ -109,7 +108,6 @@ extern void al_scan_end(AlScan *scan);
 /* lock_row.c */
 extern void al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding);
 extern void al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding);
-extern AlKey *al_row_key(Relation rel, HeapTuple tuple);
 extern HeapTuple al_row_form(Relation rel, const AlHolding *holding);
 
 /* lock_owner.c */
@@ -120,15 +118,16 @@ extern bool al_table_find(Relation rel, const AlKey *key, AlHolding *holding);
 extern bool al_table_find_slot(Relation rel, const AlKey *key, int32 slot,
 							   AlHolding *holding);
 extern bool al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding);
+extern void al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding);
 extern void al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding);
-extern List *al_table_find_shared(Relation rel, const AlKey *key, bool *is_alone);
-extern AlKey *al_table_find_key(Relation rel, const AlKey *start);
+extern List *al_table_find_all(Relation rel, const AlKey *key, int32 first_slot,
+							   bool *is_alone);
 extern BlockNumber al_table_next_block(Relation rel, const AlHolding *holding);
 extern bool al_table_fetch(struct IndexScanDescData *scan, ItemPointer tid, Buffer buffer,
 						   struct SnapshotData *snapshot, AlHolding *holding);
 extern Oid	al_table_owner_index(Relation rel);
-extern void al_table_put(Relation rel, AlHolding *holding);
-extern bool al_table_try_put(Relation rel, AlHolding *holding);
+extern void al_table_put(Relation rel, const AlKey *key, AlHolding *holding);
+extern bool al_table_try_put(Relation rel, const AlKey *key, AlHolding *holding);
 extern bool al_table_try_delete(Relation rel, AlHolding *holding);
 
 #endif							/* ATOMIC_LOCK_TABLE_H */

@@ -97,6 +97,31 @@ waits_for(const AlSlot *slot, uint64 hash)
 	return slot->waiter.hash == hash && slot->waiter.database == MyDatabaseId;
 }
 
+/* What a waiter waits for; leads into the waiter */
+AlKey
+al_waiter_key(const AlWaiter *waiter)
+{
+	AlKey		key = {{waiter->key, waiter->key_length}, waiter->hash, waiter->check};
+
+	return key;
+}
+
+/* For whom it waits; empty: for an owner that is yet to be generated */
+AlString
+al_waiter_owner(const AlWaiter *waiter)
+{
+	AlString	owner = {waiter->owner, waiter->owner_length};
+
+	return owner;
+}
+
+/* Does one who waits for a hash wait for this key, and not for another one? */
+static bool
+waits_for_key(const AlSlot *slot, const AlKey *key)
+{
+	return al_string_equal(al_waiter_key(&slot->waiter).name, key->name);
+}
+
 /* Does the waiter not run, though it should?  The others must not wait for it. */
 static bool
 is_passed_over(const AlSlot *slot, int64 now)
@@ -151,11 +176,13 @@ unlink_slot(AlQueue *queue, AlSlot *slot)
 		bucket->last = slot->previous;
 	pg_atomic_fetch_sub_u32(&bucket->waiters, 1);
 	slot->waiter.id = 0;
+	explicit_bzero(slot->waiter.owner, sizeof(slot->waiter.owner));
 }
 
 /*
  * Wake those in line for a key who wait for what they have: an owner who asks
- * again has not to stand in line.
+ * again has not to stand in line.  Who is woken for the hash of somebody else
+ * looks, and goes on to sleep.
  */
 static void
 wake_owner(AlQueue *queue, uint64 hash, uint64 owner_hash)
@@ -268,7 +295,7 @@ al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 int
 al_clip(char *to, int size, AlString from)
 {
-	int			length = pg_mbcliplen(from.data, from.len, size);
+	int			length = al_clip_length(from, size);
 
 	memcpy(to, from.data, length);
 	memset(to + length, 0, size - length);
@@ -297,6 +324,7 @@ al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
 
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
 	waiter->hash = key->hash;
+	waiter->check = key->check;
 	waiter->owner_hash = owner->generated ? 0 : owner->hash;
 	waiter->since = GetCurrentTimestamp();
 	waiter->due = al_monotonic_now();
@@ -304,8 +332,11 @@ al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
 	waiter->pid = MyProcPid;
 	waiter->is_shared = is_shared;
 	waiter->is_upgrade = is_upgrade;
-	waiter->key_length = al_clip(waiter->key, AL_WAITER_KEY_BYTES, key->name);
-	waiter->key_is_cut = waiter->key_length < key->name.len;
+	waiter->key_length = key->name.len;
+	memcpy(waiter->key, key->name.data, key->name.len);
+	waiter->owner_length = owner->generated ? 0 : owner->name.len;
+	if (waiter->owner_length > 0)
+		memcpy(waiter->owner, owner->name.data, waiter->owner_length);
 	(void) al_clip(waiter->holder, AL_WAITER_HOLDER_BYTES - 1, al_string(holder));
 	pg_atomic_write_u32(&slot->woken, 0);
 	slot->asleep = false;
@@ -510,7 +541,7 @@ al_wait_behind(const AlKey *key, bool is_shared, char **first)
 
 		if (slot == my_slot)
 			break;
-		if (!is_passed_over(slot, now) && !(is_shared && slot->waiter.is_shared))
+		if (waits_for_key(slot, key) && !is_passed_over(slot, now) && !(is_shared && slot->waiter.is_shared))
 		{
 			behind = true;
 			memcpy(holder, slot->waiter.holder, sizeof(holder));
@@ -534,7 +565,8 @@ al_wait_is_wanted_alone(const AlKey *key)
 		return false;
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_IN_LINE(i, queue, key->hash)
-		wanted = wanted || !queue->slots[i].waiter.is_shared;
+		wanted = wanted ||
+			(!queue->slots[i].waiter.is_shared && waits_for_key(&queue->slots[i], key));
 	LWLockRelease(&queue->lock);
 	return wanted;
 }
@@ -551,9 +583,10 @@ al_wait_is_upgraded_by(const AlKey *key, const AlOwner *owner)
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_IN_LINE(i, queue, key->hash)
 	{
-		const AlWaiter *waiter = &queue->slots[i].waiter;
+		const AlSlot *slot = &queue->slots[i];
 
-		found = found || (waiter->is_upgrade && waiter->owner_hash == owner->hash);
+		found = found || (slot->waiter.is_upgrade && waits_for_key(slot, key) &&
+						  al_owner_equal(al_waiter_owner(&slot->waiter), owner->name));
 	}
 	LWLockRelease(&queue->lock);
 	return found;
@@ -572,7 +605,7 @@ al_wait_count(const AlKey *key)
 		return 0;
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_IN_LINE(i, queue, key->hash)
-		count++;
+		count += waits_for_key(&queue->slots[i], key);
 	LWLockRelease(&queue->lock);
 	return count;
 }
@@ -589,16 +622,17 @@ al_wait_since(const AlKey *key)
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_IN_LINE(i, queue, key->hash)
 	{
-		if (since == 0 || queue->slots[i].waiter.since < since)
+		if (waits_for_key(&queue->slots[i], key) &&
+			(since == 0 || queue->slots[i].waiter.since < since))
 			since = queue->slots[i].waiter.since;
 	}
 	LWLockRelease(&queue->lock);
 	return since;
 }
 
-/* Copy those waiters of this database that match, at most one per backend */
+/* Copy the waiters of this database, or those for an owner; at most one per backend */
 static AlWaiter *
-collect(bool (*matches) (const AlWaiter *waiter, uint64 value), uint64 value, int *count)
+collect(const AlString *owner, int *count)
 {
 	AlQueue    *queue = al_queue();
 	AlWaiter   *waiters;
@@ -612,30 +646,19 @@ collect(bool (*matches) (const AlWaiter *waiter, uint64 value), uint64 value, in
 	{
 		const AlWaiter *waiter = &queue->slots[i].waiter;
 
-		if (waiter->id != 0 && waiter->database == MyDatabaseId && matches(waiter, value))
+		if (waiter->id != 0 && waiter->database == MyDatabaseId &&
+			(owner == NULL || al_owner_equal(al_waiter_owner(waiter), *owner)))
 			waiters[(*count)++] = *waiter;
 	}
 	LWLockRelease(&queue->lock);
 	return waiters;
 }
 
-static bool
-matches_any(const AlWaiter *waiter, uint64 value)
-{
-	return true;
-}
-
-static bool
-matches_owner(const AlWaiter *waiter, uint64 value)
-{
-	return waiter->owner_hash == value;
-}
-
 /* All waiters of this database, in no order; NULL where there is no queue */
 AlWaiter *
 al_wait_list(int *count)
 {
-	return collect(matches_any, 0, count);
+	return collect(NULL, count);
 }
 
 /* The wait of a backend, if it waits */
@@ -661,7 +684,7 @@ al_wait_of_backend(int pid, AlWaiter *waiter)
 
 /* The waits of an owner */
 AlWaiter *
-al_wait_of_owner(uint64 owner_hash, int *count)
+al_wait_of_owner(AlString owner, int *count)
 {
-	return collect(matches_owner, owner_hash, count);
+	return collect(&owner, count);
 }

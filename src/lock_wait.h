@@ -19,17 +19,18 @@
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 
-#define AL_WAITER_KEY_BYTES		128
 #define AL_WAITER_HOLDER_BYTES	64
 
 /*
- * Who waits for what.  Keys and labels that are longer are cut between
- * characters; the hash is always that of the whole key.
+ * Who waits for what.  The key and the owner are whole, since a hash decides
+ * nothing: it only finds those who may be meant.  A label that is longer is cut
+ * between characters.
  */
 typedef struct AlWaiter
 {
 	uint64		id;				/* of this wait, never used again; 0: none */
 	uint64		hash;			/* of the key */
+	uint64		check;			/* likewise */
 	uint64		owner_hash;		/* 0: an owner that is yet to be generated */
 	TimestampTz since;
 	int64		due;			/* looks again by then; of al_monotonic_now() */
@@ -37,10 +38,11 @@ typedef struct AlWaiter
 	int			pid;
 	bool		is_shared;		/* the mode it wants */
 	bool		is_upgrade;		/* of the shared holding that its owner has */
-	bool		key_is_cut;
-	int16		key_length;		/* of what is here */
-	char		key[AL_WAITER_KEY_BYTES];
+	int16		key_length;
+	int16		owner_length;	/* 0: see owner_hash */
 	char		holder[AL_WAITER_HOLDER_BYTES];
+	char		owner[AL_MAX_OWNER_BYTES];
+	char		key[AL_MAX_KEY_BYTES];
 } AlWaiter;
 
 typedef struct AlSlot
@@ -68,35 +70,44 @@ typedef struct AlQueue
 	LWLock		lock;			/* for all but the atomics */
 	int			tranche;
 	uint64		last_id;
-	uint64		secret;			/* see lock_hint.c */
 	AlBucket	buckets[AL_BUCKETS];
 	AlSlot		slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends, by proc number */
 } AlQueue;
 
-StaticAssertDecl(sizeof(AlSlot) <= 300, "a slot must stay small");
+StaticAssertDecl(sizeof(AlSlot) <= 1500, "a slot must stay small");
 
-/* What a transaction holds itself, as far as others are shown it; see lock_held.c */
+/*
+ * What a transaction holds itself, as far as others are shown it; see lock_held.c.
+ * The texts of a holding are one after the other in those of the set: key, owner,
+ * holder.
+ */
 typedef struct AlShown
 {
 	uint64		hash;			/* of the key */
-	uint64		owner_hash;
 	int64		fencing_token;
 	TimestampTz acquired_at;
 	bool		is_shared;
 	int16		key_length;
-	char		key[AL_WAITER_KEY_BYTES];
-	char		holder[AL_WAITER_HOLDER_BYTES];
+	int16		owner_length;
+	int16		holder_length;
+	int16		texts_at;
 } AlShown;
 
-#define AL_SHOWN	8
+#define AL_SHOWN		8
+#define AL_SHOWN_BYTES	1600	/* at least those of the longest key, owner and holder */
 
 typedef struct AlShownSet
 {
 	int			count;
 	int			pid;
 	Oid			database;
+	int			used;			/* bytes of "texts" */
 	AlShown		holdings[AL_SHOWN];
+	char		texts[AL_SHOWN_BYTES];
 } AlShownSet;
+
+StaticAssertDecl(AL_SHOWN_BYTES >= AL_MAX_KEY_BYTES + AL_MAX_OWNER_BYTES + AL_MAX_HOLDER_BYTES,
+				 "one holding can always be shown");
 
 /* See lock_hint.c */
 #define AL_HINTS	(256 * 1024)	/* and as many places for keys known to be alone */
@@ -110,7 +121,6 @@ extern AlShownSet *al_shown(void);
 extern pg_atomic_uint64 *al_hints(uint32 *count);
 extern pg_atomic_uint64 *al_alone(void);
 extern pg_atomic_uint64 *al_entry_counters(void);
-extern uint64 al_secret(void);
 
 /* lock_wait.c */
 extern int64 al_monotonic_now(void);
@@ -130,9 +140,12 @@ extern int	al_wait_count(const AlKey *key);
 extern TimestampTz al_wait_since(const AlKey *key);
 extern AlWaiter *al_wait_list(int *count);
 extern bool al_wait_of_backend(int pid, AlWaiter *waiter);
-extern AlWaiter *al_wait_of_owner(uint64 owner_hash, int *count);
+extern AlWaiter *al_wait_of_owner(AlString owner, int *count);
+extern AlKey al_waiter_key(const AlWaiter *waiter);
+extern AlString al_waiter_owner(const AlWaiter *waiter);
 
 #ifdef AL_TEST_HOOKS
+extern int	al_test_hash_bits;
 extern double al_test_sleep_cap_ms;
 extern bool al_test_pause_after_wake;
 extern bool al_test_pause_before_sleep;
