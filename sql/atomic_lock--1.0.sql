@@ -783,7 +783,7 @@ COMMENT ON FUNCTION lock_revoke_access(regrole, text) IS
 'take back what lock_grant_access gave for a level';
 
 -- The first hash of a key makes the secret of this database; see src/lock_hash.c.
-SELECT @extschema@.lock_holder('key');
+SELECT lock_holder('key'::pg_catalog.text);
 
 ------------------------------------------------------------------------------
 -- Nobody may do anything until lock_grant_access says so: take back what
