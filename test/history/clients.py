@@ -309,7 +309,7 @@ class Client(Worker):
             elif what == 'assert':
                 self.call('assert', 'SELECT lock_assert(%s, %s) AS token', key, owner, key=key, owner=owner)
             elif what == 'fence':
-                self.call('fence', 'SELECT lock_assert_fence(%s, %s)', key, token, key=key, owner=owner)
+                self.call('fence', 'SELECT lock_assert_fence(%s, %s, %s)', key, token, owner, key=key, owner=owner)
             elif what == 'write':
                 self.write(key, owner)
             elif what == 'again':

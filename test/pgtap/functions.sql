@@ -26,7 +26,7 @@ INSERT INTO expected VALUES
 	('lock_try_extend', 'key text, owner text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval', 'timestamp with time zone', 'volatile', 'unsafe', 'c', false),
 	('lock_extend_all', 'owner text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval', 'bigint', 'volatile', 'unsafe', 'c', false),
 	('lock_assert', 'key text, owner text DEFAULT NULL::text', 'bigint', 'volatile', 'unsafe', 'c', false),
-	('lock_assert_fence', 'key text, fencing_token bigint', 'void', 'volatile', 'unsafe', 'c', false),
+	('lock_assert_fence', 'key text, fencing_token bigint, owner text DEFAULT NULL::text', 'void', 'volatile', 'unsafe', 'c', false),
 	('lock_fetch', 'row_type anyelement, id text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, wait interval DEFAULT ''00:00:00''::interval, key text DEFAULT NULL::text', 'SETOF anyelement', 'volatile', 'unsafe', 'c', false),
 	('lock_is_held', 'key text, owner text DEFAULT NULL::text', 'boolean', 'stable', 'unsafe', 'c', false),
 	('lock_holder', 'key text', 'text', 'stable', 'unsafe', 'c', false),

@@ -54,20 +54,20 @@ SELECT is_empty($$SELECT c.oid::regclass, p FROM member_relation c, unnest(ARRAY
 	WHERE c.relkind = 'S' AND has_sequence_privilege('regress_al_fresh', c.oid, p)$$, 'a new role has no right on any sequence');
 
 SELECT lock_grant_access('regress_al_fresh', 'user') \g /dev/null
-SELECT is(pg_temp.may('regress_al_fresh'), '{"lock_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_acquire_all(text[],interval,text,text,interval,text,jsonb)","lock_assert(text,text)","lock_assert_fence(text,bigint)","lock_convert(text,text,text,interval)","lock_extend(text,text,interval)","lock_extend_all(text,interval)","lock_fetch(anyelement,text,interval,text,interval,text)","lock_holder(text)","lock_is_held(text,text)","lock_key(text[])","lock_release(text,text)","lock_release_all(text)","lock_status(text)","lock_transfer(text,text,text,text,interval)","lock_try_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_try_acquire_all(text[],interval,text,text,interval,text,jsonb)","lock_try_extend(text,text,interval)","lock_try_release(text,text)"}',
+SELECT is(pg_temp.may('regress_al_fresh'), '{"lock_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_acquire_all(text[],interval,text,text,interval,text,jsonb)","lock_assert(text,text)","lock_assert_fence(text,bigint,text)","lock_convert(text,text,text,interval)","lock_extend(text,text,interval)","lock_extend_all(text,interval)","lock_fetch(anyelement,text,interval,text,interval,text)","lock_holder(text)","lock_is_held(text,text)","lock_key(text[])","lock_release(text,text)","lock_release_all(text)","lock_status(text)","lock_transfer(text,text,text,text,interval)","lock_try_acquire(text,interval,text,text,interval,text,jsonb,text)","lock_try_acquire_all(text[],interval,text,text,interval,text,jsonb)","lock_try_extend(text,text,interval)","lock_try_release(text,text)"}',
 	'level user: the functions for applications');
 SELECT is(pg_temp.may_with('regress_al_fresh'), '{}', 'and no table or view');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), '42501', 'such as lock_waiters');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_waiters()'), '42501', 'nor the function behind it');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_try_acquire_all(ARRAY[''k'']), lock_acquire_all(ARRAY[''j''])'), '00000', 'it may lock sets');
-SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_acquire(''k'', owner => ''o''), lock_assert(''k'', ''o''), lock_assert_fence(''k'', lock_assert(''k'', ''o''))'), '00000', 'assert');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_acquire(''k'', owner => ''o''), lock_assert(''k'', ''o''), lock_assert_fence(''k'', lock_assert(''k'', ''o''), ''o'')'), '00000', 'assert');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_fetch(NULL::pg_temp.another_s, ''1'', owner => ''o'')'), '42501', 'but fetch only what it may read');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT (lock_acquire(''k'', owner => ''o'', mode => ''shared'', lifetime => ''session'')).status, (lock_convert(''k'', ''o'')).status, (lock_transfer(''k'', ''o'', ''p'')).status'), '00000', 'in every mode and lifetime, convert and hand over');
 SELECT lock_revoke_access('regress_al_fresh', 'user') \g /dev/null
 SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'and taken back');
 SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || call)), '{42501}', 'with sets, conversion and hand-over')
 FROM unnest(ARRAY['lock_acquire_all(ARRAY[''k''])', 'lock_try_acquire_all(ARRAY[''k''])', 'lock_convert(''k'', ''o'')', 'lock_transfer(''k'', ''o'', ''p'')',
-	'lock_assert(''k'', ''o'')', 'lock_assert_fence(''k'', 1)', 'lock_fetch(NULL::pg_temp.another_s, ''1'', owner => ''o'')']) call;
+	'lock_assert(''k'', ''o'')', 'lock_assert_fence(''k'', 1, ''o'')', 'lock_fetch(NULL::pg_temp.another_s, ''1'', owner => ''o'')']) call;
 SELECT lock_grant_access('regress_al_fresh', 'monitor') \g /dev/null
 SELECT is(pg_temp.may('regress_al_fresh'), '{"app_lock_guard_problem(regclass,text)",app_lock_longest_wait(text),lock_contention(),lock_stats(),lock_status(),lock_sweeper_status(),lock_waiters()}', 'level monitor: the state of all keys, who waits, what was counted, and what the views need');
 SELECT is(pg_temp.may_with('regress_al_fresh'), '{"lock_activity SELECT","lock_contention SELECT","lock_guards SELECT","lock_stats SELECT","lock_waiters SELECT"}', 'and reading the views, nothing else');

@@ -30,7 +30,7 @@ SELECT stmt, t.raises(stmt) FROM unnest(ARRAY[
 	$$SELECT lock_acquire_all(ARRAY['k'])$$, $$SELECT lock_try_acquire_all(ARRAY['k'])$$, $$SELECT lock_convert('k', 'o')$$, $$SELECT lock_transfer('k', 'o', 'p')$$,
 	$$SELECT lock_release('k', 'o')$$, $$SELECT lock_try_release('k', 'o')$$, $$SELECT lock_release_all('o')$$,
 	$$SELECT lock_extend('k', 'o')$$, $$SELECT lock_try_extend('k', 'o')$$, $$SELECT lock_extend_all('o')$$,
-	$$SELECT lock_assert('k', 'o')$$, $$SELECT lock_assert_fence('k', 1)$$, $$SELECT lock_fetch(NULL::app_lock, '1')$$,
+	$$SELECT lock_assert('k', 'o')$$, $$SELECT lock_assert_fence('k', 1, 'o')$$, $$SELECT lock_fetch(NULL::app_lock, '1')$$,
 	$$SELECT lock_is_held('k', 'o')$$, $$SELECT lock_holder('k')$$, $$SELECT lock_status('k')$$, $$SELECT lock_status()$$,
 	$$SELECT lock_waiters()$$, $$SELECT * FROM lock_waiters$$, $$SELECT * FROM lock_guards$$, $$SELECT app_lock_guard_problem('pg_class', 'x')$$,
 	$$SELECT lock_key('k')$$, $$SELECT force_release('k', 'r')$$, $$SELECT lock_force_release('k', 'r')$$,
@@ -72,7 +72,7 @@ WHERE has_any_column_privilege(role, rel, 'SELECT, INSERT, UPDATE, REFERENCES');
 GRANT CREATE ON SCHEMA t TO regress_al_user;
 SET SESSION AUTHORIZATION regress_al_user;
 SELECT s.status FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice') g, t.show(g) s;
-SELECT lock_holder('k'), lock_is_held('k', 'alice-1'), lock_extend('k', 'alice-1') IS NOT NULL AS extended, lock_assert('k', 'alice-1') > 0 AS asserted, t.code('SELECT lock_assert_fence(''k'', 1)') AS fence;
+SELECT lock_holder('k'), lock_is_held('k', 'alice-1'), lock_extend('k', 'alice-1') IS NOT NULL AS extended, lock_assert('k', 'alice-1') > 0 AS asserted, t.code('SELECT lock_assert_fence(''k'', 1, ''alice-1'')') AS fence;
 SELECT (lock_convert('k', 'alice-1', 'shared')).mode, (lock_acquire('k', '10 min', 'bob-1', 'shared')).status, (lock_transfer('k', 'bob-1', 'carol-1')).owner, lock_release('k', 'carol-1'), (lock_convert('k', 'alice-1')).mode;
 SELECT key, status, lock_release(key, owner) FROM lock_acquire_all(ARRAY['set 2', 'set 1']);
 SELECT key, status FROM lock_try_acquire_all(ARRAY['set', 'k']);
@@ -123,7 +123,7 @@ SELECT stmt, CASE WHEN answer ~ '^55000: (it is not known|nothing is counted)[^\
 		THEN 'no error' ELSE answer END AS answer
 FROM unnest(ARRAY['SELECT * FROM lock_guards', 'SELECT * FROM lock_waiters', 'SELECT lock_waiters()', 'SELECT * FROM lock_stats', 'SELECT lock_stats()', 'SELECT * FROM lock_contention', 'SELECT lock_contention()',
 	'SELECT * FROM lock_activity', 'SELECT lock_sweeper_status()', 'SELECT app_lock_longest_wait(''k'')', 'SELECT lock_stats_reset()', 'SELECT lock_sweep()', 'SELECT lock_schedule_sweep()', 'DELETE FROM lock_stats', 'INSERT INTO lock_waiters DEFAULT VALUES', 'DELETE FROM lock_waiters']) stmt, t.raises(stmt) answer;
-SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY['SELECT lock_acquire(''k'')', 'SELECT lock_status(''k'')', 'SELECT lock_acquire_all(ARRAY[''k''])', 'SELECT lock_try_acquire_all(ARRAY[''k''])', 'SELECT lock_convert(''k'', ''alice-1'')', 'SELECT lock_transfer(''k'', ''alice-1'', ''o'')', 'SELECT lock_assert(''k'', ''alice-1'')', 'SELECT lock_assert_fence(''k'', 1)', 'SELECT lock_fetch(NULL::app_lock, ''1'')', 'SELECT lock_protect(''t.mine'', ''x'')', 'SELECT * FROM app_lock', 'SELECT * FROM lock_audit',
+SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY['SELECT lock_acquire(''k'')', 'SELECT lock_status(''k'')', 'SELECT lock_acquire_all(ARRAY[''k''])', 'SELECT lock_try_acquire_all(ARRAY[''k''])', 'SELECT lock_convert(''k'', ''alice-1'')', 'SELECT lock_transfer(''k'', ''alice-1'', ''o'')', 'SELECT lock_assert(''k'', ''alice-1'')', 'SELECT lock_assert_fence(''k'', 1, ''o'')', 'SELECT lock_fetch(NULL::app_lock, ''1'')', 'SELECT lock_protect(''t.mine'', ''x'')', 'SELECT * FROM app_lock', 'SELECT * FROM lock_audit',
 	'DROP VIEW lock_waiters', 'CREATE OR REPLACE VIEW lock_waiters AS SELECT 1']) stmt;
 RESET SESSION AUTHORIZATION;
 

@@ -56,7 +56,7 @@ SELECT (lock_status()).key ORDER BY 1;
 SELECT count(*) FROM lock_status() LIMIT 1;
 SELECT key FROM ROWS FROM (lock_status(), generate_series(1, 2)) x WHERE key IS NOT NULL ORDER BY 1;
 
--- An application sees everything but the owner, unless it is the owner.
+-- An application sees everything but the owner and the token, unless it is the owner.
 SET SESSION AUTHORIZATION regress_al_user;
 SELECT key, locked, mode, owner, holder, fencing_token = :token AS token, acquired_at = :'since' AS since,
 	expires_at = :'until' AS until, lifetime, meta FROM lock_status('k');

@@ -10,7 +10,8 @@
 -- the former owner it is another's; who has no live holding transfers none.
 --
 -- Turns red when: both are owners, or neither; the token stays; a lease becomes
--- longer by itself, or than max_lifetime allows; what is expired is revived.
+-- longer by itself, or than max_lifetime allows; what is expired is revived; a lease
+-- that becomes one with what a session has ends with that.
 
 CREATE FUNCTION t.expire(k text, o text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -24,9 +25,9 @@ $$;
 -- A lease
 --
 SELECT fencing_token AS token, acquired_at AS since, expires_at AS until FROM lock_acquire('k', '10 min', 'alice-1', holder => 'Alice', meta => '{"a": 1}') \gset
-SELECT s.acquired, s.status, s.key, s.mode, s.owner, s.waited, s.holder, fencing_token > :token AS token_rises, acquired_at > :'since' AS since_now, acquired_at <= clock_timestamp() AS not_in_future, expires_at = :'until' AS same_until
+SELECT s.acquired, s.status, s.key, s.mode, s.owner, s.waited, s.holder, fencing_token > :token AS token_rises, acquired_at = :'since' AS same_since, acquired_at <= clock_timestamp() AS not_in_future, expires_at = :'until' AS same_until
 FROM lock_transfer('k', 'alice-1', 'bob-1', 'Bob') g, t.show(g) s;
-SELECT mode, owner, holder, fencing_token > :token AS token_rises, acquired_at > :'since' AS since_now, expires_at = :'until' AS same_until, lifetime, holders, pid, meta FROM lock_status('k');
+SELECT mode, owner, holder, fencing_token > :token AS token_rises, acquired_at = :'since' AS same_since, expires_at = :'until' AS same_until, lifetime, holders, pid, meta FROM lock_status('k');
 SELECT count(*) AS live FROM app_lock WHERE key = 'k' AND NOT released;
 -- the former owner is told that another has it
 SELECT lock_is_held('k', 'alice-1') AS alice, lock_is_held('k', 'bob-1') AS bob;
@@ -101,6 +102,72 @@ SELECT ttl_remaining > '59 min' AS long FROM lock_transfer('s', 'bob-1', 'alice-
 SELECT lock_release('s', 'alice-1'), lock_holder('s');
 
 --
+-- To one that reads it already, in every lifetime and with every end
+--
+-- The two become a lease where one of them was; it ends when the later one would
+-- have, of those that have an end, and has what was kept with either.
+CREATE TABLE t.kinds (id int, kind text, lifetime text, ttl interval, meta jsonb);
+INSERT INTO t.kinds VALUES (1, 'a lease', 'lease', '1 h', '"lease"'), (2, 'a short lease', 'lease', '10 min', NULL), (3, 'session', 'session', NULL, '"session"'), (4, 'session, 2 h', 'session', '2 h', NULL);
+CREATE FUNCTION t.merge(a t.kinds, b t.kinds, OUT lifetime text, OUT ends text, OUT pid boolean, OUT holders int, OUT token_rises boolean, OUT same_since boolean, OUT meta text, OUT repeats text, OUT released text) LANGUAGE plpgsql AS $$
+DECLARE
+	k		text := a.kind || ' to ' || b.kind;
+	x		lock_grant := lock_acquire(k, a.ttl, 'alice-1', 'shared', holder => 'Alice', meta => a.meta, lifetime => a.lifetime);
+	y		lock_grant := lock_acquire(k, b.ttl, 'bob-1', 'shared', holder => 'Bob', meta => b.meta, lifetime => b.lifetime);
+	g		lock_grant := lock_transfer(k, 'alice-1', 'bob-1', 'Bob');
+	s		app_lock;
+	again	timestamptz;
+BEGIN
+	SELECT * INTO STRICT s FROM app_lock l WHERE l.key = k AND NOT l.released;
+	holders := (lock_status(k)).holders;
+	lifetime := (lock_status(k)).lifetime;
+	pid := s.pid = pg_backend_pid();
+	ends := CASE WHEN s.expires_at = 'infinity' THEN 'never'
+		WHEN s.expires_at = x.expires_at AND s.expires_at >= coalesce(y.expires_at, '-infinity') THEN 'as Alice''s'
+		WHEN s.expires_at = y.expires_at AND s.expires_at >= coalesce(x.expires_at, '-infinity') THEN 'as Bob''s'
+		ELSE 'elsewhere' END;
+	token_rises := g.fencing_token > greatest(x.fencing_token, y.fencing_token) AND g.fencing_token = s.fencing_token;
+	same_since := s.acquired_at = least(x.acquired_at, y.acquired_at);
+	meta := CASE WHEN coalesce(a.meta, b.meta) IS NULL THEN CASE WHEN s.meta IS NULL THEN 'none' END WHEN s.meta IN (a.meta, b.meta) THEN 'kept' END;
+	again := lock_extend(k, 'bob-1');
+	repeats := CASE WHEN again = 'infinity' THEN 'infinity' WHEN again < s.expires_at THEN 'shortened' WHEN again > clock_timestamp() + interval '2 h' THEN 'too much' WHEN again > s.expires_at THEN 'its length' ELSE 'its end' END;
+	released := concat_ws(' ', lock_try_release(k, 'alice-1'), lock_try_release(k, 'bob-1'), lock_try_release(k, 'bob-1'), lock_holder(k));
+END
+$$;
+SELECT a.kind AS alice, b.kind AS bob, m.lifetime, ends, pid, m.holders, m.token_rises AS token, same_since AS since, m.meta, m.released FROM t.kinds a, t.kinds b, t.merge(a, b) m ORDER BY a.id, b.id;
+-- lock_extend repeats a length that one of them had: that of a session without end does not count
+SELECT a.kind AS alice, b.kind AS bob, m.repeats FROM t.kinds a, t.kinds b, t.merge(a, b) m WHERE a.ttl IS NULL OR b.ttl IS NULL ORDER BY a.id, b.id;
+SELECT count(*) FROM t.kinds a, t.kinds b, t.merge(a, b) m WHERE a.ttl > '0' AND b.ttl > '0' AND m.repeats IN ('its length', 'its end');
+-- with a ttl
+SELECT a.kind AS alice, b.kind AS bob, s.lifetime, s.ttl_remaining > '3 h' AS extended, s.holders
+FROM t.kinds a, t.kinds b, LATERAL (SELECT 'ttl ' || a.kind || ' to ' || b.kind AS k OFFSET 0) n, LATERAL lock_acquire(k, a.ttl, 'alice-1', 'shared', lifetime => a.lifetime) x, LATERAL lock_acquire(x.key, b.ttl, 'bob-1', 'shared', lifetime => b.lifetime) y,
+	LATERAL lock_transfer(y.key, 'alice-1', 'bob-1', ttl => '4 h') g, LATERAL lock_status(g.key) s ORDER BY a.id, b.id;
+-- a transaction's hold becomes the lease of who has one, or what the session has
+BEGIN;
+SELECT b.kind AS bob, s.lifetime, s.holders, s.expires_at IS NOT DISTINCT FROM y.expires_at AS same_until, g.fencing_token > greatest(x.fencing_token, y.fencing_token) AS token_rises
+FROM t.kinds b, LATERAL lock_acquire('transaction to ' || b.kind, owner => 'alice-1', mode => 'shared', lifetime => 'transaction') x, LATERAL lock_acquire(x.key, b.ttl, 'bob-1', 'shared', meta => b.meta, lifetime => b.lifetime) y,
+	LATERAL lock_transfer(y.key, 'alice-1', 'bob-1') g, LATERAL lock_status(g.key) s ORDER BY b.id;
+COMMIT;
+SELECT b.kind AS bob, s.lifetime, s.holders, s.meta IS NOT DISTINCT FROM b.meta AS same_meta FROM t.kinds b, lock_status('transaction to ' || b.kind) s ORDER BY b.id;
+-- and what has a row, with one of the transaction, is what has a row
+BEGIN;
+SELECT a.kind AS alice, g.expires_at IS NOT DISTINCT FROM x.expires_at AS same_until
+FROM t.kinds a, LATERAL lock_acquire(a.kind || ' to transaction', a.ttl, owner => 'alice-1', mode => 'shared', lifetime => a.lifetime) x, LATERAL lock_acquire(x.key, owner => 'bob-1', mode => 'shared', lifetime => 'transaction') y,
+	LATERAL lock_transfer(y.key, 'alice-1', 'bob-1') g ORDER BY a.id;
+COMMIT;
+SELECT a.kind AS alice, s.lifetime, s.holders, lock_is_held(s.key, 'bob-1') AS bob FROM t.kinds a, lock_status(a.kind || ' to transaction') s ORDER BY a.id;
+-- at the end of the session what was a lease goes on
+SELECT lock_release_all('bob-1') > 0 AS released;
+SELECT count(*) FROM t.kinds a, t.kinds b, LATERAL lock_acquire('end of ' || a.kind || ' to ' || b.kind, a.ttl, 'alice-1', 'shared', lifetime => a.lifetime) x, LATERAL lock_acquire(x.key, b.ttl, 'bob-1', 'shared', lifetime => b.lifetime) y, LATERAL lock_transfer(y.key, 'alice-1', 'bob-1') g;
+BEGIN;
+SELECT count(*) FROM t.kinds a, LATERAL lock_acquire('end of ' || a.kind || ' alone', a.ttl, 'alice-1', 'shared', lifetime => a.lifetime) x, LATERAL lock_transfer(x.key, 'alice-1', 'bob-1') g;
+COMMIT;
+\c -
+SET client_min_messages = warning;
+SELECT a.kind AS alice, b.kind AS bob, lock_is_held('end of ' || a.kind || ' to ' || b.kind, 'bob-1') AS held FROM t.kinds a, t.kinds b ORDER BY a.id, b.id;
+SELECT a.kind AS alice, lock_is_held('end of ' || a.kind || ' alone', 'bob-1') AS held FROM t.kinds a ORDER BY a.id;
+SELECT lock_release_all('bob-1') AS leases;
+
+--
 -- Refused
 --
 CREATE FUNCTION t.transfer(k text, o text) RETURNS text LANGUAGE sql AS $$
@@ -153,7 +220,7 @@ SET atomic_lock.on_reacquire = error;
 SELECT g.status FROM lock_transfer('x', 'bob-1', 'alice-1') g;
 SELECT g.status FROM lock_transfer('x', 'alice-1', 'bob-1') g;
 RESET atomic_lock.on_reacquire;
--- max_lifetime: it begins anew with the new owner
+-- max_lifetime: it is the same life with the new owner; max_lifetime.sql has more
 SET atomic_lock.max_lifetime = '1 h';
 SELECT g.status FROM lock_acquire('life', '1 h', 'alice-1') g;
 SELECT t.code($$SELECT lock_transfer('life', 'alice-1', 'bob-1', ttl => '61 min')$$);

@@ -404,6 +404,21 @@ is(answer($one), "acquired\nreleased", '... not the second');
 $two = session($node, 'Two');
 renew();
 
+# What the new owner shares already is its own, and does not end with the session of
+# whoever hands it a share.
+foreach my $kind ([ 'a lease', q{ttl => '1 hour'} ], [ 'what its own session has', q{lifetime => 'session'} ])
+{
+	my ($what, $how) = @$kind;
+
+	is(ask($two, "SELECT status FROM lock_acquire('k', owner => 'new', mode => 'shared', $how)"), 'acquired', "the new owner shares the key: $what");
+	is(ask($holder, acquire('k', 'holder', q{, mode => 'shared'}) . q{; SELECT status, owner FROM lock_transfer('k', 'holder', 'new')}), "acquired\nacquired|new", '... and is handed the share of a session');
+	end($holder);
+	gone(pid($holder));
+	is(ask($watch, q{SELECT lock_is_held('k', 'new'), lifetime, holders, pid IS NOT DISTINCT FROM } . ($how =~ /ttl/ ? 'NULL' : pid($two)) . q{, coalesce(ttl_remaining > '59 min', true) FROM lock_status('k')}), $how =~ /ttl/ ? 't|lease|1|t|t' : 't|session|1|t|t', '... which outlives that session');
+	is(ask($watch, q{SELECT lock_try_release('k', 'new')}), 'released', '... until it is released');
+	renew();
+}
+
 # With an end of its own
 is(ask($holder, q{SELECT status, expires_at - acquired_at FROM lock_acquire('k', '1 hour', 'holder', lifetime => 'session')}), 'acquired|01:00:00', 'with a ttl');
 is(ask($watch, q{SELECT lifetime, ttl_remaining <= '1 hour', pid FROM lock_status('k')}), 'session|t|' . pid($holder), '... which others see');

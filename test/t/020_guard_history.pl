@@ -76,7 +76,7 @@ BEGIN
 			RAISE 'lock_assert answers another token';
 		END IF;
 	ELSIF way = 'fenced' THEN
-		PERFORM lock_assert_fence(way || ':' || k, token);
+		PERFORM lock_assert_fence(way || ':' || k, token, me);
 	END IF;
 	EXECUTE format('UPDATE %I SET value = $1, version = version + 1 WHERE id = $2 RETURNING version', way)
 		INTO version USING value, k;

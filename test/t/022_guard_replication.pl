@@ -333,7 +333,7 @@ $primary->wait_for_catchup($standby);
 is($standby->safe_psql('postgres', $guards), $primary->safe_psql('postgres', $guards), 'standby: lock_guards');
 is($standby->safe_psql('postgres', q{SELECT lock_is_held('order:1', 'ann'), lock_is_held('order:1', 'bob')}), 't|f', '... lock_is_held');
 foreach my $call (q{lock_assert('order:1', 'ann')}, q{lock_assert('order:1', 'bob')}, q{lock_assert('nobody', 'ann')},
-	"lock_assert_fence('order:1', $token)", q{lock_assert_fence('order:1', 1)})
+	"lock_assert_fence('order:1', $token, 'ann')", q{lock_assert_fence('order:1', 1, 'ann')})
 {
 	is(sqlstate($standby, "SELECT $call"), '25006', "... refused: $call");
 }
@@ -341,7 +341,7 @@ is(sqlstate($standby, 'SELECT * FROM ' . $_), '25006', "... refused: $_")
   for q{lock_fetch(NULL::orders, '1', owner => 'ann')}, q{lock_fetch(NULL::orders, '99', owner => 'bob')};
 is(sqlstate($standby, "SELECT $_"), '25006', "... refused: $_")
   for q{lock_protect('orders', 'other:{id}')}, q{lock_unprotect('orders')};
-is( $primary->safe_psql('postgres', "BEGIN READ ONLY; SELECT lock_assert('order:1', 'ann') = $token; SELECT lock_assert_fence('order:1', $token)::text; SELECT pg_current_xact_id_if_assigned() IS NULL"),
+is( $primary->safe_psql('postgres', "BEGIN READ ONLY; SELECT lock_assert('order:1', 'ann') = $token; SELECT lock_assert_fence('order:1', $token, 'ann')::text; SELECT pg_current_xact_id_if_assigned() IS NULL"),
 	"t\n\nt", 'lock_assert works in a read-only transaction and writes nothing');
 
 # A promotion: with leases, one that has run out and is pinned by a prepared

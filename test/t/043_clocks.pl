@@ -65,7 +65,7 @@ my @calls = (
 	[ q{SELECT count(*) FROM lock_status()}, '1', '0' ],
 	[ q{SELECT count(*) FROM lock_activity}, '1', '0' ],
 	[ q{BEGIN; SELECT lock_assert('edge', 'me') > 0; ROLLBACK}, 't', 'LK006' ],
-	[ q{BEGIN; SELECT lock_assert_fence('edge', TOKEN)::text; ROLLBACK}, '', 'LK005' ],
+	[ q{BEGIN; SELECT lock_assert_fence('edge', TOKEN, 'me')::text; ROLLBACK}, '', 'LK005' ],
 	[ q{BEGIN; SET LOCAL atomic_lock.owner = 'me'; UPDATE doc SET id = id RETURNING id; ROLLBACK}, '1', 'LK006' ],
 	[ q{BEGIN; SELECT status FROM lock_try_acquire('edge', owner => 'you'); ROLLBACK}, 'held', 'acquired' ],
 	[ q{BEGIN; SELECT status FROM lock_try_acquire('edge', owner => 'you', mode => 'shared'); ROLLBACK}, 'held', 'acquired' ],
@@ -116,7 +116,7 @@ set_clock($clock, 3600);
 is(answer($one), 'acquired|t', 'an hour forward: who waits has what ran out by that');
 is(answer($two), 'timeout|t|t', '... and waits as long as was asked for, for what did not');
 is(told($holder, q{SELECT lock_extend('k', 'me')}), 'LK003', '... who had it cannot extend it');
-is(told($holder, qq{SELECT lock_assert_fence('k', $token)}), 'LK005', '... nor prove it with the token');
+is(told($holder, qq{SELECT lock_assert_fence('k', $token, 'me')}), 'LK005', '... nor prove it with the token');
 cmp_ok(ask($watch, q{SELECT fencing_token FROM lock_status('k')}), '>', $token, '... which is lower than the new one');
 set_clock($clock, 0);
 is(ask($watch, q{SELECT locked, holder, ttl_remaining > '1 hour' FROM lock_status('k')}), 't|One|t', 'right again: what was granted then lasts, longer than it was to');

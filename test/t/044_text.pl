@@ -7,11 +7,14 @@
 # gets as far; control characters are escaped, also those of one byte above 127,
 # so in no log can a key, label or reason make a line or record of its own; an
 # owner that acquire has made is in no log, with all logging turned on, nor in
-# pg_stat_statements; a forced end is logged though it is rolled back.
+# pg_stat_statements; a forced end is logged though it is rolled back.  Whichever
+# way a setting or the name of a role came, what is no text in the encoding of the
+# database is no owner and no label.
 #
 # Turns red when: a byte is taken for a character, or for a control character
 # where it is part of one; the collation of the database decides; something
-# besides the client's own text is logged with an owner in it.
+# besides the client's own text is logged with an owner in it; a setting is taken
+# as the server has it, which verifies what SET says, and nothing else.
 
 use strict;
 use warnings FATAL => 'all';
@@ -139,6 +142,158 @@ SKIP:
 }
 $node->stop;
 unlike(slurp_file($node->logfile), qr/PANIC|TRAP|XX000|terminated by signal/, 'nothing to be ashamed of in the log');
+
+#
+# Settings and names that the server has not verified: options of the startup packet,
+# what was set in a database of another encoding, and the configuration file
+#
+my $rough = PostgreSQL::Test::Cluster->new('rough');
+$rough->init;
+$rough->append_conf('postgresql.conf', "log_statement = none\nautovacuum = off\nmax_prepared_transactions = 5\n");
+$rough->start;
+$rough->safe_psql('postgres', "CREATE DATABASE $_ TEMPLATE template0 ENCODING '$_' LC_COLLATE 'C' LC_CTYPE 'C'") for ('utf8', 'latin1');
+$rough->safe_psql('utf8', q{
+CREATE EXTENSION atomic_lock;
+CREATE ROLE app;
+CREATE ROLE by_role LOGIN IN ROLE app;
+CREATE ROLE plain LOGIN IN ROLE app;
+SELECT lock_grant_access('app', 'user');
+CREATE TABLE doc (id int PRIMARY KEY, x int);
+INSERT INTO doc VALUES (1, 1);
+SELECT lock_protect('doc', 'doc:{id}');
+GRANT ALL ON doc TO app});
+# Names of roles are shared by all databases, and have no encoding.
+my $role = "r\xe9";
+my $role_oid = $rough->safe_psql('latin1', q{
+SET client_encoding = SQL_ASCII;
+DO $$ BEGIN EXECUTE format('CREATE ROLE %I LOGIN IN ROLE app', E'r\xe9'); END $$;
+SELECT oid FROM pg_roles WHERE rolname = E'r\xe9'});
+
+# Calls that take the owner from the setting, and SQLSTATE of each
+my @uses = (
+	q{lock_acquire('x')}, q{lock_acquire('x', mode => 'shared')}, q{lock_acquire('x', lifetime => 'session')}, q{lock_acquire('x', lifetime => 'transaction')}, q{lock_try_acquire('x')},
+	q{lock_acquire('x', wait => '10 ms')}, q{lock_acquire_all(ARRAY['x', 'y'])}, q{lock_try_acquire_all(ARRAY['x', 'y'])}, q{lock_convert('k')}, q{lock_transfer('k', NULL, 'new')}, q{lock_release('k')}, q{lock_try_release('k')},
+	q{lock_release_all()}, q{lock_extend('k')}, q{lock_try_extend('k')}, q{lock_extend_all()}, q{lock_assert('k')}, q{lock_assert_fence('k', 1)}, q{lock_is_held('k')}, q{lock_fetch(NULL::doc, '1')}, q{lock_fetch(NULL::doc, '1', key => 'x')});
+sub told
+{
+	my ($psql, $sql) = @_;
+	my $answer = try($psql, $sql);
+
+	return $answer =~ /^(?:ERROR|FATAL):  ([0-9A-Z]{5}):/m ? $1 : $answer;
+}
+
+# A session whose setting is no text: nothing that would use it gets anywhere
+sub check_rough
+{
+	my ($watch, $how, $psql) = @_;
+	my @passed = grep { told($psql, "SELECT $_") ne '22021' } @uses;
+
+	is("@passed", '', "$how: calls that use atomic_lock.owner raise 22021") or diag(map { told($psql, "SELECT $_") . "\n" } @passed);
+	is(told($psql, 'UPDATE doc SET x = x + 1'), '22021', '... so does a guard');
+	like(told($psql, q{BEGIN; SAVEPOINT a; SELECT lock_acquire('x'); ROLLBACK TO a; SELECT status FROM lock_acquire('x', owner => 'given'); COMMIT}), qr/22021|acquired/, '... in a transaction, too');
+	ask($watch, q{SELECT lock_release_all('given')});
+	is(told($psql, q{SELECT status FROM lock_acquire('given', owner => 'given'); SELECT lock_is_held('given', 'given'), lock_release('given', 'given')}), "acquired\nt|t", '... one that is given works');
+	like(told($psql, q{SELECT locked, holder FROM lock_status('k')}), qr/^(?:t\|Keeper|22021)$/, '... a look at a key shows it, or raises the same');
+	is(told($psql, q{SET atomic_lock.owner = 'valid'; SELECT status FROM lock_acquire('x'); SELECT lock_release('x'); RESET atomic_lock.owner}), "acquired\nt", '... nor is one that is set');
+	is(told($psql, q{SELECT lock_acquire('x')}), '22021', '... until it is reset');
+	# what others see
+	is(told($watch, q{SET client_encoding = LATIN1; SELECT count(convert_to(owner, 'UTF8')) = count(owner) AND count(convert_to(holder, 'UTF8')) = count(*) FROM app_lock; SELECT key, owner, holder FROM lock_status()}), "t\nk|keeper|Keeper", '... in app_lock is nothing but text');
+	ask($watch, q{RESET client_encoding; TRUNCATE app_lock; SELECT count(*) FROM lock_acquire('k', '1 hour', 'keeper', holder => 'Keeper')});
+	end($psql);
+	return;
+}
+
+foreach my $preloaded (0, 1)
+{
+	my $where = $preloaded ? 'preloaded' : 'not preloaded';
+	my $watch;
+
+	$rough->append_conf('postgresql.conf', "shared_preload_libraries = '" . ($preloaded ? 'atomic_lock' : '') . "'\nsession_preload_libraries = ''\n");
+	$rough->restart;
+	$watch = session($rough, 'Watch', 'utf8');
+	ask($watch, q{TRUNCATE app_lock; SELECT count(*) FROM lock_acquire('k', '1 hour', 'keeper', holder => 'Keeper')});
+
+	# The startup packet
+	foreach my $bytes ("\xff", "\xe9t\xe9", "valid\xc3", "\xc0\xaf", "\xed\xa0\x80", "keeper\xf5\x80\x80\x80")
+	{
+		local $ENV{PGOPTIONS} = "-c atomic_lock.owner=$bytes";
+		check_rough($watch, "$where, startup packet, " . unpack('H*', $bytes), session($rough, 'Rough', 'utf8'));
+	}
+	{
+		local $ENV{PGOPTIONS} = "-c atomic_lock.owner=\xc3\xa9t\xc3\xa9";
+		my $psql = session($rough, 'Valid', 'utf8');
+		is(told($psql, q{SELECT owner = U&'\00E9t\00E9' FROM lock_acquire('x'); SELECT lock_release('x')}), "t\nt", "$where: what is text is an owner");
+		end($psql);
+	}
+	# A database of another encoding, in which it was text
+	$rough->safe_psql('latin1', q{SET client_encoding = SQL_ASCII; ALTER ROLE by_role SET atomic_lock.owner = E'\xe9'});
+	{
+		local $ENV{PGUSER} = 'by_role';
+		check_rough($watch, "$where, ALTER ROLE", session($rough, 'Rough', 'utf8'));
+	}
+	$rough->safe_psql('latin1', q{SET client_encoding = SQL_ASCII; ALTER ROLE by_role RESET atomic_lock.owner; ALTER DATABASE utf8 SET atomic_lock.owner = E'\xe9'});
+	{
+		local $ENV{PGUSER} = 'plain';
+		check_rough($watch, "$where, ALTER DATABASE", session($rough, 'Rough', 'utf8'));
+	}
+	$rough->safe_psql('latin1', q{ALTER DATABASE utf8 RESET atomic_lock.owner});
+	# The configuration file, for sessions that are there and for new ones
+	{
+		my $old = session($rough, 'Rough', 'utf8');
+		ask($old, 'SELECT count(*) FROM lock_waiters') if $preloaded;
+		is(told($old, q{SELECT lock_is_held('k', 'keeper')}), 't', "$where: a session that has loaded the library");
+		append_to_file($rough->data_dir . '/postgresql.conf', "atomic_lock.owner = 'keeper\xff'\n");
+		$rough->reload;
+		poll($old, q{SELECT octet_length(current_setting('atomic_lock.owner')) = 7});
+		check_rough($watch, "$where, configuration file, reloaded", $old);
+		check_rough($watch, "$where, configuration file", session($rough, 'Rough', 'utf8'));
+		append_to_file($rough->data_dir . '/postgresql.conf', "atomic_lock.owner = ''\n");
+		$rough->reload;
+	}
+
+	# A role whose name is no text here is the default label
+	{
+		local $ENV{PGUSER} = $role;
+		my $psql = session($rough, 'Role', 'utf8');
+
+		is(told($psql, q{SET application_name = ''; SELECT status, holder FROM lock_acquire('role', owner => 'o')}), "acquired|role $role_oid", "$where: a name that is no text here is shown by its OID");
+		is(told($psql, q{SELECT status, holder FROM lock_acquire('role, shared', owner => 'o', mode => 'shared'); SELECT holder FROM lock_acquire('role, session', owner => 'o', lifetime => 'session')}), "acquired|role $role_oid\nrole $role_oid", '... in each mode');
+		is(told($psql, q{SELECT holder FROM lock_transfer('role', 'o', 'p')}), "role $role_oid", '... handed over');
+		is(told($psql, q{BEGIN; SELECT holder FROM lock_acquire('role, transaction', owner => 'o', lifetime => 'transaction')}), "role $role_oid", '... and for the transaction');
+		is(told($watch, q{SELECT (lock_try_acquire(k, owner => 'other')).holder FROM unnest(ARRAY['role', 'role, transaction']) k}), $preloaded ? "role $role_oid\nrole $role_oid" : "role $role_oid\n", '... which others are told');
+		is(told($watch, q{SET client_encoding = LATIN1; SELECT count(convert_to(holder, 'UTF8')), count(*), bool_and(holder ~ '^(role [0-9]+|Keeper)$') FROM app_lock WHERE NOT released}), '4|4|t', '... and is text');
+		ask($watch, 'RESET client_encoding');
+		is(told($psql, 'COMMIT; ' . q{SELECT lock_release_all('o') + lock_release_all('p')}), '3', '... released');
+		end($psql);
+	}
+	# Its waits, too
+	SKIP:
+	{
+		skip 'waiters poll', 1 if !$preloaded;
+		local $ENV{PGUSER} = $role;
+		my $psql = session($rough, 'Role', 'utf8');
+
+		ask($psql, q{SET application_name = ''});
+		queue_up($watch, $psql, q{SELECT status FROM lock_acquire('k', owner => 'o', wait => '1 min')});
+		is(ask($watch, 'SELECT holder FROM lock_waiters'), "role $role_oid", "$where: so is who waits");
+		ask($watch, q{SELECT lock_release('k', 'keeper')});
+		is(answer($psql), 'acquired', '... and gets it');
+		ask($watch, q{SELECT lock_release('k', 'o')});
+		end($psql);
+	}
+	end($watch);
+}
+# In the database where it is text it is an owner, and a label.
+$rough->safe_psql('latin1', 'CREATE EXTENSION atomic_lock');
+$rough->safe_psql('latin1', q{SET client_encoding = SQL_ASCII; SELECT lock_grant_access('app', 'user'); ALTER ROLE by_role SET atomic_lock.owner = E'\xe9'});
+{
+	local $ENV{PGUSER} = 'by_role';
+	is($rough->safe_psql('latin1', q{SET client_encoding = SQL_ASCII; SELECT owner = E'\xe9' FROM lock_acquire('x')}), 't', 'in a database of its encoding it is an owner');
+	$ENV{PGUSER} = $role;
+	is($rough->safe_psql('latin1', q{SET client_encoding = SQL_ASCII; SET application_name = ''; SELECT holder = E'r\xe9' FROM lock_acquire('y', owner => 'o')}), 't', '... and the name of the role is a label');
+}
+$rough->stop;
+unlike(slurp_file($rough->logfile), qr/PANIC|TRAP|XX000|terminated by signal/, 'nothing to be ashamed of in the log');
 
 #
 # Logs, of everything

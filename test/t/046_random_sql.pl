@@ -275,7 +275,7 @@ my @functions = (
 	[ 'lock_try_extend', 'user', 'verb', @own, [ ttl => \&ttl ] ],
 	[ 'lock_extend_all', 'user', 'verb', [ owner => \&owner ], [ ttl => \&ttl ] ],
 	[ 'lock_assert', 'user', 'verb', @own ],
-	[ 'lock_assert_fence', 'user', 'verb', @key, [ fencing_token => \&token ] ],
+	[ 'lock_assert_fence', 'user', 'verb', @key, [ fencing_token => \&token ], [ owner => \&owner ] ],
 	[ 'lock_fetch', 'user', 'fetch', [ row_type => \&row_type ], [ id => \&id ], [ ttl => \&ttl ], [ owner => \&owner ], [ wait => \&wait_for ], [ key => \&key ] ],
 	[ 'lock_is_held', 'user', 'look', @own ],
 	[ 'lock_holder', 'user', 'look', @key ],
