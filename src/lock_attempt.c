@@ -126,16 +126,16 @@ consider(AlAttempt *attempt, AlHolding *holding)
 }
 
 /*
- * Has this transaction kept a row's key from others since the holding ended, which
- * it released or pinned?  What was forgotten, an administrator has ended.
+ * Has this transaction kept the key of a row that is over from others, since it
+ * has written or pinned the row?  What was forgotten, an administrator has ended.
  */
 static bool
 is_kept(const AlKey *key, const AlHolding *row)
 {
 	if (!ItemPointerIsValid(&row->tid) || row->owner == NULL)
 		return false;
-	if (row->released_at != 0)
-		return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->tuple->t_data));
+	if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->tuple->t_data)))
+		return true;
 	for (const AlPin *pin = al_xact_pins(key->hash); pin; pin = pin->next)
 	{
 		if (pin->fencing_token == row->fencing_token && al_string_equal(pin->key, key->name))

@@ -75,7 +75,8 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	memset(holding, 0, sizeof(AlHolding));
 	ItemPointerSetInvalid(&holding->tid);
 	holding->key = attempt->key->name;
-	holding->acquired_at = attempt->kept ? attempt->kept->acquired_at : at;
+	holding->acquired_at = attempt->own ? attempt->own->acquired_at :
+		attempt->kept ? attempt->kept->acquired_at : at;
 	set_end(request, at, holding);
 	holding->holder = request->holder ? request->holder : al_holder_default();
 	if (request->owner.name.len > 0)
@@ -215,7 +216,7 @@ put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 	else
 		put_exclusive(rel, attempt, holding);
 	if (own && own->lifetime == AL_TRANSACTION)
-		al_held_end(own);
+		al_held_end(own, false);
 	else if (own)
 		al_end_row(rel, attempt->key, own, attempt->result->at, true);
 }
@@ -301,12 +302,8 @@ write_grant(Relation rel, AlAttempt *attempt)
 	}
 	else
 		init_holding(attempt, holding);
-	if (own)
-	{
-		holding->acquired_at = own->acquired_at;
-		if (!request->holder)
-			holding->holder = own->holder;
-	}
+	if (own && !request->holder)
+		holding->holder = own->holder;
 	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
 	holding->released_at = 0;
 	put_row(rel, attempt, is_shared, holding);

@@ -39,6 +39,7 @@ typedef struct Version
 	AlHolding	holding;
 	uint64		hash;			/* of the key */
 	bool		ended;
+	bool		forced;			/* ended by an administrator */
 	int			level;			/* of nesting, at which it was made */
 	int			previous;		/* of the same holding, or -1 */
 	int			next;
@@ -141,9 +142,10 @@ show(void)
 /*
  * Put a version on top, or where no savepoint lies between them, in the place of
  * the one before, or of a holding of the same key that is over.  What it points to must not be
- * shorter-lived, and it must not be in the list itself, which may move.
+ * shorter-lived, and it must not be in the list itself, which may move.  Returns
+ * where it is.
  */
-static void
+static int
 push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 {
 	static int	last_ended = -1;
@@ -175,12 +177,14 @@ push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 	version->holding.held = place;
 	version->hash = hash;
 	version->ended = ended;
+	version->forced = false;
 	version->level = level;
 	version->next = -1;
 	if (ended)
 		last_ended = place;
 	al_xact_changed();
 	show();
+	return place;
 }
 
 static AlString
@@ -215,7 +219,7 @@ al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
 	copy.owner = keep_text(al_string(holding->owner));
 	copy.holder = keep_text(al_string(holding->holder));
 	(void) al_queue();
-	push(&copy, key->hash, -1, false);
+	(void) push(&copy, key->hash, -1, false);
 }
 
 /* A holding of al_held_mine() has changed in place, or to another owner */
@@ -227,16 +231,16 @@ al_held_change(const AlHolding *holding, const AlOwner *owner)
 	copy.key = versions[holding->held].holding.key;
 	copy.owner = keep_text(owner->name);
 	copy.holder = keep_text(al_string(holding->holder));
-	push(&copy, versions[holding->held].hash, holding->held, false);
+	(void) push(&copy, versions[holding->held].hash, holding->held, false);
 }
 
-/* A holding of al_held_mine() is over */
+/* A holding of al_held_mine() is over; forced: by an administrator */
 void
-al_held_end(const AlHolding *holding)
+al_held_end(const AlHolding *holding, bool forced)
 {
 	Version		version = versions[holding->held];
 
-	push(&version.holding, version.hash, holding->held, true);
+	versions[push(&version.holding, version.hash, holding->held, true)].forced = forced;
 }
 
 /*
@@ -275,7 +279,7 @@ al_held_ended(const AlKey *key)
 	{
 		const Version *version = &versions[i];
 
-		if (version->next >= 0 || !version->ended ||
+		if (version->next >= 0 || !version->ended || version->forced ||
 			!al_string_equal(key->name, version->holding.key) ||
 			(first && first->acquired_at <= version->holding.acquired_at))
 			continue;

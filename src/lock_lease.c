@@ -468,7 +468,7 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	{
 		if (!al_is_owned_by(lfirst(cell), owner))
 			continue;
-		al_held_end(lfirst(cell));
+		al_held_end(lfirst(cell), false);
 		al_stat_count(AL_COUNT_RELEASES, 1);
 	}
 	if (own->lifetime == AL_TRANSACTION)
@@ -551,7 +551,8 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 /*
  * Make one of what an owner is handed and what it has of the same key: the lifetime
  * is the stronger one, a lease before a session, and its own session before
- * somebody else's; the end is the later one, as far as each has one.
+ * somebody else's; the end is the later one, as far as each has one.  Its life began
+ * with the first of them.
  */
 static void
 join(AlHolding *handed, const AlHolding *had)
@@ -569,7 +570,7 @@ join(AlHolding *handed, const AlHolding *had)
 			handed->ttl = had->ttl;
 	}
 	handed->expires_at = end;
-	handed->acquired_at = Max(handed->acquired_at, had->acquired_at);
+	handed->acquired_at = Min(handed->acquired_at, had->acquired_at);
 	if (handed->meta == NULL)
 		handed->meta = had->meta;
 }
@@ -580,7 +581,7 @@ join(AlHolding *handed, const AlHolding *had)
  * acquired anew, since the key was not free: the limit on its life stays.
  *
  * Outcomes: AL_ACQUIRED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
- * AL_EXPIRED.
+ * AL_EXPIRED, AL_LIFETIME_EXCEEDED.
  */
 void
 al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
@@ -621,6 +622,14 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 			al_claim_drop(&claim);
 	}
 
+	if (ttl > 0 && al_end_of_life(own) <= result->at)
+	{
+		if (new_claim.hash != 0)
+			al_claim_drop(&new_claim);
+		al_claim_drop(&claim);
+		result->outcome = AL_LIFETIME_EXCEEDED;
+		return;
+	}
 	result->outcome = AL_ACQUIRED;
 	if (own->lifetime == AL_TRANSACTION && other)
 	{
@@ -628,7 +637,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		other->fencing_token = al_fence_draw(1);
 		if (al_table_try_put(rel, key, other))
 		{
-			al_held_end(own);
+			al_held_end(own, false);
 			result->holding = *other;
 			al_xact_granted(key, new_owner, al_held_until(other));
 			al_stat_count(AL_COUNT_RELEASES, 1);
@@ -640,8 +649,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	if (ttl > 0)
 	{
 		own->ttl = ttl;
-		own->expires_at = Min(al_add_duration(result->at, ttl),
-							  Max(al_end_of_life(own), own->expires_at));
+		own->expires_at = Min(al_add_duration(result->at, ttl), al_end_of_life(own));
 	}
 	own->holder = holder ? holder : al_holder_default();
 	own->owner = al_string_text(new_owner->name);
@@ -653,7 +661,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		{
 			if (lfirst(cell) != own && al_is_owned_by(lfirst(cell), new_owner))
 			{
-				al_held_end(lfirst(cell));
+				al_held_end(lfirst(cell), false);
 				al_stat_count(AL_COUNT_RELEASES, 1);
 			}
 		}
@@ -716,7 +724,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim)
 		*copy = *holding;
 		ended = lappend(ended, copy);
 		if (holding->lifetime == AL_TRANSACTION)
-			al_held_end(holding);
+			al_held_end(holding, true);
 		else
 			al_end_row(rel, key, holding, now, true);
 	}

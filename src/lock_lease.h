@@ -129,7 +129,7 @@ extern List *al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request,
 extern int	al_held_count(void);
 extern void al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding);
 extern void al_held_change(const AlHolding *holding, const AlOwner *owner);
-extern void al_held_end(const AlHolding *holding);
+extern void al_held_end(const AlHolding *holding, bool forced);
 extern List *al_held_mine(const AlKey *key);
 extern const AlHolding *al_held_ended(const AlKey *key);
 extern List *al_held_by_others(const AlKey *key);
