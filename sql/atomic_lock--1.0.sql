@@ -3,6 +3,16 @@
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION atomic_lock" to load this file. \quit
 
+-- The script runs with the schema of the extension in search_path, right after
+-- pg_catalog.  The owner of that schema need not be trusted: he may have made a
+-- function or an operator there that fits the types of its arguments better than
+-- the one in pg_catalog does.  So each function, operator and cast in an
+-- expression names pg_catalog, unless the expression runs under the search_path
+-- "pg_catalog, pg_temp".  What looks for an operator without naming it, such as
+-- IN, BETWEEN, LIKE and CASE x WHEN, is not used elsewhere.  Functions of our own
+-- are called with exactly the types of their parameters, because their schema
+-- cannot be written here: the macro for it refuses some names that we allow.
+
 ------------------------------------------------------------------------------
 -- The table.  One row per holding; src/lock_table.c is the only code that
 -- reads or writes it and src/lock_table.h mirrors its columns, in this order.
@@ -573,17 +583,18 @@ COMMENT ON FUNCTION app_lock_longest_wait(text) IS
 CREATE VIEW lock_activity AS
 	SELECT s.key,
 		s.holder,
-		date_trunc('milliseconds', clock_timestamp() - s.acquired_at) AS held_for,
-		date_trunc('milliseconds', s.ttl_remaining) AS time_left,
+		pg_catalog.date_trunc('milliseconds',
+			pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) s.acquired_at) AS held_for,
+		pg_catalog.date_trunc('milliseconds', s.ttl_remaining) AS time_left,
 		s.waiters,
-		date_trunc('milliseconds', app_lock_longest_wait(s.key)) AS longest_wait,
+		pg_catalog.date_trunc('milliseconds', app_lock_longest_wait(s.key)) AS longest_wait,
 		a.application_name AS application,
 		s.pid,
 		a.state
 	FROM lock_status() s
 		-- on a standby pid is that of a process of the primary
 		LEFT JOIN pg_catalog.pg_stat_activity a
-			ON a.pid = s.pid AND NOT pg_is_in_recovery()
+			ON a.pid OPERATOR(pg_catalog.=) s.pid AND NOT pg_catalog.pg_is_in_recovery()
 	ORDER BY longest_wait DESC NULLS LAST, held_for DESC NULLS LAST, s.key;
 
 COMMENT ON VIEW lock_activity IS 'who holds what right now, what is waited for longest first';
@@ -638,24 +649,28 @@ COMMENT ON FUNCTION lock_unprotect(regclass) IS
 'take the guard of lock_protect off a table, its partitions and children; for the owner of the table; raises 42704 when it is not protected';
 
 CREATE VIEW lock_guards AS
-	SELECT t.tgrelid::regclass AS relation,
+	SELECT t.tgrelid::pg_catalog.regclass AS relation,
 		a.key_template,
-		array_remove(ARRAY[
-			CASE WHEN t.tgtype & 4 <> 0 THEN 'insert' END,
-			CASE WHEN t.tgtype & 16 <> 0 THEN 'update' END,
-			CASE WHEN t.tgtype & 8 <> 0 THEN 'delete' END], NULL) AS events,
-		CASE t.tgenabled
-			WHEN 'O' THEN 'enabled' WHEN 'D' THEN 'disabled'
-			WHEN 'R' THEN 'replica' WHEN 'A' THEN 'always' END AS state,
-		p.tgrelid::regclass AS parent,
-		app_lock_guard_problem(t.tgrelid, a.key_template) AS problem
+		pg_catalog.array_remove(ARRAY[
+			CASE WHEN (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 4) OPERATOR(pg_catalog.<>) 0 THEN 'insert' END,
+			CASE WHEN (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 16) OPERATOR(pg_catalog.<>) 0 THEN 'update' END,
+			CASE WHEN (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 8) OPERATOR(pg_catalog.<>) 0 THEN 'delete' END],
+			NULL) AS events,
+		CASE WHEN t.tgenabled OPERATOR(pg_catalog.=) 'O' THEN 'enabled'
+			WHEN t.tgenabled OPERATOR(pg_catalog.=) 'D' THEN 'disabled'
+			WHEN t.tgenabled OPERATOR(pg_catalog.=) 'R' THEN 'replica'
+			WHEN t.tgenabled OPERATOR(pg_catalog.=) 'A' THEN 'always' END AS state,
+		p.tgrelid::pg_catalog.regclass AS parent,
+		app_lock_guard_problem(t.tgrelid::pg_catalog.regclass, a.key_template) AS problem
 	FROM pg_catalog.pg_trigger t
-		LEFT JOIN pg_catalog.pg_trigger p ON p.oid = t.tgparentid
+		LEFT JOIN pg_catalog.pg_trigger p ON p.oid OPERATOR(pg_catalog.=) t.tgparentid
 		-- arguments end with a zero byte
 		CROSS JOIN LATERAL (SELECT pg_catalog.convert_from(
-			pg_catalog.substr(t.tgargs, 1, pg_catalog.length(t.tgargs) - 1),
+			pg_catalog.substr(t.tgargs, 1, pg_catalog.length(t.tgargs) OPERATOR(pg_catalog.-) 1),
 			pg_catalog.getdatabaseencoding()) AS key_template) a
-	WHERE t.tgfoid = 'lock_guard()'::regprocedure AND t.tgtype & 1 <> 0 AND t.tgnargs = 1;
+	WHERE t.tgfoid OPERATOR(pg_catalog.=) 'lock_guard()'::pg_catalog.regprocedure::pg_catalog.oid
+		AND (t.tgtype::pg_catalog.int4 OPERATOR(pg_catalog.&) 1) OPERATOR(pg_catalog.<>) 0
+		AND t.tgnargs OPERATOR(pg_catalog.=) 1::pg_catalog.int2;
 
 COMMENT ON VIEW lock_guards IS 'tables that lock_protect has protected, partitions included';
 COMMENT ON COLUMN lock_guards.relation IS 'the table';
