@@ -40,6 +40,7 @@ typedef struct Version
 	uint64		hash;			/* of the key */
 	bool		ended;
 	bool		forced;			/* ended by an administrator */
+	uint64		number;			/* rises with each version */
 	int			level;			/* of nesting, at which it was made */
 	int			previous;		/* of the same holding, or -1 */
 	int			next;
@@ -57,19 +58,17 @@ is_held(const Version *version)
 	return version->next < 0 && !version->ended;
 }
 
-/* Is a holding of this key by this owner among those to be shown? */
+/* Does the transaction still hold the key of what it has ended, or did so later? */
 static bool
-is_in(const AlShownSet *set, const AlHolding *holding)
+is_outdated(const Version *ended)
 {
-	AlString	wanted_owner = al_string(holding->owner);
-
-	for (int i = 0; i < set->count; i++)
+	for (int i = 0; i < count; i++)
 	{
-		const AlShown *shown = &set->holdings[i];
-		AlString	key = {set->texts + shown->texts_at, shown->key_length};
-		AlString	owner = {key.data + key.len, shown->owner_length};
+		const Version *version = &versions[i];
 
-		if (al_string_equal(key, holding->key) && al_owner_equal(owner, wanted_owner))
+		if (version->hash == ended->hash && version->next < 0 &&
+			(!version->ended || version->number > ended->number) &&
+			al_string_equal(version->holding.key, ended->holding.key))
 			return true;
 	}
 	return false;
@@ -105,9 +104,9 @@ show_one(AlShownSet *set, const Version *version)
 }
 
 /*
- * Let others see what this transaction holds, and then what it has ended: until it
- * commits that is held for all others, and if it has become a lease, the row is
- * not there for them yet.
+ * Let others see what this transaction holds, and of what else it held, by whom it
+ * was last: until it commits, that is held for all others, and if it has become
+ * a lease, the row is not there for them yet.
  */
 static void
 show(void)
@@ -126,7 +125,7 @@ show(void)
 		for (int i = 0; i < count && set.count < AL_SHOWN; i++)
 		{
 			if (versions[i].next < 0 && versions[i].ended == (ended != 0) &&
-				!(ended && is_in(&set, &versions[i].holding)))
+				!(ended && is_outdated(&versions[i])))
 				show_one(&set, &versions[i]);
 		}
 	}
@@ -149,6 +148,7 @@ static int
 push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 {
 	static int	last_ended = -1;
+	static uint64 last_number = 0;
 	int			level = GetCurrentTransactionNestLevel();
 	int			place = previous >= 0 ? previous : last_ended;
 	Version    *version;
@@ -178,6 +178,7 @@ push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 	version->hash = hash;
 	version->ended = ended;
 	version->forced = false;
+	version->number = ++last_number;
 	version->level = level;
 	version->next = -1;
 	if (ended)

@@ -207,9 +207,7 @@ has_become_row(const AlHolding *held, List *holdings)
 
 	foreach(cell, holdings)
 	{
-		/* Nobody holds a key beside who has it alone, so that has ended. */
-		if (!al_is_shared(held) ||
-			((AlHolding *) lfirst(cell))->fencing_token == held->fencing_token)
+		if (((AlHolding *) lfirst(cell))->fencing_token == held->fencing_token)
 			return true;
 	}
 	return false;

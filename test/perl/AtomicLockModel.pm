@@ -6,12 +6,14 @@
 # "expired".  Committed holdings are in {held}{key}{owner}, dead ones too: they
 # tell their owner what became of them, for sure until the key is granted anew
 # and its row may have been used.  A transaction has what it changed in {rows},
-# what it holds itself in {mine}, both by key and owner, and its claims.
+# what it holds itself in {mine}, both by key and owner, by key what it held last of
+# those that are no longer there in {ended}, and its claims.
 
 package AtomicLockModel;
 
 use strict;
 use warnings FATAL => 'all';
+use List::Util qw(max min);
 use Storable qw(dclone);
 
 sub new
@@ -26,7 +28,7 @@ sub new
 sub begin
 {
 	my ($self, $s) = @_;
-	$self->{tx}{$s} = { rows => {}, mine => {}, claims => {}, said => {}, saved => [] };
+	$self->{tx}{$s} = { rows => {}, mine => {}, ended => {}, claims => {}, said => {}, saved => [] };
 	return;
 }
 
@@ -114,6 +116,23 @@ sub has_both
 	return $self->{tx}{$s} && $self->{tx}{$s}{mine}{$key}{$owner} && $row && $self->is_live($row);
 }
 
+# A transaction ends what it holds itself, for others when it commits.
+sub end
+{
+	my ($self, $s, $key, $owner) = @_;
+	my $h = delete $self->{tx}{$s}{mine}{$key}{$owner};
+
+	$self->{tx}{$s}{ended}{$key} = $h if $h;
+	return;
+}
+
+# Does an owner hold a key by another transaction?
+sub elsewhere
+{
+	my ($self, $s, $key, $owner) = @_;
+	return grep { ($_->{owner} // '') eq $owner } $self->theirs($s, $key);
+}
+
 # What others' transactions hold; of some only the mode is known.
 sub theirs
 {
@@ -123,6 +142,7 @@ sub theirs
 	foreach my $other (grep { $_ ne $s && $self->{tx}{$_}{said}{$key} } keys %{ $self->{tx} })
 	{
 		my @mine = values %{ $self->{tx}{$other}{mine}{$key} || {} };
+		@mine = ($self->{tx}{$other}{ended}{$key}) if !@mine && $self->{tx}{$other}{ended}{$key};
 		@mine = ({ mode => $self->{tx}{$other}{said}{$key}, lifetime => 'transaction', end => 'Inf', token => 0 }) unless @mine;
 		push @theirs, map { { %$_, by => $other } } @mine;
 	}
@@ -232,7 +252,7 @@ sub acquire
 				return;
 			}
 			$self->reuse($s, $key) if !$own || $in_tx || $upgrade;
-			delete $tx->{mine}{$key}{$owner};
+			$self->end($s, $key, $owner);
 			$self->put($s, $key, $owner, %h, lifetime => $r->{lifetime}, session => $r->{session}, ttl => $r->{ttl});
 		}
 	};
@@ -260,7 +280,7 @@ sub own
 	my ($self, $s, $key, $owner, $claim) = @_;
 	my $own = $self->live($s, $key)->{$owner};
 
-	return { sqlstate => [ $self->refusals($s, $key, $owner) ] } unless $own;
+	return { sqlstate => [ $self->elsewhere($s, $key, $owner) ? '55P03' : $self->refusals($s, $key, $owner) ] } unless $own;
 	$claim = $claim eq 'extend' ? 'renew' : 'share' if $own->{mode} eq 'shared' && $claim ne 'convert';
 	$claim = 'take' if $claim eq 'convert';
 	return { sqlstate => ['55P03'] } if $own->{lifetime} ne 'transaction' && $self->is_claimed($s, $key, $claim, $owner);
@@ -275,7 +295,7 @@ sub release
 	return $expected if $expected->{sqlstate};
 	$expected->{apply} = sub {
 		$expected->{claim}->();
-		delete $self->{tx}{$s}{mine}{$key}{$owner};
+		$self->end($s, $key, $owner);
 		$self->put($s, $key, $owner, state => 'released') if $self->rows($s, $key)->{$owner} && $self->is_live($self->rows($s, $key)->{$owner});
 	};
 	return $expected;
@@ -340,8 +360,19 @@ sub transfer
 	return { sqlstate => ['22023'] } if $in_tx && defined $ttl;
 	return { sqlstate => ['55P03'] } if $owner ne $new_owner && $own->{mode} eq 'shared' && $self->is_claimed($s, $key, 'share', $new_owner);
 	$other = undef if $owner eq $new_owner || $other && !$self->is_live($other);
+
+	# Two that become one have the stronger lifetime, and the later end that there is.
+	my $join = sub {
+		my ($end) = @_;
+		my $later = max($end, $other->{end});
+
+		return $other->{end} if $in_tx;
+		return $own->{lifetime} ne $other->{lifetime} && $later == 'Inf' ? min($end, $other->{end}) : $later;
+	};
+	my $since = !$other ? $own->{acquired_at} : $in_tx ? $other->{acquired_at} : min($own->{acquired_at}, $other->{acquired_at});
 	return {
 		status => ['acquired'], mode => $own->{mode}, own => $own, other => $other, is_transfer => 1,
+		acquired_at => $since, join => $other && $join,
 		apply => sub {
 			my ($answer) = @_;
 			my $tx = $self->{tx}{$s};
@@ -350,7 +381,8 @@ sub transfer
 			$self->claim($s, $key, 'share', $new_owner) if $own->{mode} eq 'shared' && $owner ne $new_owner;
 			if ($in_tx)
 			{
-				delete $tx->{mine}{$key}{$owner};
+				# it is the new owner's, or has become what that has
+				$other ? $self->end($s, $key, $owner) : delete $tx->{mine}{$key}{$owner};
 				$tx->{mine}{$key}{$new_owner} = \%h unless $other;
 				# what the new owner has is more than that
 				$self->put($s, $key, $new_owner, %h{qw(token acquired_at end)}) if $other;
@@ -358,6 +390,11 @@ sub transfer
 			}
 			$expected->{claim}->();
 			$h{ttl} = $ttl if defined $ttl;
+			if ($other && $own->{lifetime} eq 'session')
+			{
+				$h{$_} = $other->{$_} foreach grep { /^(?:lifetime|session|pid)$/ } keys %$other;
+				$h{ttl} //= $other->{ttl};
+			}
 			$self->put($s, $key, $owner, state => 'forgotten') if $owner ne $new_owner;
 			$self->put($s, $key, $new_owner, %h);
 		}
@@ -397,7 +434,7 @@ sub force
 			my $rows = $self->rows($s, $key);
 
 			$self->claim($s, $key, 'take', '');
-			delete $self->{tx}{$s}{mine}{$key};
+			$self->end($s, $key, $_) for sort keys %{ $self->{tx}{$s}{mine}{$key} || {} };
 			$self->put($s, $key, $_, state => 'forgotten') for grep { $self->is_live($rows->{$_}) } keys %$rows;
 			return unless $thief;
 			$self->reuse($s, $key);
