@@ -195,9 +195,10 @@ sub traps
 my $seen = 0;
 sub ran
 {
-	my %ran = map { $_ => 1 } slurp_file($node->logfile, $seen) =~ /LOG:  hostile: (.*)/g;
+	my $log = slurp_file($node->logfile, $seen);
+	my %ran = map { $_ => 1 } $log =~ /LOG:  hostile: (.*)/g;
 
-	$seen = -s $node->logfile;
+	$seen += length $log;
 	return join '; ', sort keys %ran;
 }
 
@@ -343,6 +344,7 @@ foreach my $schema ('public', 'locks')
 			springs('another operator', $db, qq{SET search_path = $schema; SELECT int2 '1' & 4});
 			springs('a function with polymorphic arguments', $db, qq{SET search_path = $schema; SELECT array_remove(ARRAY['a'], NULL)});
 			springs('a function of ours', $db, qq{SET search_path = $schema; SELECT app_lock_guard_problem(oid '1', 'x')});
+			springs('a cast', $db, qq{SELECT CAST(oid '1' AS $schema.mine)});
 			springs('a type', $db, qq{SELECT CAST('x' AS $schema.text)});
 			springs('a relation', $db, qq{SET search_path = $schema, pg_catalog; SELECT 1 FROM pg_trigger});
 			springs('the view unqualified', $db, qq{SET search_path = $schema; $unqualified; SELECT * FROM control_guards});
