@@ -22,6 +22,8 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "replication/syncrep.h"
+#include "replication/walsender.h"
+#include "replication/walsender_private.h"
 #include "storage/bufmgr.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
@@ -173,6 +175,47 @@ al_log_min_messages(void)
 #else
 	return log_min_messages;
 #endif
+}
+
+/* The same, to be put back soon */
+static inline void
+al_set_log_min_messages(int level)
+{
+#if PG_VERSION_NUM >= 190000
+	log_min_messages[MyBackendType] = level;
+#else
+	log_min_messages = level;
+#endif
+}
+
+/*
+ * Are there synchronous standbys to wait for?  To be sure of it, hold SyncRepLock.
+ *
+ * What is in shared memory was a bool before the minor releases of May 2025, and
+ * is flags since, of which the first says that the second is known.  They need
+ * not be those of the headers, so it is asked which server this is.
+ */
+static inline bool
+al_standbys_wanted(void)
+{
+	static int	version = 0;
+	uint8		status;
+	bool		has_flags;
+
+#ifdef SYNC_STANDBY_DEFINED
+	status = *(volatile uint8 *) &WalSndCtl->sync_standbys_status;
+#else
+	status = *(volatile uint8 *) &WalSndCtl->sync_standbys_defined;
+#endif
+	if (version == 0)
+		version = atoi(GetConfigOption("server_version_num", false, false));
+	has_flags = version >= 180000 || version % 10000 >= 13 ||
+		(version >= 160000 && version % 10000 >= (version >= 170000 ? 5 : 9));
+	if (!has_flags)
+		return status != 0;
+	if ((status & 1) == 0)
+		return SyncRepStandbyNames && SyncRepStandbyNames[0] != '\0';
+	return (status & 2) != 0;
 }
 
 /* May the role execute the function? */

@@ -186,6 +186,7 @@ extern Datum al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key,
 
 /* lock_report.c */
 extern void al_report_init(void);
+extern void al_report_doubt(void);
 AL_NORETURN extern void al_raise(const AlKey *key, const AlResult *result);
 AL_NORETURN extern void al_raise_not_found(const AlKey *key);
 extern char *al_nobody_detail(const AlKey *key);

@@ -12,6 +12,12 @@
  * is tried.  So refusals that a client gets stay out of the server log unless
  * log_min_messages is below "warning".
  *
+ * A grant in doubt (lock_xact.c) is told of when it is committed, where nothing
+ * may be thrown any more.  So it is a warning to our own process, which goes on
+ * to the end of the commit and ends then, and FATAL to the client: our hook makes
+ * it that.  If the hook were not heeded, the client would get a warning and lose
+ * the connection, as PostgreSQL does it when a session is terminated in that wait.
+ *
  * Locking: none.
  *
  * IDENTIFICATION
@@ -23,15 +29,32 @@
 
 #include "errors.h"
 #include "lock_lease.h"
+#include "miscadmin.h"
+#include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
 
 static emit_log_hook_type previous_emit_log_hook = NULL;
+static bool in_doubt = false;	/* this process ends because of a grant in doubt */
+static int	doubt_log_level;	/* log_min_messages then */
 
-/* Keep our refusals out of the server log */
+/*
+ * Keep our refusals out of the server log, and the claim that an administrator
+ * ended a process which ends because of a doubt.  Make the doubt FATAL, for a
+ * client that wanted to hear of nothing less, or is not talked to any more, too.
+ */
 static void
-hide_refusal(ErrorData *edata)
+filter_messages(ErrorData *edata)
 {
+	if (in_doubt && edata->sqlerrcode == ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN)
+	{
+		edata->elevel = FATAL;
+		edata->output_to_server = doubt_log_level <= FATAL;
+		edata->output_to_client = MyProcPort != NULL || whereToSendOutput == DestRemote;
+	}
+	else if (in_doubt && edata->elevel == FATAL &&
+			 edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
+		edata->output_to_server = false;
 	if (edata->elevel == ERROR && edata->output_to_client &&
 		al_log_min_messages() >= WARNING &&
 		edata->domain && strcmp(edata->domain, TEXTDOMAIN) == 0 &&
@@ -46,7 +69,28 @@ void
 al_report_init(void)
 {
 	previous_emit_log_hook = emit_log_hook;
-	emit_log_hook = hide_refusal;
+	emit_log_hook = filter_messages;
+}
+
+/*
+ * A lease was granted or extended, and may be here only: end the connection, and
+ * let nothing of what the client asked for look like a success.  Raises nothing.
+ */
+void
+al_report_doubt(void)
+{
+	in_doubt = true;
+	doubt_log_level = al_log_min_messages();
+	al_set_log_min_messages(WARNING);	/* or the hook would not be asked */
+	ereport(WARNING,
+			(errcode(ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN), al_hide_owners(),
+			 errmsg("terminating connection because a granted lock might not be on a synchronous standby"),
+			 errdetail("The transaction has committed locally, but the wait for synchronous replication ended before a standby confirmed it."),
+			 errhint("Connect again and acquire the lock with the same owner: the answer is \"reacquired\" if it is still held.")));
+	al_set_log_min_messages(doubt_log_level);
+	whereToSendOutput = DestNone;
+	ProcDiePending = true;
+	InterruptPending = true;
 }
 
 static char *

@@ -14,6 +14,13 @@
  * The level is changed where the commit reads it and nowhere earlier, because
  * SET LOCAL would be undone at the end of a function with a SET clause.
  *
+ * Where synchronous standbys are wanted, PostgreSQL acknowledges a commit whose
+ * wait for them was cancelled, with a warning that no driver looks at.  The new
+ * primary may not know of it, so for a grant that will not do: it is in doubt,
+ * and its connection ends without an acknowledgement.  Whether it is in doubt is
+ * judged by what the standbys have confirmed, not by how the wait ended; the client
+ * is told when the claims are gone, so that it can acquire again at once.
+ *
  * The keys that the transaction has claimed are kept here too.  When it ends,
  * or rolls back to a savepoint, the claims go, and whoever waits for one of
  * these keys is woken: after the outcome is visible and the claims are gone,
@@ -22,7 +29,7 @@
  *
  * Locking: none of its own.  Nothing here raises after pre-commit; what comes
  * after it may flush WAL and wait for a standby, as a commit does, and takes
- * the lock of the queue for a moment.
+ * the locks of the queue and of synchronous replication for a moment.
  *
  * IDENTIFICATION
  *		src/lock_xact.c
@@ -89,7 +96,8 @@ typedef enum XactWrote
 /* State of the current transaction */
 static struct
 {
-	bool		force_flush;	/* granted something that must be durable */
+	bool		granted;		/* or extended a lease */
+	bool		force_flush;	/* ... that must be durable */
 	XactWrote	wrote;
 	int64		wal_records;	/* of pgWalUsage, after the last release */
 }			xact;
@@ -108,6 +116,7 @@ static uint64 changes = 1;		/* see al_xact_changes() */
 
 static int	session_level = -1; /* synchronous_commit to go back to, or -1 */
 static bool relaxed = false;	/* this commit is not flushed, because of us */
+static bool in_doubt = false;	/* this commit has a grant that a standby may lack */
 
 static void
 set_commit_level(int level)
@@ -142,6 +151,35 @@ before_commit(bool prepare)
 		set_commit_level(SYNCHRONOUS_COMMIT_OFF);
 		relaxed = true;
 	}
+}
+
+/*
+ * Has this commit to be confirmed by standbys, and is not yet?  As
+ * SyncRepWaitForLSN() sees it, at the level of the commit.  Of the record of
+ * PREPARE it is only known where it begins.
+ */
+static bool
+lacks_standbys(bool prepare)
+{
+	int			mode = SYNC_REP_WAIT_FLUSH;
+	bool		lacks;
+
+	if (!SyncRepRequested() || !al_standbys_wanted())
+		return false;
+	if (synchronous_commit == SYNCHRONOUS_COMMIT_REMOTE_WRITE)
+		mode = SYNC_REP_WAIT_WRITE;
+	else if (synchronous_commit == SYNCHRONOUS_COMMIT_REMOTE_APPLY && !prepare)
+		mode = SYNC_REP_WAIT_APPLY;
+
+	/* Waiters are let go before it is noted that nobody is to be waited for. */
+	LWLockAcquire(SyncRepLock, LW_SHARED);
+	if (prepare)
+		lacks = WalSndCtl->lsn[mode] <= ProcLastRecPtr;
+	else
+		lacks = WalSndCtl->lsn[mode] < XactLastCommitEnd;
+	lacks = lacks && al_standbys_wanted();
+	LWLockRelease(SyncRepLock);
+	return lacks;
 }
 
 /*
@@ -235,7 +273,12 @@ static void
 release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, void *arg)
 {
 	if (phase == RESOURCE_RELEASE_AFTER_LOCKS && isTopLevel)
+	{
 		al_sweep_over();
+		if (in_doubt)
+			al_report_doubt();
+		in_doubt = false;
+	}
 	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || claimed == NULL)
 		return;
 	if (isTopLevel)
@@ -267,6 +310,8 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
+			if (event != XACT_EVENT_ABORT && xact.granted)
+				in_doubt = lacks_standbys(event == XACT_EVENT_PREPARE);
 			restore_commit_level();
 			if (event == XACT_EVENT_COMMIT)
 				after_commit();
@@ -471,8 +516,9 @@ al_xact_claims(void)
 }
 
 /*
- * A lease was granted or extended: its commit must be flushed, and need not
- * wake those who look at the key before "held_until" (0: all must be woken).
+ * A lease was granted or extended: its commit must be flushed, is not acknowledged
+ * while it is in doubt, and need not wake those who look at the key before
+ * "held_until" (0: all must be woken).
  */
 void
 al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until)
@@ -483,6 +529,7 @@ al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until)
 		note->held_until = held_until;
 	if (note && !owner->generated)
 		note->owner_hash = owner->hash;
+	xact.granted = true;
 	if (al_acquire_durability == AL_ACQUIRE_FORCED)
 		xact.force_flush = true;
 	xact.wrote = WROTE_MORE;
