@@ -13,17 +13,17 @@ import time
 import psycopg2
 
 from checker import Checker
-from clients import Admin, Client, History
+from clients import Admin, Client, History, key_name
 from falsify import falsify
 from server import Server
 
 SCHEMA = """
 CREATE EXTENSION atomic_lock;
 CREATE EXTENSION amcheck;
-CREATE TABLE counter (id int PRIMARY KEY, value bigint NOT NULL);
+CREATE TABLE counter (id int PRIMARY KEY, name text NOT NULL, value bigint NOT NULL);
 CREATE TABLE journal (write bigint, number int);
-SELECT lock_protect('counter', 'k:{id}');
-INSERT INTO counter SELECT n, 0 FROM generate_series(1, %s) n;
+SELECT lock_protect('counter', 'k:{name}');
+INSERT INTO counter SELECT n, name, 0 FROM unnest('{%s}'::text[]) WITH ORDINALITY AS k (name, n);
 """
 
 LEFT = """
@@ -103,7 +103,7 @@ class Run:
 
     def create_database(self):
         self.server.ask('CREATE DATABASE history', database='postgres')
-        self.server.ask(SCHEMA % self.keys)
+        self.server.ask(SCHEMA % ','.join(key_name(n) for n in range(1, self.keys + 1)))
 
     # -- faults -------------------------------------------------------------
 
@@ -238,18 +238,18 @@ class Run:
 
     def obtain(self, cursor):
         """Every key can be had once all leases have run out, with a token above all"""
-        for number in range(1, self.keys + 1):
-            record = self.history.begin(client='judge', op='acquire', key=f'k:{number}', owner='judge',
+        for key in (f'k:{key_name(n)}' for n in range(1, self.keys + 1)):
+            record = self.history.begin(client='judge', op='acquire', key=key, owner='judge',
                                         mode='exclusive', lifetime='lease', ttl=60, wait=20)
             cursor.execute('SELECT acquired, status, mode, fencing_token, '
                            'extract(epoch FROM expires_at)::float8 AS expires, key '
-                           "FROM lock_try_acquire(%s, '1 min', 'judge', wait => '20 s')", (f'k:{number}',))
+                           "FROM lock_try_acquire(%s, '1 min', 'judge', wait => '20 s')", (key,))
             record['rows'] = [dict(zip([c.name for c in cursor.description], cursor.fetchone()))]
             record['comp'] = time.monotonic()
             record['outcome'] = 'ok' if record['rows'][0]['acquired'] else 'refused'
             if record['outcome'] != 'ok':
-                cursor.execute('SELECT s::text FROM lock_status(%s) s', (f'k:{number}',))
-                self.wrong.append(f'liveness: k:{number} cannot be had: {record["rows"]} {cursor.fetchone()}')
+                cursor.execute('SELECT s::text FROM lock_status(%s) s', (key,))
+                self.wrong.append(f'liveness: {key} cannot be had: {record["rows"]} {cursor.fetchone()}')
         cursor.execute("SELECT lock_release_all('judge')")
 
     def left(self, cursor):
