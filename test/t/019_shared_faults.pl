@@ -9,15 +9,13 @@
 # session did and undid; a session ends at once whatever others have locked and
 # whatever it has set; whatever lets readers in wakes them, also where the key
 # was claimed before; an owner's heartbeat passes those of its transactions that
-# rely on the lease; an owner has one holding of a key; keys that share a hash
-# share claims, and nothing else; a set that has waited writes to the rows that
-# there are then; nobody is the victim of a deadlock with itself, nor waits on in
+# rely on the lease; an owner has one holding of a key; a set that has waited writes
+# to the rows that there are then; nobody is the victim of a deadlock with itself, nor waits on in
 # one; those who wait for the same do not wake each other; a rollback brings back
 # readers as well; a claim that was given back is none.
 #
 # Turns red when: rows are written where they were before somebody rewrote the
-# table; what is known of a hash is believed of a key; a list that grows is read
-# where it was before; a savepoint gives back a claim and tells nobody; what is
+# table; a list that grows is read where it was before; a savepoint gives back a claim and tells nobody; what is
 # known of a table that was emptied is believed after a rollback.
 
 use strict;
@@ -390,31 +388,6 @@ foreach my $rewrite ('VACUUM FULL app_lock', 'CLUSTER app_lock USING app_lock_pk
 		clean();
 	}
 }
-
-#
-# Two keys that share a hash share claims, and nothing else.
-#
-my ($k1, $k2) = ('invoice:2026-11-21:customer-00042:pa', 'cn3qq3e9mdgmLy&/zOA6>"?amer-00042:pa');
-ask($one, 'BEGIN; ' . acquire($k1, 'a'));
-if (ask($two, acquire($k2, 'b')) ne 'held')
-{
-	note 'these keys do not share a hash any more';
-}
-ask($one, 'ROLLBACK');
-ask($two, q{SELECT lock_release_all('b')});
-is(ask($one, shared($k1, 'a')), 'acquired', 'a key is shared');
-is(ask($two, acquire($k2, 'b')), 'acquired', '... one with the same hash is not');
-is(ask($two, acquire($k1, 'b')), 'held', '... the first is still');
-is(ask($two, q{SELECT lock_release_all('b'); } . shared($k2, 'b') . q{; SELECT lock_release_all('b')}), "1\nacquired\n1", '... whatever comes of the second');
-is(ask($two, acquire($k1, 'b')), 'held', '... the first is still');
-is(ask($three, "SELECT locked FROM lock_status('$k2'); SELECT holders, holder FROM lock_status('$k1')"), "f\n1|" . ask($one, 'SHOW application_name'), '... as everybody sees');
-ask($one, q{SELECT lock_release_all('a')});
-is(ask($one, 'BEGIN; ' . acquire($k1, 'a', q{, lifetime => 'transaction'})), 'acquired', 'for a transaction');
-is(ask($two, "SELECT locked FROM lock_status('$k1'); SELECT lock_is_held('$k2', 'a')"), "t\nf", '... the second is not taken for the first');
-ask($one, 'COMMIT');
-is(ask($one, acquire($k1, 'a', $for_session) . '; ' . acquire($k2, 'a', $for_session) . ";\nDISCARD ALL"), "acquired\nacquired", 'for a session');
-is(ask($two, "SELECT locked FROM lock_status('$k1'); SELECT locked FROM lock_status('$k2')"), "f\nf", '... DISCARD ALL ends both');
-clean();
 
 #
 # A transaction that relies on a lease, and was refused a set with its key, does
