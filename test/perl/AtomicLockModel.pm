@@ -357,6 +357,14 @@ sub transfer
 				return;
 			}
 			$expected->{claim}->();
+			if ($other)
+			{
+				# a lease if one of them is, otherwise what the new owner's session has
+				my $is_lease = grep { $_->{lifetime} eq 'lease' } $own, $other;
+
+				@h{qw(lifetime session)} = $is_lease ? ('lease', undef) : @{$other}{qw(lifetime session)};
+				$h{ttl} //= $other->{ttl};
+			}
 			$h{ttl} = $ttl if defined $ttl;
 			$self->put($s, $key, $owner, state => 'forgotten') if $owner ne $new_owner;
 			$self->put($s, $key, $new_owner, %h);
