@@ -389,6 +389,14 @@ sub transfer
 				return;
 			}
 			$expected->{claim}->();
+			if ($other)
+			{
+				# a lease if one of them is, otherwise what the new owner's session has
+				my $is_lease = grep { $_->{lifetime} eq 'lease' } $own, $other;
+
+				@h{qw(lifetime session)} = $is_lease ? ('lease', undef) : @{$other}{qw(lifetime session)};
+				$h{ttl} //= $other->{ttl};
+			}
 			$h{ttl} = $ttl if defined $ttl;
 			if ($other && $own->{lifetime} eq 'session')
 			{
