@@ -398,11 +398,6 @@ sub transfer
 				$h{ttl} //= $other->{ttl};
 			}
 			$h{ttl} = $ttl if defined $ttl;
-			if ($other && $own->{lifetime} eq 'session')
-			{
-				$h{$_} = $other->{$_} foreach grep { /^(?:lifetime|session|pid)$/ } keys %$other;
-				$h{ttl} //= $other->{ttl};
-			}
 			$self->put($s, $key, $owner, state => 'forgotten') if $owner ne $new_owner;
 			$self->put($s, $key, $new_owner, %h);
 		}

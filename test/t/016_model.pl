@@ -28,7 +28,7 @@ use lib "$FindBin::RealBin/../perl";
 use AtomicLockModel;
 use AtomicLockTest;
 use AtomicLockWait;
-use List::Util qw(max min);
+use List::Util qw(max);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

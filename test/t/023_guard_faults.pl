@@ -6,8 +6,7 @@
 # wait that times out.
 #
 # Properties: a pinned lease that ran out is nobody's, however the transaction
-# that pinned it came to do so and whatever else it has claimed, also under
-# another key with the same hash; a claim that is dropped leaves those of others'
+# that pinned it came to do so; a claim that is dropped leaves those of others'
 # code alone; who waits in lock_fetch keeps nobody from the table, and is told
 # when it was altered; policies may call whatever they like; no owner gets into
 # the log; partitions that are added are not truncated.
