@@ -784,7 +784,8 @@ BEGIN
 			AND has_function_privilege(p.oid, 'EXECUTE')
 	LOOP
 		BEGIN
-			EXECUTE format('SELECT string_agg(lower(t::text), E''\n'') FROM %s t', source) INTO answer;
+			-- but for this very query, which has the secret
+			EXECUTE format('SELECT string_agg(lower(t::text), E''\n'') FROM %s t', CASE source WHEN 'pg_stat_activity' THEN '(SELECT * FROM pg_stat_activity WHERE pid <> pg_backend_pid())' ELSE source END) INTO answer;
 		EXCEPTION WHEN others THEN
 			answer := sqlerrm;
 		END;
