@@ -163,6 +163,9 @@ _PG_init(void)
 							"Bits that the hashes of keys and owners have.",
 							NULL, &al_test_hash_bits, 64, 0, 64,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	define_duration("atomic_lock.test_longest_exit",
+					"Time that the end of a session may take.", NULL,
+					&al_test_longest_exit_ms, 0, YEAR_MS, PGC_USERSET);
 	define_duration("atomic_lock.test_sweep_ahead",
 					"A sweep judges as if the clock were that much later.", NULL,
 					&al_test_sweep_ahead_ms, 0, YEAR_MS, PGC_USERSET);

@@ -208,7 +208,7 @@ al_standbys_wanted(void)
 	status = *(volatile uint8 *) &WalSndCtl->sync_standbys_defined;
 #endif
 	if (version == 0)
-		version = atoi(GetConfigOption("server_version_num", false, false));
+		version = (int) strtol(GetConfigOption("server_version_num", false, false), NULL, 10);
 	has_flags = version >= 180000 || version % 10000 >= 13 ||
 		(version >= 160000 && version % 10000 >= (version >= 170000 ? 5 : 9));
 	if (!has_flags)

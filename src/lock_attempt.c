@@ -155,7 +155,7 @@ find_kept(const AlAttempt *attempt)
 	const AlHolding *first = NULL;
 	ListCell   *cell;
 
-	if (!al_xact_is_claimed(attempt->key->hash))
+	if (al_max_lifetime_ms <= 0 || !al_xact_is_claimed(attempt->key->hash))
 		return NULL;
 	first = al_held_ended(attempt->key);
 	foreach(cell, lcons(unconstify(AlHolding *, &attempt->state.exclusive),

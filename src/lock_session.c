@@ -23,8 +23,8 @@
  * A standby cannot see the sessions of its primary: there they all live.
  *
  * Locking rules: at its end a session waits for nobody.  What others have
- * claimed, or the whole table while somebody alters it, is left to those who
- * find that the session is gone.
+ * claimed, the whole table while somebody alters it, and what there is no time for
+ * is left to those who find that the session is gone.
  *
  * IDENTIFICATION
  *		src/lock_session.c
@@ -48,6 +48,18 @@
 
 /* Claims taken in one transaction at the end of a session */
 #define BATCH	500
+
+/*
+ * Microseconds that the end of a session may take, which nobody can interrupt.  Whatever
+ * it holds then is free all the same, only that nobody is woken for it.
+ */
+#ifdef AL_TEST_HOOKS
+double		al_test_longest_exit_ms = 1000;
+
+#define LONGEST_EXIT	AL_MS_TO_US(al_test_longest_exit_ms)
+#else
+#define LONGEST_EXIT	INT64CONST(1000000)
+#endif
 
 /*
  * By a secret of the session: that of the database may become another one, where
@@ -259,11 +271,13 @@ after_exit(int code, Datum arg)
 static void
 at_exit(int code, Datum arg)
 {
+	int64		until = al_monotonic_now() + LONGEST_EXIT;
+
 	AbortOutOfAnyTransaction();
 	AL_INJECTION_POINT("atomic-lock-exit");
 	/* Nobody is there to wait for a flush, or for a standby. */
 	synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
-	while (hash_get_num_entries(noted) > 0)
+	while (hash_get_num_entries(noted) > 0 && al_monotonic_now() < until)
 	{
 		Relation	rel;
 		bool		missing;

@@ -146,6 +146,7 @@ extern AlString al_waiter_owner(const AlWaiter *waiter);
 
 #ifdef AL_TEST_HOOKS
 extern int	al_test_hash_bits;
+extern double al_test_longest_exit_ms;
 extern double al_test_sleep_cap_ms;
 extern bool al_test_pause_after_wake;
 extern bool al_test_pause_before_sleep;

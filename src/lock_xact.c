@@ -272,22 +272,23 @@ wake_waiters(int level, bool committed)
 static void
 release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, void *arg)
 {
-	if (phase == RESOURCE_RELEASE_AFTER_LOCKS && isTopLevel)
-	{
-		al_sweep_over();
-		if (in_doubt)
-			al_report_doubt();
-		in_doubt = false;
-	}
-	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || claimed == NULL)
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS)
 		return;
 	if (isTopLevel)
 	{
-		/* Where an abort failed, there would be no end of it. */
-		if (isCommit)
-			AL_INJECTION_POINT("atomic-lock-before-wake");
-		wake_waiters(0, isCommit);
-		forget_claims();
+		al_sweep_over();
+		if (claimed)
+		{
+			/* Where an abort failed, there would be no end of it. */
+			if (isCommit)
+				AL_INJECTION_POINT("atomic-lock-before-wake");
+			wake_waiters(0, isCommit);
+			forget_claims();
+		}
+		/* A client that reads slowly must not be in the way of the waiters. */
+		if (in_doubt)
+			al_report_doubt();
+		in_doubt = false;
 	}
 	else if (wake_pending)
 	{
