@@ -234,7 +234,7 @@ al_holding_hash(const AlKey *key, const AlOwner *owner)
 	AlHash		hash;
 
 	al_hash_bytes(secret_for(HOLDINGS), string, &hash);
-	return shown_hash(hash.words[0]);
+	return hash.words[0] != 0 ? hash.words[0] : 1;
 }
 
 /* app_lock.owner_hash of an owner */
