@@ -81,7 +81,7 @@ typedef struct AlOwner
 	AlString	name;
 	bool		generated;		/* made for this grant, known to nobody else */
 	bool		in_index;		/* generated, and yet in the index of owners */
-	uint64		hash;			/* what claims are taken on */
+	uint64		hash;			/* finds its waits; part of that of its holdings */
 } AlOwner;
 
 /* What makes values of a type parts of keys; see lock_key.c */

@@ -523,7 +523,8 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 
 	look(rel, attempt, true);
 	now = judge(attempt);
-	if (now == AL_REACQUIRED || now == AL_HELD || now == AL_HELD_BY_OWNER)
+	if (now == AL_REACQUIRED || now == AL_HELD || now == AL_HELD_BY_OWNER ||
+		now == AL_LIFETIME_EXCEEDED)
 		attempt->result->outcome = now;
 	else if (attempt->claim.mode == AL_CLAIM_TAKE || attempt->claim.mode == AL_CLAIM_SHARE)
 		attempt->result->outcome = AL_ACQUIRED;

@@ -437,8 +437,10 @@ al_open_now(bool *missing)
 		*missing = true;
 		return NULL;
 	}
-	if (!OidIsValid(app_lock.oid) ||
-		!ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock))
+	/* That on the sequence is for the secret of hashes, should it be read again. */
+	if (!OidIsValid(app_lock.oid) || !OidIsValid(fence.oid) ||
+		!ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock) ||
+		!ConditionalLockRelationOid(fence.oid, AccessShareLock))
 		return NULL;
 	return open_cached(&app_lock, RowExclusiveLock, true);
 }

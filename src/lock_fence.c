@@ -43,7 +43,8 @@
  * anew and without it: nobody has claims then, and another secret is made.
  *
  * Locking rules: a content lock on the only page of the sequence, held over a
- * flush of WAL once in DRAW_AHEAD draws and never over an ereport.  The
+ * flush of WAL once in DRAW_AHEAD draws, and when the secret is made.  An error that
+ * is raised under it says that the page is corrupt.  The
  * sequence is written at once, outside of the transaction, so nobody waits
  * for anybody's commit.
  *
@@ -221,6 +222,8 @@ write_secret(Relation rel, Buffer buffer, const AlHash *secret)
 	memcpy(longer.data + tuple->t_hoff + SECRET_OFFSET, secret, sizeof(AlHash));
 	if (!PageIndexTupleOverwrite(page, FirstOffsetNumber, (Item) longer.data, length))
 		elog(ERROR, "no room for a secret in sequence \"%s\"", RelationGetRelationName(rel));
+	/* Tokens that were drawn and not logged must not come back with this image. */
+	sequence_data(page)->log_cnt = 0;
 	lsn = GenericXLogFinish(state);
 	if (RelationNeedsWAL(rel))
 		XLogFlush(lsn);

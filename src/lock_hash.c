@@ -23,11 +23,11 @@
  * read by another copy of the database (logical replication), and what the index
  * finds is compared with the owner in any case.
  *
- * Locking: none.  The first hash of a session reads the secret, which takes a
- * lock on the sequence app_lock_fence for that moment.  DROP EXTENSION makes
- * that of an extension that is created again another one; whoever has claims,
- * or is about to take one, has a lock on app_lock, which keeps the secret what it
- * is.
+ * Locking: the secret is read under AccessShareLock on the sequence app_lock_fence,
+ * by the first hash of a session and after each invalidation of the sequence.
+ * Whoever has claims, or is about to take one, has a lock on app_lock, so nobody can
+ * drop the extension, and the secret stays.  An extension that is created again has
+ * another secret.
  *
  * IDENTIFICATION
  *		src/lock_hash.c
@@ -40,6 +40,10 @@
 #include "common/hashfn.h"
 #include "lock_wait.h"
 #include "port/pg_bswap.h"
+#ifdef AL_TEST_HOOKS
+#include "fmgr.h"
+#include "utils/builtins.h"
+#endif
 
 #define SEED_OWNER	UINT64CONST(0x61746f6d69636f77)
 
@@ -244,3 +248,22 @@ al_owner_index_hash(AlString owner)
 	return (int32) DatumGetUInt64(hash_any_extended((const unsigned char *) owner.data,
 													owner.len, SEED_OWNER));
 }
+
+#ifdef AL_TEST_HOOKS
+PG_FUNCTION_INFO_V1(atomic_lock_test_hash);
+
+/* atomic_lock_test_hash(secret bytea, string text): the hash, as bytes */
+Datum
+atomic_lock_test_hash(PG_FUNCTION_ARGS)
+{
+	bytea	   *result = palloc(VARHDRSZ + sizeof(AlHash));
+	AlHash		secret;
+	AlHash		hash;
+
+	memcpy(&secret, VARDATA_ANY(PG_GETARG_BYTEA_PP(0)), sizeof(secret));
+	al_hash_bytes(&secret, al_string(PG_GETARG_TEXT_PP(1)), &hash);
+	SET_VARSIZE(result, VARHDRSZ + sizeof(AlHash));
+	memcpy(VARDATA(result), &hash, sizeof(hash));
+	PG_RETURN_BYTEA_P(result);
+}
+#endif

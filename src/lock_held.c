@@ -58,7 +58,22 @@ is_held(const Version *version)
 	return version->next < 0 && !version->ended;
 }
 
-/* Does the transaction still hold the key of what it has ended, or did so later? */
+/* Is a holding of this key among those to be shown? */
+static bool
+is_in(const AlShownSet *set, const Version *version)
+{
+	for (int i = 0; i < set->count; i++)
+	{
+		AlString	key = {set->texts + set->holdings[i].texts_at, set->holdings[i].key_length};
+
+		if (set->holdings[i].hash == version->hash &&
+			al_string_equal(key, version->holding.key))
+			return true;
+	}
+	return false;
+}
+
+/* Has the transaction ended another holding of the same key after this one? */
 static bool
 is_outdated(const Version *ended)
 {
@@ -67,15 +82,15 @@ is_outdated(const Version *ended)
 		const Version *version = &versions[i];
 
 		if (version->hash == ended->hash && version->next < 0 &&
-			(!version->ended || version->number > ended->number) &&
+			version->number > ended->number &&
 			al_string_equal(version->holding.key, ended->holding.key))
 			return true;
 	}
 	return false;
 }
 
-/* Show a holding, if there is room */
-static void
+/* Show a holding; false: there is no room for it */
+static bool
 show_one(AlShownSet *set, const Version *version)
 {
 	const AlHolding *holding = &version->holding;
@@ -86,7 +101,7 @@ show_one(AlShownSet *set, const Version *version)
 	for (int i = 0; i < (int) lengthof(texts); i++)
 		length += texts[i].len;
 	if (set->count == AL_SHOWN || set->used + length > AL_SHOWN_BYTES)
-		return;
+		return false;
 	shown->hash = version->hash;
 	shown->fencing_token = holding->fencing_token;
 	shown->acquired_at = holding->acquired_at;
@@ -101,6 +116,7 @@ show_one(AlShownSet *set, const Version *version)
 		set->used += texts[i].len;
 	}
 	set->count++;
+	return true;
 }
 
 /*
@@ -114,20 +130,23 @@ show(void)
 	AlQueue    *queue = al_queue();
 	AlShownSet *mine;
 	AlShownSet	set;
+	bool		has_room = true;
 
 	if (queue == NULL || (count == 0 && !is_shown))
 		return;
-	set.count = set.used = 0;
+	memset(&set, 0, offsetof(AlShownSet, texts));
 	set.database = MyDatabaseId;
 	set.pid = MyProcPid;
-	for (int ended = 0; ended < 2; ended++)
+	for (int i = 0; i < count && has_room; i++)
 	{
-		for (int i = 0; i < count && set.count < AL_SHOWN; i++)
-		{
-			if (versions[i].next < 0 && versions[i].ended == (ended != 0) &&
-				!(ended && is_outdated(&versions[i])))
-				show_one(&set, &versions[i]);
-		}
+		if (is_held(&versions[i]))
+			has_room = show_one(&set, &versions[i]);
+	}
+	for (int i = count - 1; i >= 0 && has_room; i--)
+	{
+		if (versions[i].next < 0 && versions[i].ended && !is_in(&set, &versions[i]) &&
+			!is_outdated(&versions[i]))
+			has_room = show_one(&set, &versions[i]);
 	}
 	is_shown = set.count > 0;
 	mine = &al_shown()[al_my_proc_number()];
@@ -139,6 +158,24 @@ show(void)
 }
 
 /*
+ * The place of a holding of a key that is over, and of which no rollback to a
+ * savepoint can bring back another version; or -1.  Whoever takes locks again and
+ * again does not make the list longer.
+ */
+static int
+find_ended(const AlHolding *holding, uint64 hash, int level)
+{
+	for (int i = count - 1; i >= 0 && versions[i].level >= level; i--)
+	{
+		if (versions[i].ended && versions[i].previous < 0 && versions[i].next < 0 &&
+			versions[i].hash == hash &&
+			al_string_equal(versions[i].holding.key, holding->key))
+			return i;
+	}
+	return -1;
+}
+
+/*
  * Put a version on top, or where no savepoint lies between them, in the place of
  * the one before, or of a holding of the same key that is over.  What it points to must not be
  * shorter-lived, and it must not be in the list itself, which may move.  Returns
@@ -147,15 +184,12 @@ show(void)
 static int
 push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 {
-	static int	last_ended = -1;
 	static uint64 last_number = 0;
 	int			level = GetCurrentTransactionNestLevel();
-	int			place = previous >= 0 ? previous : last_ended;
+	int			place = previous >= 0 ? previous : find_ended(holding, hash, level);
 	Version    *version;
 
-	if (place < 0 || place >= count || versions[place].level != level ||
-		(previous < 0 && !(versions[place].ended && versions[place].previous < 0 &&
-						   al_string_equal(versions[place].holding.key, holding->key))))
+	if (place < 0 || versions[place].level != level)
 	{
 		if (count == size)
 		{
@@ -181,8 +215,6 @@ push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 	version->number = ++last_number;
 	version->level = level;
 	version->next = -1;
-	if (ended)
-		last_ended = place;
 	al_xact_changed();
 	show();
 	return place;

@@ -22,9 +22,9 @@
  * nothing in the index: no row, not even a dead one that a rollback could
  * bring back.  It is taken back by whoever has claimed the key to share it,
  * before the first such row is made; these two claims exclude each other.
- * Two keys could have one hash, and share their claims, but not this: an entry is
- * the check of the key, in the place that its hash says, and together they have as
- * many bits as it takes (lock_hash.c).  Entries may be lost at any time.  Nor is it said in a transaction that has emptied the
+ * Two keys could have one hash, and would share their claims, but not this: an entry
+ * is the key's check, which has 64 more bits, in the place that the hash says
+ * (lock_hash.c).  Entries may be lost at any time.  Nor is it said in a transaction that has emptied the
  * table, or made it: a rollback would bring back the rows.
  *
  * Where it is not known, one look is enough all the same, before the claim, if

@@ -280,7 +280,8 @@ al_owner_of_session(AlString *owner)
 				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE), al_hide_owners(),
 				 errmsg("invalid byte sequence for encoding \"%s\" in atomic_lock.owner",
 						GetDatabaseEncodingName()),
-				 errhint("The setting came with the start of the session, or was made in a database of another encoding.")));
+				 errdetail("The setting came with the start of the session, or was made in a database of another encoding."),
+				 errhint("Set atomic_lock.owner again.")));
 	owner_is_verified = true;
 	return true;
 }

@@ -121,8 +121,8 @@ al_held_until(const AlHolding *holding)
 }
 
 /* What of the state of a key is live: a list of AlHolding * */
-List *
-al_live_holdings(const AlState *state, TimestampTz now)
+static List *
+live_holdings(const AlState *state, TimestampTz now)
 {
 	List	   *holdings = NIL;
 	ListCell   *cell;
@@ -233,13 +233,13 @@ al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now)
 	state->mine = al_held_mine(key);
 	*now = GetCurrentTimestamp();
 	if (al_is_live(&state->exclusive, *now))
-		return al_live_holdings(state, *now);
+		return live_holdings(state, *now);
 
 	AL_INJECTION_POINT("atomic-lock-reader-between");
 	others = al_held_by_others(key);
 	al_look(rel, key, state);
 	*now = GetCurrentTimestamp();
-	holdings = al_live_holdings(state, *now);
+	holdings = live_holdings(state, *now);
 	foreach(cell, others)
 	{
 		if (has_become_row(lfirst(cell), holdings))
@@ -297,7 +297,7 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 		result->holding = **own;
 		return AL_RELEASED;
 	}
-	live = al_live_holdings(state, result->at);
+	live = live_holdings(state, result->at);
 	foreach(cell, live)
 	{
 		if (*own == NULL && al_is_owned_by(lfirst(cell), owner))
@@ -550,7 +550,8 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
  * Make one of what an owner is handed and what it has of the same key: the lifetime
  * is the stronger one, a lease before a session, and its own session before
  * somebody else's; the end is the later one, as far as each has one.  Its life began
- * with the first of them.
+ * with the first of them, and goes on beyond its limit only as far as the new owner's
+ * did.
  */
 static void
 join(AlHolding *handed, const AlHolding *had)
@@ -567,8 +568,9 @@ join(AlHolding *handed, const AlHolding *had)
 		if (handed->ttl == 0)
 			handed->ttl = had->ttl;
 	}
-	handed->expires_at = end;
 	handed->acquired_at = Min(handed->acquired_at, had->acquired_at);
+	/* It must not be a way to live for longer, nor to lose what the new owner had. */
+	handed->expires_at = Min(end, Max(al_end_of_life(handed), had->expires_at));
 	if (handed->meta == NULL)
 		handed->meta = had->meta;
 }
@@ -714,7 +716,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim)
 	al_claim(claim, key, NULL, AL_CLAIM_TAKE);
 	al_look(rel, key, &state);
 	now = GetCurrentTimestamp();
-	foreach(cell, al_live_holdings(&state, now))
+	foreach(cell, live_holdings(&state, now))
 	{
 		AlHolding  *holding = lfirst(cell);
 		AlHolding  *copy = palloc(sizeof(AlHolding));
@@ -742,7 +744,7 @@ al_lease_of_session(Relation rel, const AlKey *key)
 	if (al_xact_is_claimed(key->hash) || al_claim_is_others(key->hash))
 		return true;
 	al_look(rel, key, &state);
-	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
+	foreach(cell, live_holdings(&state, GetCurrentTimestamp()))
 	{
 		if (al_session_is_mine(lfirst(cell)))
 			return true;
@@ -762,7 +764,7 @@ al_lease_end_session(Relation rel, const AlKey *key, bool wait)
 	bool		left = false;
 
 	al_look(rel, key, &state);
-	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
+	foreach(cell, live_holdings(&state, GetCurrentTimestamp()))
 	{
 		AlHolding	holding = *(AlHolding *) lfirst(cell);
 		bool		is_shared = al_is_shared(&holding);

@@ -90,7 +90,6 @@ extern bool al_is_owned_by(const AlHolding *holding, const AlOwner *owner);
 extern TimestampTz al_held_until(const AlHolding *holding);
 extern bool al_is_shared(const AlHolding *holding);
 extern const AlHolding *al_longest(List *holdings);
-extern List *al_live_holdings(const AlState *state, TimestampTz now);
 extern void al_find_shared(Relation rel, const AlKey *key, AlState *state);
 extern List *al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now);
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
@@ -189,7 +188,6 @@ extern void al_report_init(void);
 extern void al_report_doubt(void);
 AL_NORETURN extern void al_raise(const AlKey *key, const AlResult *result);
 AL_NORETURN extern void al_raise_not_found(const AlKey *key);
-extern char *al_nobody_detail(const AlKey *key);
 AL_NORETURN extern void al_raise_not_held(const AlKey *key, const AlResult *result);
 AL_NORETURN extern void al_raise_bad_token(const AlKey *key, int64 token,
 										   const AlResult *result);

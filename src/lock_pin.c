@@ -195,7 +195,8 @@ atomic_lock_assert(PG_FUNCTION_ARGS)
 /*
  * lock_assert_fence(key, fencing_token, owner): nothing, or raises LK005
  *
- * A token is no secret, and a pin makes others wait, so it takes the owner to pin.
+ * A token proves nothing by itself, since applications pass it on.  A pin makes
+ * others wait, so it takes the owner.
  */
 Datum
 atomic_lock_assert_fence(PG_FUNCTION_ARGS)

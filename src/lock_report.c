@@ -201,6 +201,15 @@ obstacle_hint(const AlResult *result)
 	}
 }
 
+/* Why there is no lease on a key */
+static char *
+nobody_detail(const AlKey *key)
+{
+	if (al_held_by_others(key) != NIL)
+		return "An unfinished transaction holds it.";
+	return "It is free, was swept, or was never taken.";
+}
+
 /* Raise what a refusal means; the result is one */
 void
 al_raise(const AlKey *key, const AlResult *result)
@@ -256,7 +265,7 @@ al_raise(const AlKey *key, const AlResult *result)
 			ereport(ERROR,
 					(errcode(ERRCODE_LOCK_NOT_FOUND), al_hide_owners(),
 					 errmsg("lock \"%s\" is not held", name),
-					 errdetail_internal("%s", al_nobody_detail(key))));
+					 errdetail_internal("%s", nobody_detail(key))));
 			break;
 
 		case AL_NOT_OWNER:
@@ -290,7 +299,7 @@ al_raise(const AlKey *key, const AlResult *result)
 					 errdetail("Held since %s, until %s; atomic_lock.max_lifetime allows no more.",
 							   show_time(holding->acquired_at),
 							   show_time(holding->expires_at)),
-					 errhint("Release the lock, and acquire it again in another transaction.")));
+					 errhint("Release the lock, if it is held, and acquire it in another transaction.")));
 			break;
 
 		case AL_ACQUIRED:
@@ -327,15 +336,6 @@ al_raise_in_transaction(const AlKey *key, int pid)
 	pg_unreachable();
 }
 
-/* Why there is no lease on a key */
-char *
-al_nobody_detail(const AlKey *key)
-{
-	if (al_held_by_others(key) != NIL)
-		return "An unfinished transaction holds it.";
-	return "It is free, was swept, or was never taken.";
-}
-
 /* What there is instead of the holding that was expected */
 static char *
 missing_detail(const AlKey *key, const AlResult *result)
@@ -354,7 +354,7 @@ missing_detail(const AlKey *key, const AlResult *result)
 		case AL_HELD_BY_OWNER:
 			return "This owner shares it, which does not allow writing.";
 		default:
-			return al_nobody_detail(key);
+			return nobody_detail(key);
 	}
 }
 

@@ -189,6 +189,9 @@ al_stat_refused(const AlKey *key, const AlResult *result)
 			al_stat_count(AL_COUNT_REFUSALS, 1);
 			al_wanted_count(key, result->at, false, 0);
 			break;
+		case AL_LIFETIME_EXCEEDED:
+			al_stat_count(AL_COUNT_REFUSALS, 1);
+			break;
 		case AL_TIMEOUT:
 			al_stat_count(AL_COUNT_TIMEOUTS, 1);
 			break;

@@ -276,17 +276,18 @@ scan_live(const Listing *listing, bool count)
 			continue;
 		old_context = MemoryContextSwitchTo(row_context);
 		al_row_read(rel, tuple, &holding);
-		if (count)
-			sharers_of(listing->sharers, &holding, HASH_ENTER)->count++;
-		else
+		if (listing->held)
 		{
-			HeldToken  *token = listing->held ?
-				hash_search(listing->held, &holding.fencing_token, HASH_FIND, NULL) : NULL;
+			HeldToken  *token = hash_search(listing->held, &holding.fencing_token,
+											HASH_FIND, NULL);
 
 			if (token)
 				token->has_row = true;
-			list_holding(listing, &holding);
 		}
+		if (count)
+			sharers_of(listing->sharers, &holding, HASH_ENTER)->count++;
+		else
+			list_holding(listing, &holding);
 		MemoryContextSwitchTo(old_context);
 		MemoryContextReset(row_context);
 	}
@@ -314,14 +315,20 @@ atomic_lock_status_all(PG_FUNCTION_ARGS)
 	listing.is_admin = al_is_admin();
 	listing.is_monitor = al_is_monitor();
 
-	scan_live(&listing, true);
 	foreach(cell, held)
 	{
 		const AlHolding *holding = lfirst(cell);
 		HeldToken  *token = hash_search(listing.held, &holding->fencing_token, HASH_ENTER, NULL);
 
 		token->has_row = false;
-		if (al_is_shared(holding))
+	}
+	scan_live(&listing, true);
+	foreach(cell, held)
+	{
+		const AlHolding *holding = lfirst(cell);
+		const HeldToken *token = hash_search(listing.held, &holding->fencing_token, HASH_FIND, NULL);
+
+		if (al_is_shared(holding) && !token->has_row)
 			sharers_of(listing.sharers, holding, HASH_ENTER)->count++;
 	}
 	scan_live(&listing, false);

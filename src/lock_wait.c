@@ -46,7 +46,6 @@
 #include "common/pg_prng.h"
 #include "compat.h"
 #include "lock_wait.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "portability/instr_time.h"
 #include "storage/latch.h"
@@ -291,15 +290,14 @@ al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 	LWLockRelease(&queue->lock);
 }
 
-/* Copy as many whole characters as fit, and zeros to the end; returns their length */
-int
-al_clip(char *to, int size, AlString from)
+/* Copy as many whole characters as fit, and zeros to the end */
+static void
+clip(char *to, int size, AlString from)
 {
 	int			length = al_clip_length(from, size);
 
 	memcpy(to, from.data, length);
 	memset(to + length, 0, size - length);
-	return length;
 }
 
 /*
@@ -337,7 +335,7 @@ al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
 	waiter->owner_length = owner->generated ? 0 : owner->name.len;
 	if (waiter->owner_length > 0)
 		memcpy(waiter->owner, owner->name.data, waiter->owner_length);
-	(void) al_clip(waiter->holder, AL_WAITER_HOLDER_BYTES - 1, al_string(holder));
+	clip(waiter->holder, AL_WAITER_HOLDER_BYTES - 1, al_string(holder));
 	pg_atomic_write_u32(&slot->woken, 0);
 	slot->asleep = false;
 	waiter->id = ++queue->last_id;

@@ -125,7 +125,6 @@ extern pg_atomic_uint64 *al_entry_counters(void);
 /* lock_wait.c */
 extern int64 al_monotonic_now(void);
 extern void al_wait_wake_alone(uint64 hash);
-extern int	al_clip(char *to, int size, AlString from);
 extern void al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
 						  bool is_upgrade, text *holder);
 extern void al_wait_end(bool granted);

@@ -156,7 +156,8 @@ before_commit(bool prepare)
 /*
  * Has this commit to be confirmed by standbys, and is not yet?  As
  * SyncRepWaitForLSN() sees it, at the level of the commit.  Of the record of
- * PREPARE it is only known where it begins.
+ * PREPARE it is only known where it begins; a standby that has confirmed a part of it
+ * has done so to the end of a page.
  */
 static bool
 lacks_standbys(bool prepare)
@@ -174,7 +175,9 @@ lacks_standbys(bool prepare)
 	/* Waiters are let go before it is noted that nobody is to be waited for. */
 	LWLockAcquire(SyncRepLock, LW_SHARED);
 	if (prepare)
-		lacks = WalSndCtl->lsn[mode] <= ProcLastRecPtr;
+		lacks = WalSndCtl->lsn[mode] <= ProcLastRecPtr ||
+			(WalSndCtl->lsn[mode] % XLOG_BLCKSZ == 0 &&
+			 WalSndCtl->lsn[mode] < GetXLogInsertRecPtr());
 	else
 		lacks = WalSndCtl->lsn[mode] < XactLastCommitEnd;
 	lacks = lacks && al_standbys_wanted();

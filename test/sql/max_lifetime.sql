@@ -71,6 +71,12 @@ SELECT acquired_at = :'alice' AS same_since, expires_at = acquired_at + interval
 SELECT acquired_at = :'alice' AS of_the_first, expires_at <= acquired_at + interval '1 h' AS within FROM lock_transfer('shared', 'bob-1', 'carol-1');
 SELECT acquired_at AS dora FROM lock_acquire('shared', '30 min', 'dora-1', 'shared') \gset
 SELECT acquired_at = :'alice' AS of_the_first, expires_at <= acquired_at + interval '1 h' AS within FROM lock_transfer('shared', 'carol-1', 'dora-1', ttl => '1 h');
+-- of an older and a newer one, no life is added to the older one, and none is taken from what the new owner had
+CREATE FUNCTION t.age(k text, o text) RETURNS void LANGUAGE sql AS $$UPDATE app_lock SET acquired_at = acquired_at - interval '40 min', expires_at = expires_at - interval '40 min' WHERE key = k AND owner = o$$;
+SELECT count(lock_acquire(k, '1 h', o, 'shared')) FROM unnest('{join-1,join-2}'::text[]) k, unnest('{alice-1,bob-1}'::text[]) o;
+SELECT t.age('join-1', 'alice-1'), t.age('join-2', 'bob-1');
+SELECT key, expires_at = acquired_at + interval '1 h' AS to_the_end_of_the_older, expires_at - acquired_at BETWEEN '1 h 40 min' AND '1 h 41 min' AS to_that_of_bob
+FROM unnest('{join-1,join-2}'::text[]) k, LATERAL lock_transfer(k, 'alice-1', 'bob-1') g ORDER BY key;
 -- round a circle
 SELECT acquired_at AS since FROM lock_acquire('round', '1 h', 'o-0') \gset
 SELECT count(*), bool_and(g.acquired_at = :'since' AND g.expires_at <= :'since'::timestamptz + interval '1 h') AS same_since FROM generate_series(0, 49) i, LATERAL lock_transfer('round', 'o-' || i, 'o-' || i + 1, ttl => '1 h') g;

@@ -456,3 +456,19 @@ BEGIN;
 SELECT g.status FROM lock_acquire(E'nasty\n', owner => 'secret-1', holder => E'Al\rice', lifetime => 'transaction') g;
 SELECT split_part(a, E'\n', 1) AS answer, a ~ 'secret' AS owner_shown FROM unnest(ARRAY[t.raises($$SELECT lock_acquire(E'nasty\n', owner => 'secret-2')$$), t.raises($$SELECT lock_release(E'nasty\n', 'secret-2')$$)]) a;
 COMMIT;
+
+--
+-- Taken and released again and again in one transaction, locks do not become slower
+--
+SET statement_timeout = '60s';
+DO $$
+BEGIN
+	FOR i IN 1 .. 5000 LOOP
+		FOR k IN 1 .. 3 LOOP
+			PERFORM lock_acquire('again-' || k, owner => 'o-' || i % 7, lifetime => 'transaction');
+			PERFORM lock_release('again-' || k, 'o-' || i % 7);
+		END LOOP;
+	END LOOP;
+END
+$$;
+RESET statement_timeout;

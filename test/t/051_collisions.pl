@@ -295,7 +295,7 @@ sub all_goes_on
 sub let_go
 {
 	my ($psql, $released) = @_;
-	my $tries = $released ? 500 : 0;
+	my $tries = $released ? 12_000 : 0;
 
 	Time::HiRes::usleep(10_000) while --$tries > 0 && is_waiting($admin, $psql);
 	ask($admin, 'SELECT pg_cancel_backend(' . pid($psql) . ')') if $tries <= 0;

