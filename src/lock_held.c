@@ -272,8 +272,9 @@ void
 al_held_end(const AlHolding *holding, bool forced)
 {
 	Version		version = versions[holding->held];
+	int			place = push(&version.holding, version.hash, holding->held, true);
 
-	versions[push(&version.holding, version.hash, holding->held, true)].forced = forced;
+	versions[place].forced = forced;
 }
 
 /*
