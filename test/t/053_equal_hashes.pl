@@ -43,7 +43,7 @@ $node->safe_psql('postgres', q{CREATE TABLE inv (k text PRIMARY KEY, x int); INS
 # The hash is SipHash-2-4 with 128 bits, of which these are published vectors
 # (as bytes, on a machine whose bytes are in that order).
 $node->safe_psql('postgres', q{CREATE FUNCTION test_hash(bytea, bytea) RETURNS bytea AS '$libdir/atomic_lock', 'atomic_lock_test_hash' LANGUAGE C STRICT});
-is( $node->safe_psql('postgres', q{SELECT encode(test_hash('\x000102030405060708090a0b0c0d0e0f', substr('\x000102030405060708090a0b0c0d0e', 1, n)), 'hex') FROM unnest('{0,1,15}'::int[]) n}),
+is( $node->safe_psql('postgres', q{SELECT encode(test_hash('\x000102030405060708090a0b0c0d0e0f', substr('\x000102030405060708090a0b0c0d0e'::bytea, 1, n)), 'hex') FROM unnest('{0,1,15}'::int[]) n}),
 	"a3817f04ba25a8e66df67214c7550293\nda87c1d86b99af44347659119b22fc45\n5493e99933b0a8117e08ec0f97cfc3d9", 'the hash is the one that it should be');
 
 my ($watch, $one, $two, $three) = map { session($node, $_) } ('Watch', 'One', 'Two', 'Three');
