@@ -260,7 +260,7 @@ foreach my $preloaded (0, 1)
 		is(told($psql, q{SELECT status, holder FROM lock_acquire('role, shared', owner => 'o', mode => 'shared'); SELECT holder FROM lock_acquire('role, session', owner => 'o', lifetime => 'session')}), "acquired|role $role_oid\nrole $role_oid", '... in each mode');
 		is(told($psql, q{SELECT holder FROM lock_transfer('role', 'o', 'p')}), "role $role_oid", '... handed over');
 		is(told($psql, q{BEGIN; SELECT holder FROM lock_acquire('role, transaction', owner => 'o', lifetime => 'transaction')}), "role $role_oid", '... and for the transaction');
-		is(told($watch, q{SELECT (lock_try_acquire(k, owner => 'other')).holder FROM unnest(ARRAY['role', 'role, transaction']) k}), $preloaded ? "role $role_oid\nrole $role_oid" : "role $role_oid\n", '... which others are told');
+		is(told($watch, q{SELECT (lock_try_acquire(k, owner => 'other')).holder FROM unnest(ARRAY['role', 'role, transaction']) k}), $preloaded || $node->pg_version >= 17 ? "role $role_oid\nrole $role_oid" : "role $role_oid\n", '... which others are told');
 		is(told($watch, q{SET client_encoding = LATIN1; SELECT count(convert_to(holder, 'UTF8')), count(*), bool_and(holder ~ '^(role [0-9]+|Keeper)$') FROM app_lock WHERE NOT released}), '4|4|t', '... and is text');
 		ask($watch, 'RESET client_encoding');
 		is(told($psql, 'COMMIT; ' . q{SELECT lock_release_all('o') + lock_release_all('p')}), '3', '... released');
