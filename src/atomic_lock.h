@@ -187,6 +187,7 @@ extern bool al_owner_names_block(const AlOwner *owner, BlockNumber block);
 /* lock_catalog.c */
 extern void al_catalog_init(void);
 extern Relation al_open_app_lock(LOCKMODE lockmode);
+extern Oid	al_app_lock_oid(void);
 extern Relation al_open_for_writing(const char *function);
 extern Relation al_open_now(bool *missing);
 extern char *al_schema_name(void);
@@ -225,6 +226,7 @@ extern bool al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 extern void al_claim_holding(const AlKey *key, const AlOwner *owner);
 extern bool al_claim_may_share(const AlClaim *claim);
 extern bool al_claim_is_others(uint64 hash);
+extern bool al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared);
 extern void al_claim_drop(const AlClaim *claim);
 extern void al_claim_transaction(const AlKey *key, bool is_shared);
 extern List *al_claim_transactions(uint64 hash, bool is_exclusive);

@@ -13,8 +13,8 @@
  * the owner holds already is claimed last, since its heartbeats would wait for
  * that claim.
  *
- * Two who share a key and wait for each other to leave are told apart by a
- * claim: the second is refused.
+ * Of two who share a key and wait for each other to leave, the second is refused.
+ * A claim tells who is the first.
  *
  * Locking rules: app_lock is closed while a call sleeps.  A refused set drops
  * its claims.
@@ -153,7 +153,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	Line		line = {attempt->key, al_monotonic_now()};
 
 	if (as_upgrade && !is_first_upgrade &&
-		!al_wait_is_upgraded_by(attempt->key, &request->owner))
+		al_wait_is_upgraded_by_others(attempt->key, &request->owner))
 	{
 		result->obstacle = result->outcome;
 		result->outcome = AL_DEADLOCK;

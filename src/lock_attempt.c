@@ -27,8 +27,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "access/xact.h"
 #include "compat.h"
 #include "lock_attempt.h"
 #include "lock_wait.h"
@@ -126,28 +124,10 @@ consider(AlAttempt *attempt, AlHolding *holding)
 }
 
 /*
- * Has this transaction kept the key of a row that is over from others, since it
- * has written or pinned the row?  What was forgotten, an administrator has ended.
- */
-static bool
-is_kept(const AlKey *key, const AlHolding *row)
-{
-	if (!ItemPointerIsValid(&row->tid) || row->owner == NULL)
-		return false;
-	if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->tuple->t_data)))
-		return true;
-	for (const AlPin *pin = al_xact_pins(key->hash); pin; pin = pin->next)
-	{
-		if (pin->fencing_token == row->fencing_token && al_string_equal(pin->key, key->name))
-			return true;
-	}
-	return false;
-}
-
-/*
- * The holding that began first of those that ended without the key being free to
- * anybody but this transaction; or NULL.  To release a lock and acquire it again
- * must not be a way to hold it for longer than atomic_lock.max_lifetime.
+ * The holding that began first of those that this transaction has, or that are over
+ * without the key being free to anybody else since; or NULL.  To release a lock and
+ * acquire it again, for whichever owner, must not be a way to hold it for longer
+ * than atomic_lock.max_lifetime.
  */
 static const AlHolding *
 find_kept(const AlAttempt *attempt)
@@ -158,14 +138,16 @@ find_kept(const AlAttempt *attempt)
 	if (al_max_lifetime_ms <= 0 || !al_xact_is_claimed(attempt->key->hash))
 		return NULL;
 	first = al_held_ended(attempt->key);
-	foreach(cell, lcons(unconstify(AlHolding *, &attempt->state.exclusive),
-						list_copy(attempt->state.shared)))
+	foreach(cell, list_concat(lcons(unconstify(AlHolding *, &attempt->state.exclusive),
+									list_copy(attempt->state.shared)),
+							  attempt->state.mine))
 	{
-		const AlHolding *row = lfirst(cell);
+		const AlHolding *holding = lfirst(cell);
 
-		if (is_kept(attempt->key, row) &&
-			(first == NULL || row->acquired_at < first->acquired_at))
-			first = row;
+		if ((holding->lifetime == AL_TRANSACTION ||
+			 (!al_is_live(holding, attempt->result->at) && al_is_kept(attempt->key, holding))) &&
+			(first == NULL || holding->acquired_at < first->acquired_at))
+			first = holding;
 	}
 	return first;
 }

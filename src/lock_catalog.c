@@ -396,6 +396,13 @@ open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
 	}
 }
 
+/* OID of app_lock, which is open */
+Oid
+al_app_lock_oid(void)
+{
+	return app_lock.oid;
+}
+
 Relation
 al_open_app_lock(LOCKMODE lockmode)
 {

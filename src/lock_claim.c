@@ -285,14 +285,18 @@ al_claim_drop(const AlClaim *claim)
 }
 
 /*
- * Say that the claim which this transaction has on a key is a holding that
- * ends with it.
+ * Say that the claim which this transaction has on a key is a holding that ends with
+ * it.  As long as it lasts nobody must drop the extension, or create it with another
+ * secret.  The lock that the caller has on app_lock would do, but it belongs to the
+ * portal, which may fail in a subtransaction while the claim stays.
  */
 void
 al_claim_transaction(const AlKey *key, bool is_shared)
 {
 	LOCKTAG		tag;
 
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, al_app_lock_oid());
+	(void) acquire_in_transaction(&tag, RowExclusiveLock, true);
 	set_tag(&tag, TRANSACTION, key->hash);
 	(void) acquire_in_transaction(&tag, is_shared ? ShareLock : ExclusiveLock, true);
 }
@@ -376,6 +380,25 @@ al_claim_is_others(uint64 hash)
 
 	set_tag(&tag, KEY, hash);
 	return conflicts(&tag, AccessExclusiveLock) != NIL;
+}
+
+/*
+ * Is a session of the owner extending its lease?  That of an exclusive one has a
+ * claim that nothing else is done under.
+ */
+bool
+al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared)
+{
+	LOCKTAG		tag;
+
+	if (is_shared)
+	{
+		set_tag(&tag, HOLDING, al_holding_hash(key, owner));
+		return conflicts(&tag, ShareUpdateExclusiveLock) != NIL;
+	}
+	set_tag(&tag, KEY, key->hash);
+	return list_length(conflicts(&tag, RowExclusiveLock)) >
+		list_length(conflicts(&tag, AccessShareLock));
 }
 
 /* Processes (a list of integers) of others whose unfinished transactions have a key */

@@ -244,10 +244,14 @@ al_fence_secret(AlHash *secret)
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
 	found = read_secret(BufferGetPage(buffer), secret);
-	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+	UnlockReleaseBuffer(buffer);
+	relation_close(rel, AccessShareLock);
 
 	if (!found && !RecoveryInProgress())
 	{
+		/* An ALTER SEQUENCE that is not committed yet has copied the page. */
+		rel = al_open_fence(RowExclusiveLock);
+		buffer = ReadBuffer(rel, 0);
 		if (!pg_strong_random(&fresh, sizeof(fresh)))
 			ereport(ERROR,
 					(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
@@ -261,9 +265,8 @@ al_fence_secret(AlHash *secret)
 			*secret = fresh;
 			found = true;
 		}
-		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+		UnlockReleaseBuffer(buffer);
+		relation_close(rel, RowExclusiveLock);
 	}
-	ReleaseBuffer(buffer);
-	relation_close(rel, AccessShareLock);
 	return found;
 }

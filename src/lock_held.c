@@ -40,7 +40,6 @@ typedef struct Version
 	uint64		hash;			/* of the key */
 	bool		ended;
 	bool		forced;			/* ended by an administrator */
-	uint64		number;			/* rises with each version */
 	int			level;			/* of nesting, at which it was made */
 	int			previous;		/* of the same holding, or -1 */
 	int			next;
@@ -58,32 +57,20 @@ is_held(const Version *version)
 	return version->next < 0 && !version->ended;
 }
 
-/* Is a holding of this key among those to be shown? */
+/* Is a holding of this key by this owner among those to be shown? */
 static bool
 is_in(const AlShownSet *set, const Version *version)
 {
+	AlString	wanted = al_string(version->holding.owner);
+
 	for (int i = 0; i < set->count; i++)
 	{
-		AlString	key = {set->texts + set->holdings[i].texts_at, set->holdings[i].key_length};
+		const AlShown *shown = &set->holdings[i];
+		AlString	key = {set->texts + shown->texts_at, shown->key_length};
+		AlString	owner = {key.data + key.len, shown->owner_length};
 
-		if (set->holdings[i].hash == version->hash &&
-			al_string_equal(key, version->holding.key))
-			return true;
-	}
-	return false;
-}
-
-/* Has the transaction ended another holding of the same key after this one? */
-static bool
-is_outdated(const Version *ended)
-{
-	for (int i = 0; i < count; i++)
-	{
-		const Version *version = &versions[i];
-
-		if (version->hash == ended->hash && version->next < 0 &&
-			version->number > ended->number &&
-			al_string_equal(version->holding.key, ended->holding.key))
+		if (shown->hash == version->hash && al_string_equal(key, version->holding.key) &&
+			al_owner_equal(owner, wanted))
 			return true;
 	}
 	return false;
@@ -120,9 +107,10 @@ show_one(AlShownSet *set, const Version *version)
 }
 
 /*
- * Let others see what this transaction holds, and of what else it held, by whom it
- * was last: until it commits, that is held for all others, and if it has become
- * a lease, the row is not there for them yet.
+ * Let others see what this transaction holds, and then what it held before, newest
+ * first: until it commits, that is held for all others.  If it has become a lease,
+ * they do not see the row yet; if it was handed over, a rollback to a savepoint may
+ * bring it back.
  */
 static void
 show(void)
@@ -144,8 +132,7 @@ show(void)
 	}
 	for (int i = count - 1; i >= 0 && has_room; i--)
 	{
-		if (versions[i].next < 0 && versions[i].ended && !is_in(&set, &versions[i]) &&
-			!is_outdated(&versions[i]))
+		if (!is_held(&versions[i]) && !is_in(&set, &versions[i]))
 			has_room = show_one(&set, &versions[i]);
 	}
 	is_shown = set.count > 0;
@@ -158,9 +145,9 @@ show(void)
 }
 
 /*
- * The place of a holding of a key that is over, and of which no rollback to a
- * savepoint can bring back another version; or -1.  Whoever takes locks again and
- * again does not make the list longer.
+ * The place of a holding of the same key and owner that is over, and of which no
+ * rollback to a savepoint can bring back another version; or -1.  So an owner that
+ * takes a lock again and again does not make the list longer.
  */
 static int
 find_ended(const AlHolding *holding, uint64 hash, int level)
@@ -169,7 +156,8 @@ find_ended(const AlHolding *holding, uint64 hash, int level)
 	{
 		if (versions[i].ended && versions[i].previous < 0 && versions[i].next < 0 &&
 			versions[i].hash == hash &&
-			al_string_equal(versions[i].holding.key, holding->key))
+			al_string_equal(versions[i].holding.key, holding->key) &&
+			al_owner_equal(al_string(versions[i].holding.owner), al_string(holding->owner)))
 			return i;
 	}
 	return -1;
@@ -177,14 +165,13 @@ find_ended(const AlHolding *holding, uint64 hash, int level)
 
 /*
  * Put a version on top, or where no savepoint lies between them, in the place of
- * the one before, or of a holding of the same key that is over.  What it points to must not be
+ * the one before, or of a holding of the same key and owner that is over.  What it points to must not be
  * shorter-lived, and it must not be in the list itself, which may move.  Returns
  * where it is.
  */
 static int
 push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 {
-	static uint64 last_number = 0;
 	int			level = GetCurrentTransactionNestLevel();
 	int			place = previous >= 0 ? previous : find_ended(holding, hash, level);
 	Version    *version;
@@ -212,7 +199,6 @@ push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 	version->hash = hash;
 	version->ended = ended;
 	version->forced = false;
-	version->number = ++last_number;
 	version->level = level;
 	version->next = -1;
 	al_xact_changed();
@@ -435,8 +421,8 @@ al_held_by_others(const AlKey *key)
 }
 
 /*
- * What an owner holds of a key by another transaction, as far as that is shown; or
- * NULL
+ * What an owner holds of a key by another transaction, or may hold, since nobody can
+ * know whose that is; or NULL
  */
 AlHolding *
 al_held_elsewhere(const AlKey *key, const AlOwner *owner)
@@ -445,8 +431,10 @@ al_held_elsewhere(const AlKey *key, const AlOwner *owner)
 
 	foreach(cell, al_held_by_others(key))
 	{
-		if (al_is_owned_by(lfirst(cell), owner))
-			return lfirst(cell);
+		AlHolding  *holding = lfirst(cell);
+
+		if (holding->owner == NULL || al_is_owned_by(holding, owner))
+			return holding;
 	}
 	return NULL;
 }

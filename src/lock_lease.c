@@ -30,6 +30,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/xact.h"
 #include "common/int.h"
 #include "compat.h"
 #include "lock_lease.h"
@@ -92,6 +93,25 @@ al_is_live(const AlHolding *holding, TimestampTz now)
 		return true;
 	return ItemPointerIsValid(&holding->tid) && holding->released_at == 0 &&
 		now < holding->expires_at && !is_orphaned(holding);
+}
+
+/*
+ * Has this transaction kept the key of a row from others, since it has written or
+ * pinned the row?  What was forgotten, an administrator has ended.
+ */
+bool
+al_is_kept(const AlKey *key, const AlHolding *row)
+{
+	if (!ItemPointerIsValid(&row->tid) || row->owner == NULL)
+		return false;
+	if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row->tuple->t_data)))
+		return true;
+	for (const AlPin *pin = al_xact_pins(key->hash); pin; pin = pin->next)
+	{
+		if (pin->fencing_token == row->fencing_token && al_string_equal(pin->key, key->name))
+			return true;
+	}
+	return false;
 }
 
 bool
@@ -346,8 +366,9 @@ mode_for(const AlHolding *own, AlClaimMode mode)
 /*
  * Look at a key without a claim: may the owner do something with its holding?  The
  * cheap look comes first, and is enough to say that it may, or that somebody else
- * has the key alone.  Returns what the owner holds by a transaction of another
- * session, where that is all it has; or NULL.
+ * has the key alone.  Otherwise returns what a transaction of another session has to
+ * be waited for: what the owner holds by it, or may hold, or its lease, which has run
+ * out and is being extended; or NULL.
  */
 static AlHolding *
 look_for_own(Relation rel, const AlKey *key, const AlOwner *owner, const AlHolding *seen,
@@ -371,6 +392,14 @@ look_for_own(Relation rel, const AlKey *key, const AlOwner *owner, const AlHoldi
 	elsewhere = al_held_elsewhere(key, owner);
 	al_look(rel, key, state);
 	result->outcome = al_judge_owner(state, owner, result, own);
+	if (result->outcome == AL_EXPIRED)
+	{
+		/* It had not when the owner began to extend it, if it does. */
+		if (al_claim_is_extended(key, owner, al_is_shared(&result->holding)))
+			return &result->holding;
+		al_look(rel, key, state);
+		result->outcome = al_judge_owner(state, owner, result, own);
+	}
 	return result->outcome == AL_RELEASED ? NULL : elsewhere;
 }
 
@@ -398,8 +427,14 @@ al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode m
 		seen = NULL;
 		if (elsewhere)
 		{
-			al_claim(claim, key, al_is_shared(elsewhere) ? owner : NULL,
-					 mode_for(elsewhere, mode));
+			/* Claim what meets the claim that there is, or this would be no wait. */
+			bool		is_own_share = al_is_shared(elsewhere) && elsewhere->owner;
+			AlClaimMode meets = elsewhere->lifetime == AL_TRANSACTION ?
+				AL_CLAIM_TAKE : AL_CLAIM_EXTEND;
+
+			if (is_own_share)
+				meets = meets == AL_CLAIM_TAKE ? AL_CLAIM_SHARE : AL_CLAIM_SHARE_EXTEND;
+			al_claim(claim, key, is_own_share ? owner : NULL, meets);
 			al_claim_drop(claim);
 			continue;
 		}
@@ -444,6 +479,21 @@ al_end_row(Relation rel, const AlKey *key, AlHolding *holding, TimestampTz now, 
 	al_table_put(rel, key, holding);
 }
 
+/* End what an owner holds by this transaction, but for one of that */
+static void
+end_mine(const AlState *state, const AlOwner *owner, const AlHolding *but)
+{
+	ListCell   *cell;
+
+	foreach(cell, state->mine)
+	{
+		if (lfirst(cell) == but || !al_is_owned_by(lfirst(cell), owner))
+			continue;
+		al_held_end(lfirst(cell), false);
+		al_stat_count(AL_COUNT_RELEASES, 1);
+	}
+}
+
 /*
  * Release what an owner holds; for "seen" see al_claim_own().
  *
@@ -457,18 +507,11 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	AlState		state;
 	AlHolding  *own;
 	AlClaim		claim;
-	ListCell   *cell;
 
 	if (!al_claim_own(rel, key, owner, AL_CLAIM_TAKE, seen, &state, &own, &claim, result))
 		return;
 
-	foreach(cell, state.mine)
-	{
-		if (!al_is_owned_by(lfirst(cell), owner))
-			continue;
-		al_held_end(lfirst(cell), false);
-		al_stat_count(AL_COUNT_RELEASES, 1);
-	}
+	end_mine(&state, owner, NULL);
 	if (own->lifetime == AL_TRANSACTION)
 		return;
 	al_xact_before_release();
@@ -635,6 +678,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	{
 		/* The new owner has a lease, which goes on beyond this transaction. */
 		other->fencing_token = al_fence_draw(1);
+		other->acquired_at = Min(other->acquired_at, own->acquired_at);
 		if (al_table_try_put(rel, key, other))
 		{
 			al_held_end(own, false);
@@ -657,14 +701,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	own->owner_hash = al_owner_index_hash(new_owner->name);
 	if (own->lifetime == AL_TRANSACTION)
 	{
-		foreach(cell, state.mine)
-		{
-			if (lfirst(cell) != own && al_is_owned_by(lfirst(cell), new_owner))
-			{
-				al_held_end(lfirst(cell), false);
-				al_stat_count(AL_COUNT_RELEASES, 1);
-			}
-		}
+		end_mine(&state, new_owner, own);
 		al_held_change(own, new_owner);
 		result->holding = *own;
 		return;
@@ -690,6 +727,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		if (al_table_try_put(rel, key, other))
 			al_stat_count(AL_COUNT_RELEASES, 1);
 	}
+	end_mine(&state, new_owner, own);
 	result->holding = *own;
 	al_xact_granted(key, new_owner, al_held_until(own));
 	al_stat_changed();

@@ -86,6 +86,7 @@ extern TimestampTz al_add_duration(TimestampTz time, int64 duration);
 extern TimestampTz al_end_of_life(const AlHolding *holding);
 extern TimestampTz al_closed_until(const AlHolding *holding);
 extern bool al_is_live(const AlHolding *holding, TimestampTz now);
+extern bool al_is_kept(const AlKey *key, const AlHolding *row);
 extern bool al_is_owned_by(const AlHolding *holding, const AlOwner *owner);
 extern TimestampTz al_held_until(const AlHolding *holding);
 extern bool al_is_shared(const AlHolding *holding);

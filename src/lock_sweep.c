@@ -81,7 +81,9 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 		return false;
 	al_table_find_again(rel, &key, &holding);
 	AL_INJECTION_POINT("atomic-lock-sweep-claimed");
+	/* By what our own transaction has kept, the life of what it acquires counts. */
 	if (!ItemPointerIsValid(&holding.tid) || now < over_at(&holding) ||
+		(al_max_lifetime_ms > 0 && al_is_kept(&key, &holding)) ||
 		!al_table_try_delete(rel, &holding))
 	{
 		al_claim_drop(&claim);

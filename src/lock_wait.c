@@ -569,22 +569,25 @@ al_wait_is_wanted_alone(const AlKey *key)
 	return wanted;
 }
 
-/* Does an owner wait, in some session, to upgrade its shared holding of a key? */
+/*
+ * Does another owner wait to upgrade its shared holding of a key?  Where nobody can
+ * know, it does.
+ */
 bool
-al_wait_is_upgraded_by(const AlKey *key, const AlOwner *owner)
+al_wait_is_upgraded_by_others(const AlKey *key, const AlOwner *owner)
 {
 	AlQueue    *queue = al_queue();
 	bool		found = false;
 
 	if (queue == NULL)
-		return false;
+		return true;
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_IN_LINE(i, queue, key->hash)
 	{
 		const AlSlot *slot = &queue->slots[i];
 
 		found = found || (slot->waiter.is_upgrade && waits_for_key(slot, key) &&
-						  al_owner_equal(al_waiter_owner(&slot->waiter), owner->name));
+						  !al_owner_equal(al_waiter_owner(&slot->waiter), owner->name));
 	}
 	LWLockRelease(&queue->lock);
 	return found;

@@ -134,7 +134,7 @@ extern bool al_wait_resign(const AlWaiter *others, int count);
 extern bool al_wait_behind(const AlKey *key, bool is_shared, char **first);
 extern void al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash);
 extern bool al_wait_is_wanted_alone(const AlKey *key);
-extern bool al_wait_is_upgraded_by(const AlKey *key, const AlOwner *owner);
+extern bool al_wait_is_upgraded_by_others(const AlKey *key, const AlOwner *owner);
 extern int	al_wait_count(const AlKey *key);
 extern TimestampTz al_wait_since(const AlKey *key);
 extern AlWaiter *al_wait_list(int *count);

@@ -6,8 +6,8 @@
 # "expired".  Committed holdings are in {held}{key}{owner}, dead ones too: they
 # tell their owner what became of them, for sure until the key is granted anew
 # and its row may have been used.  A transaction has what it changed in {rows},
-# what it holds itself in {mine}, both by key and owner, by key what it held last of
-# those that are no longer there in {ended}, and its claims.
+# what it holds itself in {mine}, both by key and owner, likewise what it held and
+# others may still see in {ended}, and its claims.
 
 package AtomicLockModel;
 
@@ -122,7 +122,7 @@ sub end
 	my ($self, $s, $key, $owner) = @_;
 	my $h = delete $self->{tx}{$s}{mine}{$key}{$owner};
 
-	$self->{tx}{$s}{ended}{$key} = $h if $h;
+	$self->{tx}{$s}{ended}{$key}{$owner} = $h if $h;
 	return;
 }
 
@@ -130,7 +130,23 @@ sub end
 sub elsewhere
 {
 	my ($self, $s, $key, $owner) = @_;
-	return grep { ($_->{owner} // '') eq $owner } $self->theirs($s, $key);
+	return grep { ($_->{owner} // '') eq $owner } $self->theirs($s, $key), $self->maybe_theirs($s, $key);
+}
+
+# What others' transactions held, and may still be shown to hold
+sub maybe_theirs
+{
+	my ($self, $s, $key) = @_;
+	my @maybe;
+
+	foreach my $other (grep { $_ ne $s } keys %{ $self->{tx} })
+	{
+		my $mine = $self->{tx}{$other}{mine}{$key} || {};
+		my $ended = $self->{tx}{$other}{ended}{$key} || {};
+
+		push @maybe, map { { %{ $ended->{$_} }, by => $other } } grep { !$mine->{$_} } keys %$ended;
+	}
+	return @maybe;
 }
 
 # What others' transactions hold; of some only the mode is known.
@@ -142,7 +158,6 @@ sub theirs
 	foreach my $other (grep { $_ ne $s && $self->{tx}{$_}{said}{$key} } keys %{ $self->{tx} })
 	{
 		my @mine = values %{ $self->{tx}{$other}{mine}{$key} || {} };
-		@mine = ($self->{tx}{$other}{ended}{$key}) if !@mine && $self->{tx}{$other}{ended}{$key};
 		@mine = ({ mode => $self->{tx}{$other}{said}{$key}, lifetime => 'transaction', end => 'Inf', token => 0 }) unless @mine;
 		push @theirs, map { { %$_, by => $other } } @mine;
 	}
@@ -280,7 +295,17 @@ sub own
 	my ($self, $s, $key, $owner, $claim) = @_;
 	my $own = $self->live($s, $key)->{$owner};
 
-	return { sqlstate => [ $self->elsewhere($s, $key, $owner) ? '55P03' : $self->refusals($s, $key, $owner) ] } unless $own;
+	unless ($own)
+	{
+		my @elsewhere = $self->elsewhere($s, $key, $owner);
+		my @unknown = grep { !defined $_->{owner} } $self->theirs($s, $key);
+		my @refusals = $self->refusals($s, $key, $owner);
+
+		# It is waited for, or if others need not be shown it any more, it may be.
+		return { sqlstate => ['55P03'] } if grep { ($_->{owner} // '') eq $owner } $self->theirs($s, $key);
+		return { sqlstate => [ '55P03', @refusals ] } if @elsewhere || @unknown;
+		return { sqlstate => \@refusals };
+	}
 	$claim = $claim eq 'extend' ? 'renew' : 'share' if $own->{mode} eq 'shared' && $claim ne 'convert';
 	$claim = 'take' if $claim eq 'convert';
 	return { sqlstate => ['55P03'] } if $own->{lifetime} ne 'transaction' && $self->is_claimed($s, $key, $claim, $owner);
@@ -382,7 +407,7 @@ sub transfer
 			if ($in_tx)
 			{
 				# it is the new owner's, or has become what that has
-				$other ? $self->end($s, $key, $owner) : delete $tx->{mine}{$key}{$owner};
+				$self->end($s, $key, $owner);
 				$tx->{mine}{$key}{$new_owner} = \%h unless $other;
 				# what the new owner has is more than that
 				$self->put($s, $key, $new_owner, %h{qw(token acquired_at end)}) if $other;
@@ -398,6 +423,7 @@ sub transfer
 				$h{ttl} //= $other->{ttl};
 			}
 			$h{ttl} = $ttl if defined $ttl;
+			$self->end($s, $key, $new_owner);
 			$self->put($s, $key, $owner, state => 'forgotten') if $owner ne $new_owner;
 			$self->put($s, $key, $new_owner, %h);
 		}
