@@ -376,6 +376,23 @@ SELECT status, expires_at, acquired_at = :'since' AS same_since FROM lock_acquir
 SELECT lock_release('session', 'alice-1');
 RESET atomic_lock.max_lifetime;
 
+-- nor a sweep of what the transaction relies on, nor another owner that takes part before
+SET atomic_lock.max_lifetime = '500 ms';
+SELECT acquired_at AS since FROM lock_acquire('swept', '500 ms', 'alice-1') \gset
+BEGIN;
+SELECT lock_assert('swept', 'alice-1') > 0 AS pinned, t.wait_until(:'since'::timestamptz + interval '501 ms');
+SELECT lock_sweep() >= 0 AS swept;
+SELECT t.code($$SELECT lock_acquire('swept', '500 ms', 'alice-1')$$), t.code($$SELECT lock_acquire('swept', '500 ms', 'bob-1')$$);
+COMMIT;
+SELECT status FROM lock_acquire('swept', '500 ms', 'alice-1');
+BEGIN;
+SELECT acquired_at AS since FROM lock_acquire('taken', owner => 'alice-1', lifetime => 'transaction') \gset
+SELECT t.wait_until(:'since'::timestamptz + interval '501 ms');
+SELECT mode FROM lock_convert('taken', 'alice-1', 'shared');
+SELECT t.code($$SELECT lock_acquire('taken', '500 ms', 'bob-1', 'shared')$$);
+COMMIT;
+RESET atomic_lock.max_lifetime;
+
 --
 -- By force, which is audited, a new life begins
 --

@@ -122,6 +122,15 @@ is(answer($one), 'exclusive', '... for the first');
 is(answer($three), 'exclusive', '... who has asked twice');
 ask($one, q{SELECT lock_release_all('a')});
 
+# One who wants another key for itself is not refused for that.
+is(ask($one, shared('k1', 'a')) . ask($watch, shared('k1', 'w') . '; ' . shared('k2', 'w')) . ask($two, shared('k2', 'b')), "acquiredacquired\nacquiredacquired", 'two keys that two share each');
+queue_up($watch, $one, q{SELECT mode FROM lock_convert('k1', 'a', 'exclusive', '1 min')});
+queue_up($watch, $two, q{SELECT mode FROM lock_convert('k2', 'b', 'exclusive', '1 min')});
+is(ask($watch, q{SELECT lock_release_all('w')}), '2', '... and are left alone with');
+is(answer($one), 'exclusive', '... as they wanted to be');
+is(answer($two), 'exclusive', '... both');
+ask($_, q{SELECT lock_release_all('a'), lock_release_all('b')}) for ($one, $two);
+
 # What is no circle: a waits for b; c, which has something else that b does not want,
 # waits for a.
 is(ask($one, acquire('k1', 'a')) . ask($watch, acquire('k2', 'b')), 'acquiredacquired', 'no circle of owners');
