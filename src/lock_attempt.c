@@ -381,9 +381,11 @@ judge_at_once(Relation rel, AlAttempt *attempt)
 	result->outcome = judge(attempt);
 	if (attempt->own == NULL && elsewhere)
 	{
-		result->outcome = AL_HELD;
+		/* Of what is not shown there is no label to tell. */
+		result->outcome = elsewhere->holder ? AL_HELD : AL_CLAIMED;
 		result->holding = *elsewhere;
 		result->others = 0;
+		result->rival = elsewhere->pid;
 	}
 }
 

@@ -230,7 +230,6 @@ grant_transaction(AlAttempt *attempt)
 	AlHolding  *holding = &attempt->result->holding;
 	bool		is_change = own && own->lifetime == AL_TRANSACTION;
 
-	al_claim_transaction(attempt->key, request->is_shared);
 	if (is_change)
 		*holding = *own;
 	else
@@ -241,6 +240,8 @@ grant_transaction(AlAttempt *attempt)
 		al_held_change(holding, &request->owner);
 	else
 		al_held_add(attempt->key, &request->owner, holding);
+	/* Others know whose it is as soon as they see that it is there. */
+	al_claim_transaction(attempt->key, request->is_shared);
 }
 
 /* Write what an attempt was granted, as of now */

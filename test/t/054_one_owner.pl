@@ -94,11 +94,14 @@ foreach my $case (
 	ask($one, "BEGIN; $before");
 	is(ask($one, acquire($key, 'A', $in_tx)), 'acquired', $name);
 	ask($one, $end) if $end =~ /PREPARE/;
-	foreach my $call ('lock_try_release', 'lock_assert', 'lock_try_extend')
+	foreach my $call ("lock_try_release('$key', 'A')", "lock_release('$key', 'A')", "lock_assert('$key', 'A')", "lock_assert_fence('$key', 1, 'A')", "lock_extend('$key', 'A')", "lock_try_extend('$key', 'A')",
+		"lock_transfer('$key', 'A', 'B')", "lock_convert('$key', 'A', 'shared')", "lock_convert('$key', 'A', wait => '10 ms')", "lock_acquire('$key', owner => 'A')", "force_release('$key', 'test')")
 	{
-		start($two, "SET lock_timeout = '10 ms'; SELECT $call('$key', 'A')");
-		like(answer($two), qr/ERROR:  55P03: canceling statement due to lock timeout/, "... is not said to be free by $call");
+		start($two, "SET lock_timeout = '10 ms'; SELECT $call");
+		like(answer($two), qr/ERROR:  55P03: /, "... is not said to be free by $call");
 	}
+	is(ask($two, "SELECT locked, holder, holders FROM lock_status('$key')"), 't||1', '... nor by lock_status, which does not know whose it is');
+	is(ask($two, acquire($key, 'B')), 'held', '... and is not to be had');
 	ask($two, 'RESET lock_timeout');
 	$end =~ /PREPARE/ ? ask($one, q{COMMIT PREPARED 'p'}) : ask($one, $end);
 	is(ask($two, "SELECT lock_try_release('$key', 'A')"), 'not_found', '... until it is');
