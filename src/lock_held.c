@@ -421,22 +421,25 @@ al_held_by_others(const AlKey *key)
 }
 
 /*
- * What an owner holds of a key by another transaction, or may hold, since nobody can
- * know whose that is; or NULL
+ * What an owner holds of a key by another transaction; or, with no owner, what it
+ * may hold, since nobody can know whose that is; or NULL
  */
 AlHolding *
 al_held_elsewhere(const AlKey *key, const AlOwner *owner)
 {
+	AlHolding  *unknown = NULL;
 	ListCell   *cell;
 
 	foreach(cell, al_held_by_others(key))
 	{
 		AlHolding  *holding = lfirst(cell);
 
-		if (holding->owner == NULL || al_is_owned_by(holding, owner))
+		if (al_is_owned_by(holding, owner))
 			return holding;
+		if (holding->owner == NULL)
+			unknown = holding;
 	}
-	return NULL;
+	return unknown;
 }
 
 /* What others show of what their transactions hold in this database */

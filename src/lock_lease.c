@@ -407,7 +407,9 @@ look_for_own(Relation rel, const AlKey *key, const AlOwner *owner, const AlHoldi
  * Look at a key, and claim it if the owner may change its holding, or pin it:
  * true, and "own", which is in the state, stays so.  Waits for unfinished
  * transactions, and so for that of another session in which the owner holds the
- * key.  A holding of the own transaction needs no claim; then claim->hash is 0.
+ * key.  Where nobody can know whether it does, raises 55P03, or says AL_CLAIMED to
+ * who pins, since only that knows whether the role may be told the key.
+ * A holding of the own transaction needs no claim; then claim->hash is 0.
  * "seen" is a row of the owner that the caller has found, or NULL, and saves the
  * first look.
  */
@@ -425,10 +427,22 @@ al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode m
 		claim->hash = 0;
 		elsewhere = look_for_own(rel, key, owner, seen, state, own, result);
 		seen = NULL;
+		if (elsewhere && elsewhere->owner == NULL)
+		{
+			/*
+			 * Nobody can know whose it is.  It may be prepared, and wait for the very
+			 * connection that a wait of ours would keep.
+			 */
+			if (mode != AL_CLAIM_PIN)
+				al_raise_in_transaction(key, elsewhere->pid);
+			result->outcome = AL_CLAIMED;
+			result->rival = elsewhere->pid;
+			return false;
+		}
 		if (elsewhere)
 		{
 			/* Claim what meets the claim that there is, or this would be no wait. */
-			bool		is_own_share = al_is_shared(elsewhere) && elsewhere->owner;
+			bool		is_own_share = al_is_shared(elsewhere);
 			AlClaimMode meets = elsewhere->lifetime == AL_TRANSACTION ?
 				AL_CLAIM_TAKE : AL_CLAIM_EXTEND;
 

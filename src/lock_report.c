@@ -369,10 +369,12 @@ missing_message(const AlResult *result)
 	return "not held by this owner";
 }
 
-/* Raise LK006: an owner does not hold a key */
+/* Raise LK006: an owner does not hold a key; or 55P03: nobody can know */
 void
 al_raise_not_held(const AlKey *key, const AlResult *result)
 {
+	if (result->outcome == AL_CLAIMED)
+		al_raise_in_transaction(key, result->rival);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_HELD), al_hide_owners(),
 			 errmsg("lock \"%s\" is %s", al_display(key->name), missing_message(result)),
@@ -383,11 +385,13 @@ al_raise_not_held(const AlKey *key, const AlResult *result)
 
 /*
  * Raise LK005: a fencing token is not that of the grant by which an owner holds a
- * key, or it does not hold it, as the result says
+ * key, or it does not hold it, as the result says; or 55P03: nobody can know
  */
 void
 al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
 {
+	if (result && result->outcome == AL_CLAIMED)
+		al_raise_in_transaction(key, result->rival);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
 			 errmsg("fencing token %lld is not valid for lock \"%s\"", (long long) token,
@@ -400,8 +404,8 @@ al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
 
 /*
  * Raise LK006: an owner does not hold the key that covers a row of a table, or
- * with AL_HELD_BY_OWNER only shares it.  A NULL key is one that the role may not
- * see; without a result there is no owner.
+ * with AL_HELD_BY_OWNER only shares it; or 55P03: nobody can know.  A NULL key is
+ * one that the role may not see; without a result there is no owner.
  */
 void
 al_raise_guard(const AlKey *key, const AlResult *result, Relation table)
@@ -410,6 +414,8 @@ al_raise_guard(const AlKey *key, const AlResult *result, Relation table)
 		psprintf("the lock that covers a row of table \"%s\"", RelationGetRelationName(table));
 	bool		is_shared = result && result->outcome == AL_HELD_BY_OWNER;
 
+	if (key && result && result->outcome == AL_CLAIMED)
+		al_raise_in_transaction(key, result->rival);
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_HELD), al_hide_owners(),
 			 result == NULL ? errmsg("%s is not held by this session", lock) :

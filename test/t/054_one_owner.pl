@@ -83,6 +83,8 @@ foreach my $case (
 	finish();
 }
 
+ask($watch, q{CREATE TABLE guarded (k text); SELECT lock_protect('guarded', '{k}')});
+
 # What is not shown: a ninth key, what is too long, what is prepared
 foreach my $case (
 	[ 'a ninth key', q{SELECT count(lock_acquire('more-' || n, owner => 'C', lifetime => 'transaction')) FROM generate_series(1, 8) n}, 'k', 'COMMIT' ],
@@ -97,12 +99,14 @@ foreach my $case (
 	foreach my $call ("lock_try_release('$key', 'A')", "lock_release('$key', 'A')", "lock_assert('$key', 'A')", "lock_assert_fence('$key', 1, 'A')", "lock_extend('$key', 'A')", "lock_try_extend('$key', 'A')",
 		"lock_transfer('$key', 'A', 'B')", "lock_convert('$key', 'A', 'shared')", "lock_convert('$key', 'A', wait => '10 ms')", "lock_acquire('$key', owner => 'A')", "force_release('$key', 'test')")
 	{
-		start($two, "SET lock_timeout = '10 ms'; SELECT $call");
-		like(answer($two), qr/ERROR:  55P03: /, "... is not said to be free by $call");
+		start($two, "SELECT $call");
+		like(answer($two), qr/ERROR:  55P03: /, "... is not said to be free, nor waited for, by $call");
 	}
+	ask($two, "SET atomic_lock.enforce_guards = off; DELETE FROM guarded; RESET atomic_lock.enforce_guards; INSERT INTO guarded VALUES ('$key')");
+	start($two, "SET atomic_lock.owner = 'A'; DELETE FROM guarded; RESET atomic_lock.owner");
+	like(answer($two), qr/ERROR:  55P03: /, '... nor by a guard');
 	is(ask($two, "SELECT locked, holder, holders FROM lock_status('$key')"), 't||1', '... nor by lock_status, which does not know whose it is');
 	is(ask($two, acquire($key, 'B')), 'held', '... and is not to be had');
-	ask($two, 'RESET lock_timeout');
 	$end =~ /PREPARE/ ? ask($one, q{COMMIT PREPARED 'p'}) : ask($one, $end);
 	is(ask($two, "SELECT lock_try_release('$key', 'A')"), 'not_found', '... until it is');
 	finish();
