@@ -30,7 +30,10 @@ LEFT = """
 SELECT 'waiter: ' || w::text FROM lock_waiters w
 UNION ALL SELECT 'holding: ' || s::text FROM lock_status() s
 UNION ALL SELECT 'lock: ' || l::text FROM pg_locks l
-	WHERE locktype = 'advisory' OR locktype = 'userlock'
+	WHERE locktype IN ('advisory', 'userlock')
+	-- the sweeper's worker may be at work just now
+	AND (pid IS NULL OR EXISTS (SELECT FROM pg_stat_activity a
+		WHERE a.pid = l.pid AND backend_type = 'client backend'))
 UNION ALL SELECT 'transaction: ' || a::text FROM pg_stat_activity a
 	WHERE datname = current_database() AND pid <> pg_backend_pid()
 	AND backend_type = 'client backend' AND xact_start IS NOT NULL
