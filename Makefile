@@ -26,7 +26,7 @@ REGRESS_OPTS = $(TEST_OPTS) --temp-instance=./tmp_check
 ISOLATION := $(sort $(basename $(notdir $(wildcard test/specs/*.spec))))
 ISOLATION_OPTS = $(TEST_OPTS) --temp-instance=./tmp_check_iso --outputdir=.
 TAP_TESTS = 1
-PROVE_TESTS := $(sort $(wildcard test/t/*.pl))
+PROVE_TESTS := $(sort $(wildcard test/t/*/*.pl))
 
 PG_CONFIG ?= pg_config
 

@@ -10,7 +10,7 @@ is printable, and one in a million has nothing in it that would have to be
 quoted, so a text is found in seconds, and there are thousands.
 
 Keys and owners were once hashed like that, with seeds that are in the source
-code.  test/t/051_collisions.pl, 016_model.pl, 046_random_sql.pl and
+code.  test/t/access/hash_collisions.pl, load/model.pl, load/random_sql.pl and
 test/history have texts that were made here, to show that it no longer
 matters.
 

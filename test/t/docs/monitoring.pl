@@ -1,0 +1,475 @@
+# What is in doc/monitoring works.
+#
+# Properties: the collector is one that sql_exporter accepts; its queries run as a
+# role with level monitor alone, on a primary, a standby, and where there is no
+# shared memory fail one by one, with 55000; each gives the columns that its
+# metrics name, numbers as values, and no two rows with the same labels;
+# counters are those of lock_stats for this database, gauges what is the case.
+# Alerts and dashboard use metrics and labels that are defined, and name
+# functions and views that exist.  The SQL of the README runs, and it has a
+# section for every alert.
+#
+# Turns red when: a column of a view is renamed; a view asks for more than
+# level monitor; counters of another database are mixed in, or a database that
+# was not used yet has none; a metric is renamed in one of the files only.
+
+use strict;
+use warnings FATAL => 'all';
+use CPAN::Meta::YAML;
+use FindBin;
+use JSON::PP ();
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Scalar::Util qw(looks_like_number);
+use Test::More;
+
+my $dir = 'doc/monitoring';
+my $readme = slurp_file("$dir/README.md");
+
+sub yaml
+{
+	my ($file) = @_;
+	my $text = slurp_file("$dir/$file");
+	my $parsed = CPAN::Meta::YAML->read_string($text)
+	  or die "$file: " . CPAN::Meta::YAML->errstr;
+
+	unlike($text, qr/\t/, "$file has no tabs");
+	is(scalar @$parsed, 1, "$file is one document");
+	return $parsed->[0];
+}
+
+# Names of metrics in a text
+sub metrics_in
+{
+	my ($text) = @_;
+	return $text =~ /\b(atomic_lock_[a-z_]+)/g;
+}
+
+###############################################################################
+# The collector, by the rules of sql_exporter
+###############################################################################
+
+my $collector = yaml('atomic_lock.collector.yml');
+my (%metrics, %queries, %query_metrics);
+
+is_deeply([ sort keys %$collector ], [ 'collector_name', 'metrics', 'queries' ],
+	'the collector has fields that sql_exporter knows');
+foreach my $query (@{ $collector->{queries} })
+{
+	my $name = $query->{query_name};
+
+	is_deeply([ sort keys %$query ], [ 'query', 'query_name' ], "query $name has fields that are known");
+	ok(!$queries{$name}, "query $name is defined once");
+	$queries{$name} = $query->{query};
+}
+foreach my $metric (@{ $collector->{metrics} })
+{
+	my $name = $metric->{metric_name};
+	my @labels = @{ $metric->{key_labels} };
+	my @problems;
+
+	push @problems, 'defined twice' if $metrics{$name};
+	push @problems, 'a name of its own kind' if $name !~ /^atomic_lock_[a-z]+(_[a-z]+)*$/;
+	push @problems, "field $_"
+	  foreach grep { !/^(metric_name|type|help|key_labels|value_label|values|query_ref)$/ } keys %$metric;
+	push @problems, "type $metric->{type}" if $metric->{type} !~ /^(counter|gauge)$/;
+	push @problems, 'a counter is called _total, and nothing else is'
+	  if ($metric->{type} eq 'counter') != ($name =~ /_total$/);
+	push @problems, 'no help' if ($metric->{help} || '') eq '';
+	push @problems, 'no query' if !$queries{ $metric->{query_ref} };
+	push @problems, 'no values' if !@{ $metric->{values} };
+	push @problems, 'a value_label exactly where there are several values'
+	  if (@{ $metric->{values} } > 1) != defined $metric->{value_label};
+	push @labels, $metric->{value_label} if defined $metric->{value_label};
+	push @problems, 'no label database' if !grep { $_ eq 'database' } @labels;
+	push @problems, 'a reserved label' if grep { /^(job|target|instance)$/ } @labels;
+	is(join('; ', @problems), '', "metric $name");
+
+	$metrics{$name} = { %$metric, labels => \@labels };
+	push @{ $query_metrics{ $metric->{query_ref} } }, $metrics{$name};
+}
+is_deeply([ sort keys %query_metrics ], [ sort keys %queries ], 'each query is used');
+
+# sample(NODE, DATABASE): what the exporter would get, as a hash of series, each
+# a metric with its labels, to its value.  Columns are checked; queries that fail
+# are in "failed", with their SQLSTATE.
+sub sample
+{
+	my ($node, $database) = @_;
+	my (%series, %failed, @problems);
+
+	foreach my $name (sort keys %queries)
+	{
+		my ($stdout, $stderr);
+
+		# As the exporter, which prepares them
+		$node->psql(
+			$database,
+			"PREPARE metrics AS SELECT row_to_json(q) FROM ($queries{$name}) AS q; EXECUTE metrics",
+			stdout => \$stdout,
+			stderr => \$stderr,
+			extra_params => [ '-U', 'lock_monitor', '-v', 'VERBOSITY=verbose' ]);
+		if ($stderr =~ /ERROR:  (\w{5}): (.*)/)
+		{
+			$failed{$name} = $1;
+			note "$name: $2";
+			next;
+		}
+		push @problems, "$name: $stderr" if $stderr ne '';
+		foreach my $row (map { JSON::PP->new->decode($_) } split(/\n/, $stdout))
+		{
+			foreach my $metric (@{ $query_metrics{$name} })
+			{
+				my %labels = map { $_ => $row->{$_} } @{ $metric->{key_labels} };
+
+				push @problems, map { "$metric->{metric_name} has no label $_" } grep { !defined $labels{$_} } keys %labels;
+				push @problems, "$metric->{metric_name} is of database $labels{database}" if $labels{database} ne $database;
+				foreach my $value (@{ $metric->{values} })
+				{
+					my $id;
+
+					$labels{ $metric->{value_label} } = $value if defined $metric->{value_label};
+					$id = "$metric->{metric_name}\{"
+					  . join(',', map { qq($_="$labels{$_}") } grep { $_ ne 'database' } sort keys %labels) . '}';
+					$id =~ s/\{\}$//;
+					push @problems, "$metric->{metric_name} has no column $value" if !exists $row->{$value};
+					# The exporter leaves out what is null.
+					next if !defined $row->{$value};
+					push @problems, "$id is $row->{$value}"
+					  if ref $row->{$value} || !looks_like_number($row->{$value}) || $row->{$value} < 0;
+					push @problems, "$id comes twice" if exists $series{$id};
+					$series{$id} = $row->{$value};
+				}
+			}
+		}
+	}
+	is(join("\n", @problems), '', "columns and values in database $database of " . $node->name);
+	$series{failed} = \%failed;
+	return \%series;
+}
+
+###############################################################################
+# A primary where everything is the case
+###############################################################################
+
+my $primary = PostgreSQL::Test::Cluster->new('primary');
+$primary->init(allows_streaming => 1);
+$primary->append_conf('postgresql.conf',
+	"autovacuum = off\nshared_preload_libraries = 'atomic_lock'\natomic_lock.sweep_interval = 0\n");
+$primary->start;
+$primary->safe_psql('postgres', "CREATE DATABASE $_") foreach ('orders', 'other', 'fresh');
+$primary->safe_psql($_, 'CREATE EXTENSION atomic_lock') foreach ('orders', 'other', 'fresh');
+
+# The role is made as the README says.
+my @blocks = map { { sql => $_->[0], line => $_->[1] } } do
+{
+	my @found;
+
+	while ($readme =~ /^([ ]*)```sql\n(.*?)^\1```$/gms)
+	{
+		push @found, [ $2, 1 + (substr($readme, 0, $-[2]) =~ tr/\n//) ];
+	}
+	@found;
+};
+my ($setup, @more) = grep { $_->{sql} =~ /CREATE ROLE/ } @blocks;
+is(scalar @more, 0, 'the README makes one role');
+$primary->safe_psql('orders', $setup->{sql});
+$primary->safe_psql($_, q{SELECT lock_grant_access('lock_monitor', 'monitor')}) foreach ('other', 'fresh');
+is( $primary->safe_psql('orders',
+		q{SELECT rolsuper, (SELECT count(*) FROM pg_auth_members WHERE member = r.oid),
+			has_table_privilege(r.oid, 'app_lock', 'SELECT'), has_function_privilege(r.oid, 'lock_sweep(bigint)', 'EXECUTE')
+			FROM pg_roles r WHERE rolname = 'lock_monitor'}),
+	'f|0|f|f', 'it may monitor and nothing else');
+
+my $watch = session($primary, 'Watch', 'orders');
+my $waiter = session($primary, 'Waiter', 'orders');
+my $holder = session($primary, 'Holder', 'orders');
+
+# Nothing yet: all there, and 0
+my $zero = sample($primary, 'fresh');
+is_deeply($zero->{failed}, {}, 'all queries answer where nothing was locked yet');
+is( join(', ', map { "$_ $zero->{$_}" }
+		grep { $_ ne 'failed' && $zero->{$_} != 0 } sort keys %$zero),
+	'', 'and say 0');
+is( join(', ', grep { !exists $zero->{$_} && !/contended|last_sweep/ }
+		grep { !defined $metrics{$_}{value_label} } sort keys %metrics),
+	'', 'with every metric there');
+
+# Two leases, one long ago; a session's, a transaction's, two who share
+ask($holder, $_) foreach (
+	q{SELECT lock_acquire('waited', '1 hour', 'h')},
+	q{SELECT lock_acquire('plain', '1 hour', 'h')},
+	q{SELECT lock_acquire('plain', '1 hour', 'h')},
+	q{SELECT lock_extend('plain', 'h')},
+	q{SELECT lock_acquire('session', owner => 'h', lifetime => 'session')},
+	q{SELECT lock_acquire('catalog', owner => 'a', mode => 'shared')},
+	q{SELECT lock_acquire('catalog', owner => 'b', mode => 'shared')},
+	q{SELECT lock_acquire('released', owner => 'h')},
+	q{SELECT lock_release('released', 'h')},
+	q{SELECT lock_acquire('forced', owner => 'h')},
+	q{SELECT force_release('forced', 'test')},
+	q{SELECT lock_acquire('stolen', owner => 'h')},
+	q{SELECT lock_steal('stolen', 'thief', 'test')},
+	q{SELECT lock_acquire('expired', '1 ms', 'h')});
+poll($watch, q{SELECT NOT locked FROM lock_status('expired')});
+ask($watch, q{SELECT lock_acquire('expired', '1 ms', 'again')});
+ask($watch, q{SELECT lock_try_acquire('waited', wait => '1 ms')});
+# Refused: twelve keys once, two whose first 100 letters are the same more often
+ask($holder, q{SELECT count(lock_acquire('busy:' || n, '1 hour', 'h')) FROM generate_series(1, 12) AS n});
+ask($holder, qq{SELECT count(lock_acquire(repeat('x', 110) || n, '1 hour', 'h')) FROM generate_series(1, 2) AS n});
+ask($watch, q{SELECT count(lock_try_acquire('busy:' || n, owner => 'w')) FROM generate_series(1, 12) AS n});
+ask($watch, q{SELECT count(lock_try_acquire(repeat('x', 110) || n, owner => 'w')) FROM generate_series(1, 2) AS n, generate_series(1, 3)}) foreach (1 .. 3);
+ask($holder, q{BEGIN; SELECT lock_acquire('transaction', lifetime => 'transaction')});
+poll($watch, q{SELECT NOT locked FROM lock_status('expired')});
+# What happens in another database is none of its business.
+$primary->safe_psql('other', q{SELECT lock_acquire('one', owner => 'o'), lock_acquire('two', owner => 'o')});
+
+# The lease that is waited for is an hour old, and about to end.
+queue_up($watch, $waiter, q{SELECT status FROM lock_acquire('waited', owner => 'waiter', wait => '4 min')});
+ask($watch, q{UPDATE app_lock SET acquired_at = acquired_at - interval '2 hours' WHERE key = 'waited'});
+my $quiet = sample($primary, 'orders');
+is($quiet->{atomic_lock_leases_ending_with_waiters}, 0, 'a lease with an hour left does not end soon');
+ask($watch, q{SELECT lock_extend('waited', 'h', '29 s')});
+my $now = sample($primary, 'orders');
+my $stats = JSON::PP->new->decode(ask($watch,
+	q{SELECT row_to_json(s) FROM (SELECT *, extract(epoch FROM total_wait) AS wait_seconds FROM lock_stats) AS s WHERE database = 'orders'}));
+
+is_deeply($now->{failed}, {}, 'all queries answer');
+is($now->{atomic_lock_in_recovery}, 0, 'it is a primary');
+# waited, plain, session, stolen, 12 + 2 busy ones, transaction
+is($now->{'atomic_lock_locks_held{mode="exclusive"}'}, 19, 'what is held exclusively');
+is($now->{'atomic_lock_locks_held{mode="shared"}'}, 2, 'what is shared');
+cmp_ok($now->{atomic_lock_oldest_lease_age_seconds}, '>=', 7200, 'the oldest lease is hours old');
+cmp_ok($now->{atomic_lock_oldest_lease_age_seconds}, '<', 7200 + 3600, 'and not older than that');
+is($now->{atomic_lock_leases_ending_with_waiters}, 1, 'one lease with waiters ends soon');
+is($now->{atomic_lock_waiters}, 1, 'somebody waits');
+cmp_ok($now->{atomic_lock_longest_current_wait_seconds}, '>', 0, 'for some time');
+is($now->{atomic_lock_sweeper_running}, 0, 'nobody sweeps');
+ok(!exists $now->{atomic_lock_last_sweep_age_seconds}, 'nor has');
+
+foreach my $name (grep { $metrics{$_}{type} eq 'counter' } sort keys %metrics)
+{
+	my ($column) = $name =~ /^atomic_lock_(.*)_total$/;
+	cmp_ok($now->{$name}, '==', $stats->{$column}, "$name is what lock_stats says");
+}
+foreach my $column (grep { looks_like_number($stats->{$_}) } sort keys %$stats)
+{
+	ok($metrics{"atomic_lock_${column}_total"}, "column $column of lock_stats is a metric");
+}
+foreach my $name (qw(grants regrants refusals timeouts releases extends expirations steals forced waits wait_seconds))
+{
+	cmp_ok($now->{"atomic_lock_${name}_total"}, '>', 0, "$name are counted");
+}
+cmp_ok($now->{atomic_lock_longest_wait_seconds}, '>=', 0.001, 'the longest wait was at least what was asked for');
+cmp_ok($now->{atomic_lock_longest_wait_seconds}, '<=', $now->{atomic_lock_wait_seconds_total} + 0.001, 'and not longer than all of them');
+
+my @wanted = grep { /^atomic_lock_contended_key_refusals/ } keys %$now;
+cmp_ok(scalar @wanted, '<=', 10, 'at most ten keys are shown');
+cmp_ok(scalar @wanted, '>=', 9, 'and as many, where there are');
+is($now->{ 'atomic_lock_contended_key_refusals{key="' . 'x' x 100 . '"}' }, 18, 'keys with the same beginning are one');
+
+my $other = sample($primary, 'other');
+is($other->{'atomic_lock_locks_held{mode="exclusive"}'}, 2, 'another database has locks of its own');
+is($other->{atomic_lock_grants_total}, 2, 'and counters');
+is($other->{atomic_lock_waiters}, 0, 'and nobody who waits');
+
+# A sweep by hand, then the worker
+ask($watch, 'SELECT lock_sweep()');
+$now = sample($primary, 'orders');
+is($now->{atomic_lock_sweeps_total}, 1, 'a sweep is counted');
+cmp_ok($now->{atomic_lock_swept_total}, '>=', 1, 'and what it removed');
+cmp_ok($now->{atomic_lock_last_sweep_age_seconds}, '<', 600, 'it was not long ago');
+is($now->{atomic_lock_sweeper_running}, 0, 'still nobody sweeps by itself');
+$primary->append_conf('postgresql.conf', "atomic_lock.sweep_interval = 1s\n");
+$primary->reload;
+poll($watch, q{SELECT sweeps > 1 FROM lock_stats WHERE database = 'orders'});
+$now = sample($primary, 'orders');
+is($now->{atomic_lock_sweeper_running}, 1, 'now the server does');
+cmp_ok($now->{atomic_lock_sweeps_total}, '>', 1, 'which is counted too');
+
+###############################################################################
+# The SQL of the README
+###############################################################################
+
+foreach my $block (grep { $_ != $setup } @blocks)
+{
+	my $stderr;
+
+	$primary->psql('orders', $block->{sql}, stderr => \$stderr, on_error_stop => 0);
+	is($stderr, '', "the SQL at README.md:$block->{line}");
+	# All that does not change anything is for the role of the exporter, too.
+	next if $block->{sql} =~ /lock_sweep\(/;
+	$primary->psql('orders', $block->{sql},
+		stderr => \$stderr, on_error_stop => 0, extra_params => [ '-U', 'lock_monitor' ]);
+	is($stderr, '', "the SQL at README.md:$block->{line}, as a monitor");
+}
+cmp_ok(scalar @blocks, '>', 4, 'the README has SQL');
+
+# Functions and views that the files speak of
+my %names = map { $_ => 1 }
+  map { slurp_file("$dir/$_") =~ /\b((?:lock|force)_[a-z_]+)\b/g } ('README.md', 'alerts.yml');
+delete $names{$_} foreach ('lock_monitor');
+foreach my $name (sort keys %names)
+{
+	is( ask($watch,
+			qq{SELECT EXISTS (SELECT FROM pg_proc WHERE proname = '$name') OR to_regclass('$name') IS NOT NULL}),
+		't', "there is $name");
+}
+
+###############################################################################
+# A standby, and the same as a primary
+###############################################################################
+
+ask($holder, 'COMMIT');
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+$primary->wait_for_catchup($standby);
+my $copy = sample($standby, 'orders');
+is_deeply($copy->{failed}, {}, 'all queries answer on a standby');
+delete $copy->{failed};
+is_deeply($copy, { atomic_lock_in_recovery => 1 }, 'and it says that it is one');
+
+ask($holder, q{SELECT lock_try_release('waited', 'h')});
+is(answer($waiter), 'acquired', 'the one who waits gets it in the end');
+end($holder, $waiter, $watch);
+$primary->stop;
+$standby->promote;
+$standby->safe_psql('orders', q{SELECT lock_acquire('promoted', owner => 'p')});
+$copy = sample($standby, 'orders');
+is_deeply($copy->{failed}, {}, 'all queries answer after promotion');
+is($copy->{atomic_lock_in_recovery}, 0, 'it is a primary');
+cmp_ok($copy->{'atomic_lock_locks_held{mode="exclusive"}'}, '>=', 15, 'leases are held');
+is($copy->{atomic_lock_grants_total}, 1, 'one was granted here');
+$standby->stop;
+
+###############################################################################
+# Without preload
+###############################################################################
+
+$primary->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
+$primary->start;
+my $bare = sample($primary, 'orders');
+is_deeply(
+	$bare->{failed},
+	$primary->pg_version < 17
+	? { map { $_ => '55000' } qw(atomic_lock_counters atomic_lock_keys atomic_lock_queue) }
+	: {},
+	'without preload, what needs shared memory fails, by itself');
+is($bare->{atomic_lock_in_recovery}, 0, 'the rest is there');
+cmp_ok($bare->{'atomic_lock_locks_held{mode="exclusive"}'}, '>=', 15, 'locks held too');
+is($bare->{atomic_lock_sweeper_running}, 0, 'nobody sweeps');
+$primary->stop;
+
+###############################################################################
+# Alerts
+###############################################################################
+
+# Expressions: metrics that are defined, labels that they have
+sub expression_ok
+{
+	my ($expr, $what) = @_;
+	my %known = map { $_ => 1 } 'target', 'database';
+	my @problems = map { "no metric $_" } grep { !$metrics{$_} } metrics_in($expr);
+	my $depth = 0;
+
+	push @problems, 'no metric at all' if !metrics_in($expr);
+	foreach my $name (grep { $metrics{$_} } metrics_in($expr))
+	{
+		$known{$_} = 1 foreach @{ $metrics{$name}{labels} };
+		push @problems, "$name is no counter" if $expr =~ /\b(rate|increase)\($name\b/ && $metrics{$name}{type} ne 'counter';
+		push @problems, "$name is a counter" if $expr !~ /\b(rate|increase)\($name\b/ && $metrics{$name}{type} eq 'counter'
+		  && $expr !~ /$name offset|unless $name/;
+	}
+	push @problems, map { "no label $_" } grep { !$known{$_} }
+	  ((map { split(/,\s*/) } $expr =~ /\b(?:by|on) \(([^)]*)\)/g), (map { /(\w+)(?==~?")/g } $expr =~ /\{([^}]*)\}/g));
+	foreach my $char ($expr =~ /[()]/g)
+	{
+		$depth += $char eq '(' ? 1 : -1;
+		push @problems, 'parentheses' if $depth < 0;
+	}
+	push @problems, 'parentheses' if $depth;
+	is(join('; ', @problems), '', $what);
+	return \%known;
+}
+
+my $alerts = yaml('alerts.yml');
+my %seen;
+
+is_deeply([ keys %$alerts ], ['groups'], 'alerts are in groups');
+foreach my $rule (map { @{ $_->{rules} } } @{ $alerts->{groups} })
+{
+	my $name = $rule->{alert};
+	my $known = expression_ok($rule->{expr}, "expression of alert $name");
+	my $text = join(' ', values %{ $rule->{annotations} });
+
+	is(join(' ', grep { !/^(alert|expr|for|labels|annotations)$/ } keys %$rule), '', "fields of alert $name");
+	is_deeply([ sort keys %{ $rule->{annotations} } ], [ 'description', 'summary' ], "annotations of alert $name");
+	like($rule->{labels}{severity}, qr/^(warning|critical)$/, "severity of alert $name");
+	like($rule->{for}, qr/^\d+[smh]$/, "duration of alert $name") if exists $rule->{for};
+	is(join(' ', grep { !$known->{$_} } $text =~ /\$labels\.(\w+)/g), '', "labels in the text of alert $name");
+	like($rule->{annotations}{summary}, qr/\$labels\.database/, "alert $name says which database");
+	cmp_ok(length $rule->{annotations}{description}, '>', 100, "alert $name says what to do");
+	like($readme, qr/^### $name$/m, "the README has alert $name");
+	ok(!$seen{$name}++, "alert $name is defined once");
+}
+is_deeply([ sort $readme =~ /^### (\w+)$/mg ], [ sort keys %seen ], 'and no alert that there is not');
+is(join(' ', grep { !/_$/ && !$metrics{$_} } metrics_in($readme)), '', 'the README names metrics that there are');
+
+###############################################################################
+# Dashboard
+###############################################################################
+
+my $dashboard = JSON::PP->new->utf8->decode(slurp_file("$dir/grafana.json"));
+my %variables = map { $_->{name} => $_ } @{ $dashboard->{templating}{list} };
+my (%used, %ids, %cells);
+
+cmp_ok($dashboard->{schemaVersion}, '>=', 38, 'the dashboard is one of Grafana 10 or newer');
+is($variables{datasource}{type}, 'datasource', 'the data source is a variable');
+foreach my $name (grep { $variables{$_}{type} eq 'query' } sort keys %variables)
+{
+	expression_ok($variables{$name}{query}{query} =~ s/^label_values\((.*), (\w+)\)$/sum by ($2) ($1)/r,
+		"the query of variable $name");
+	is($variables{$name}{datasource}{uid}, '${datasource}', "variable $name asks the data source that is chosen");
+}
+ok($variables{database}, 'the database is one');
+foreach my $panel (@{ $dashboard->{panels} })
+{
+	my $title = $panel->{title};
+	my $at = $panel->{gridPos};
+	my %refs;
+
+	ok(!$ids{ $panel->{id} }++, "panel \"$title\" has an id of its own");
+	like($panel->{type}, qr/^(stat|timeseries|table)$/, "panel \"$title\" is of a type that Grafana has");
+	cmp_ok($at->{x} + $at->{w}, '<=', 24, "panel \"$title\" is within the page");
+	foreach my $cell (map { my $x = $_; map { "$x $_" } $at->{y} .. $at->{y} + $at->{h} - 1 } $at->{x} .. $at->{x} + $at->{w} - 1)
+	{
+		fail("panels \"$title\" and \"$cells{$cell}\" overlap"), last if $cells{$cell};
+		$cells{$cell} = $title;
+	}
+	cmp_ok(scalar @{ $panel->{targets} }, '>', 0, "panel \"$title\" shows something");
+	foreach my $target (@{ $panel->{targets} })
+	{
+		my $known = expression_ok($target->{expr}, "expression $target->{refId} of panel \"$title\"");
+		my @variables = $target->{expr} =~ /\$(\w+)/g;
+
+		ok(!$refs{ $target->{refId} }++, "expression $target->{refId} of panel \"$title\" is named once");
+		is($target->{datasource}{uid}, '${datasource}', "it asks the data source that is chosen");
+		is(join(' ', grep { !$variables{$_} && $_ ne '__rate_interval' } @variables), '', 'its variables are there');
+		is(scalar(grep { $_ eq 'database' } @variables), scalar(my @all = metrics_in($target->{expr})),
+			'each of its metrics is of the database chosen');
+		# What is not in "by" is gone.
+		foreach my $label ($target->{legendFormat} =~ /\{\{(\w+)\}\}/g)
+		{
+			like($target->{expr}, qr/\bby \([^)]*\b$label\b/, "its legend has label $label");
+		}
+		$used{$_} = 1 foreach metrics_in($target->{expr});
+	}
+}
+is(join(' ', grep { !$used{$_} } sort keys %metrics), '', 'each metric is shown');
+
+done_testing();

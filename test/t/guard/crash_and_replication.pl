@@ -1,0 +1,382 @@
+# Pins and guards where a transaction does not end as usual, and where rows come
+# from another server.
+#
+# In a build with AL_TEST_HOOKS, where there is one, waiters sleep until they
+# are woken or what is in the way ends by itself, so that a lost wake-up is a
+# wait that times out.
+#
+# Properties: a pin keeps an expired lease from everybody until its transaction
+# has ended, be it prepared, over a restart, a crash or a promotion; whatever
+# ends the transaction wakes who waits; a crash leaves nothing of it, but the
+# lease, if that lasts.  On a standby nothing can be asserted, guards and
+# holdings can be seen, and both count after a promotion.  Logical replication
+# applies, guarded or not, unless the guard is ENABLE ALWAYS, and then if the
+# subscription's owner has the lock.
+#
+# Turns red when: a pin is kept by the backend, or of the session's kind; what a
+# prepared transaction has claimed is not written down; who waits for a lease
+# that has run out is not told of the end of a pin; a guard does not obey
+# session_replication_role; lock_assert writes.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
+note @build ? 'a build with hooks' : 'waiters look again every second';
+my $conf = q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+log_error_verbosity = verbose
+autovacuum = off
+max_prepared_transactions = 10
+deadlock_timeout = 1h
+restart_after_crash = on
+};
+my $tables = q{
+CREATE EXTENSION atomic_lock;
+CREATE TABLE orders (id int PRIMARY KEY, note text);
+CREATE TABLE order_line (id int PRIMARY KEY, order_id int, qty int);
+SELECT lock_protect('orders', 'order:{id}', '{insert,update,delete}'), lock_protect('order_line', 'order:{order_id}', '{insert,update,delete}');
+};
+
+my $node = PostgreSQL::Test::Cluster->new('guard_faults', @build);
+$node->init;
+$node->append_conf('postgresql.conf', $conf);
+$node->append_conf('postgresql.conf', "atomic_lock.test_sleep_cap = 1h\n") if @build;
+$node->start;
+$node->safe_psql('postgres', $tables);
+$node->safe_psql('postgres', q{SET atomic_lock.enforce_guards = off; INSERT INTO orders VALUES (1, 'before'), (2, 'before')});
+
+sub sqlstate
+{
+	my ($server, $sql) = @_;
+	my $stderr;
+
+	$server->psql('postgres', $sql,
+		stderr => \$stderr,
+		on_error_stop => 1,
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
+}
+
+my ($watch, $ann, $bob, $other);
+sub connect_all
+{
+	($watch, $ann, $bob, $other) = map { session($node, $_) } ('Watch', 'Ann', 'Bob', 'Other');
+	ask($ann, q{SET atomic_lock.owner = 'ann'});
+	ask($other, q{SET lock_timeout = '10 ms'});
+	return;
+}
+
+# Ann's lease and, in a transaction, what it is needed for; once more where a
+# short lease was over before that
+sub write_pinned
+{
+	my ($ttl) = @_;
+
+	$ttl //= '1 hour';
+	while (1)
+	{
+		start($ann, qq{SELECT count(lock_acquire('order:1', '$ttl')); BEGIN; SAVEPOINT s; UPDATE orders SET note = 'written' WHERE id = 1});
+		my $answer = answer($ann);
+		return if $answer eq '1';
+		die $answer if $ttl eq '1 hour' || $answer !~ /LK006/;
+		ask($ann, 'ROLLBACK');
+	}
+}
+
+# The lease is over: because its owner made it shorter, or by itself
+sub run_out
+{
+	my ($by_itself) = @_;
+	my $end = ask($watch, $by_itself ? q{SELECT expires_at FROM app_lock WHERE key = 'order:1'} : q{SELECT lock_extend('order:1', 'ann', '1 ms')});
+
+	poll($watch, "SELECT clock_timestamp() > '$end'");
+	return;
+}
+my $try = q{SELECT status, holder FROM lock_try_acquire('order:1', '1 hour', 'bob')};
+my $wait = q{SELECT CASE WHEN waited < '20 s' THEN status ELSE 'not woken' END FROM lock_try_acquire('order:1', '1 hour', 'bob', wait => '20 s')};
+
+sub is_pinned
+{
+	my ($name) = @_;
+
+	is(ask($bob, $try), 'held|', "$name: others do not get the lease, though it has run out");
+	ask($other, 'SELECT lock_sweep()');
+	is(ask($watch, q{SELECT count(*) FROM app_lock WHERE key = 'order:1'}), '1', '... the sweep leaves it alone');
+	start($other, q{SELECT lock_steal('order:1', 'thief', 'test')});
+	like(answer($other), qr/^ERROR:  55P03/, '... lock_steal waits');
+	start($other, q{SELECT force_release('order:1', 'test')});
+	like(answer($other), qr/^ERROR:  (55P03|LK002)/, '... force_release does, or finds nothing');
+	return;
+}
+sub clean
+{
+	my ($note) = @_;
+
+	is(ask($watch, 'SELECT note FROM orders WHERE id = 1'), $note, "... the row is as $note");
+	ask($watch, q{SELECT lock_try_release('order:1', o) FROM unnest('{ann,bob}'::text[]) o; SET atomic_lock.enforce_guards = off; UPDATE orders SET note = 'before'; RESET atomic_lock.enforce_guards});
+	is(ask($watch, q{SELECT (SELECT count(*) FROM lock_status()), (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')}), '0|0|0', '(nothing is left)');
+	return;
+}
+connect_all();
+
+#
+# Whatever ends the transaction lets them have it who wait.  They wait before
+# the lease has run out, or begin later.
+#
+foreach my $end (
+	[ 'COMMIT', sub { ask($ann, 'COMMIT') }, 'written' ],
+	[ 'ROLLBACK', sub { ask($ann, 'ROLLBACK') } ],
+	[ 'ROLLBACK TO a savepoint', sub { ask($ann, 'ROLLBACK TO s') } ],
+	[ 'an error', sub { start($ann, 'SELECT 1 / 0'); answer($ann) } ],
+	[ 'pg_terminate_backend', sub { ask($watch, 'SELECT pg_terminate_backend(' . pid($ann) . ')') } ],
+	[ 'the death of the client', sub { $ann->{run}->signal('KILL') } ])
+{
+	my ($name, $how, $note) = @$end;
+
+	foreach my $case ([ 'first', 0 ], [ 'first', 1 ], [ 'later', 0 ], [ 'later', 1 ])
+	{
+		my ($when, $by_itself) = @$case;
+
+		write_pinned($by_itself ? '200 ms' : '1 hour');
+		run_out($by_itself) if $when eq 'later';
+		queue_up($watch, $bob, $wait);
+		run_out($by_itself) if $when eq 'first';
+		is(ask($watch, q{SELECT holder, place FROM lock_waiters}), 'Bob|1', "$name: Bob waits, $when, the lease " . ($by_itself ? 'has run out' : 'was made shorter'));
+		is(ask($watch, q{SELECT status FROM lock_try_acquire('order:1', '1 hour', 'carol')}), 'held', '... and nobody else gets it');
+		$how->();
+		# each failure takes its time
+		is(answer($bob), 'acquired', '... gets the lease when the transaction has ended') or die;
+		if ($name =~ /pg_terminate|death/)
+		{
+			poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($ann));
+			end($ann);
+			$ann = session($node, 'Ann');
+			ask($ann, q{SET atomic_lock.owner = 'ann'});
+		}
+		elsif ($name =~ /savepoint/)
+		{
+			start($ann, 'UPDATE orders SET note = \'late\' WHERE id = 1');
+			like(answer($ann), qr/^ERROR:  LK006/, '... Ann cannot write any more');
+		}
+		start($ann, 'ROLLBACK'), answer($ann);
+		clean($note // 'before');
+	}
+}
+
+# The same for what ends with its session, which ends meanwhile
+foreach my $when ('first', 'later')
+{
+	my $session = session($node, 'Session');
+
+	ask($session, q{SELECT lock_acquire('order:1', owner => 'ann', lifetime => 'session')});
+	ask($ann, q{BEGIN; UPDATE orders SET note = 'written' WHERE id = 1});
+	queue_up($watch, $bob, $wait) if $when eq 'first';
+	end($session);
+	poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($session));
+	queue_up($watch, $bob, $wait) if $when eq 'later';
+	is(ask($watch, q{SELECT holder, place FROM lock_waiters}), 'Bob|1', "a session ends whose lock is pinned: Bob waits, $when");
+	is(ask($watch, q{SELECT status FROM lock_try_acquire('order:1', '1 hour', 'carol')}), 'held', '... and nobody else gets it');
+	ask($ann, 'COMMIT');
+	is(answer($bob), 'acquired', '... gets the lock when the transaction has ended');
+	clean('written');
+}
+
+#
+# PREPARE TRANSACTION
+#
+foreach my $between ('', 'a restart', 'a crash')
+{
+	foreach my $end ('COMMIT', 'ROLLBACK')
+	{
+		write_pinned();
+		ask($ann, q{PREPARE TRANSACTION 'pin'});
+		run_out();
+		if ($between)
+		{
+			$node->stop($between eq 'a crash' ? 'immediate' : 'fast');
+			end($watch, $ann, $bob, $other);
+			$node->start;
+			connect_all();
+		}
+		is_pinned('prepared' . ($between && ", after $between"));
+		start($ann, q{UPDATE orders SET note = 'late' WHERE id = 2});
+		like(answer($ann), qr/^ERROR:  LK006/, '... other writes of Ann are refused');
+		ask($bob, q{SET atomic_lock.test_sleep_cap = '50 ms'}) if @build;
+		queue_up($watch, $bob, $wait);
+		ask($watch, "$end PREPARED 'pin'");
+		is(answer($bob), 'acquired', "... after $end PREPARED Bob has it");
+		ask($bob, q{RESET atomic_lock.test_sleep_cap}) if @build;
+		clean($end eq 'COMMIT' ? 'written' : 'before');
+	}
+}
+
+#
+# A crash: of all, or of a backend, which is the same
+#
+foreach my $how ('immediate', 'kill')
+{
+	foreach my $state ('expired', 'live')
+	{
+		write_pinned();
+		run_out() if $state eq 'expired';
+		queue_up($watch, $bob, $wait);
+		if ($how eq 'kill')
+		{
+			my $offset = -s $node->logfile;
+
+			system_log('pg_ctl', 'kill', 'KILL', pid($ann));
+			$node->wait_for_log(qr/database system is ready to accept connections/, $offset);
+		}
+		else
+		{
+			$node->stop('immediate');
+			$node->start;
+		}
+		isnt(answer($bob), 'acquired', "$how, $state: who waited hears of it");
+		end($watch, $ann, $bob, $other);
+		$node->poll_query_until('postgres', 'SELECT true') or die;
+		connect_all();
+		is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', '... no claim is left');
+		is(ask($bob, $try), $state eq 'live' ? 'held|Ann' : 'acquired|Bob', '... the lease counts as long as it lasts');
+		is(ask($ann, 'SELECT note FROM orders WHERE id = 1'), 'before', '... the write is gone');
+		if ($state eq 'live')
+		{
+			ask($ann, q{UPDATE orders SET note = 'written' WHERE id = 1});
+			pass('... and can be done again');
+		}
+		clean($state eq 'live' ? 'written' : 'before');
+	}
+}
+end($watch, $ann, $bob, $other);
+$node->stop;
+
+#
+# Logical replication, with guards on both sides
+#
+my $primary = PostgreSQL::Test::Cluster->new('guard_publisher', @build);
+$primary->init(allows_streaming => 'logical');
+$primary->append_conf('postgresql.conf', $conf);
+$primary->start;
+$primary->safe_psql('postgres', $tables);
+my $subscriber = PostgreSQL::Test::Cluster->new('guard_subscriber', @build);
+$subscriber->init(allows_streaming => 'logical');
+$subscriber->append_conf('postgresql.conf', "$conf\nwal_retrieve_retry_interval = '100 ms'\n");
+$subscriber->start;
+$subscriber->safe_psql('postgres', $tables);
+
+my $data = q{SELECT 'order', id, note FROM orders UNION ALL SELECT 'line', id, qty::text FROM order_line ORDER BY 1, 2};
+my $owned = q{SET atomic_lock.owner = 'ann'};
+sub is_applied
+{
+	my ($name) = @_;
+
+	$primary->wait_for_catchup('sub');
+	is($subscriber->safe_psql('postgres', $data), $primary->safe_psql('postgres', $data), $name);
+	return;
+}
+$primary->safe_psql('postgres', qq{$owned; SELECT lock_acquire('order:' || n, '1 hour') FROM generate_series(1, 4) n;
+	INSERT INTO orders VALUES (1, 'one'), (2, 'two'); INSERT INTO order_line VALUES (1, 1, 1), (2, 1, 2), (3, 2, 3)});
+$primary->safe_psql('postgres', 'CREATE PUBLICATION pub FOR TABLE orders, order_line');
+$subscriber->safe_psql('postgres', q{CREATE SUBSCRIPTION sub CONNECTION '} . $primary->connstr . q{ dbname=postgres' PUBLICATION pub});
+$subscriber->wait_for_subscription_sync($primary, 'sub');
+is_applied('the first copy is not stopped by guards of the subscriber');
+is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM orders'), '2', '... and is there');
+$primary->safe_psql('postgres', qq{$owned; UPDATE orders SET note = 'changed'; INSERT INTO orders VALUES (3, 'three');
+	DELETE FROM order_line WHERE id = 2; UPDATE order_line SET order_id = 3 WHERE id = 3});
+is_applied('nor are inserts, updates and deletes');
+$primary->safe_psql('postgres', q{SET atomic_lock.enforce_guards = off; TRUNCATE order_line});
+is_applied('nor is TRUNCATE');
+is($subscriber->safe_psql('postgres', 'SELECT count(*) FROM order_line'), '0', '... which was');
+is(sqlstate($subscriber, 'UPDATE orders SET note = note'), 'LK006', 'writes of others there are');
+is(sqlstate($subscriber, 'TRUNCATE orders'), '55000', '... TRUNCATE, too');
+is(sqlstate($subscriber, qq{$owned; UPDATE orders SET note = note}), 'LK006', '... locks of the publisher mean nothing there');
+is($subscriber->safe_psql('postgres', qq{$owned; BEGIN; SELECT (lock_acquire('order:3', '1 hour')).status; UPDATE orders SET note = 'local' WHERE id = 3 RETURNING note; ROLLBACK}),
+	"acquired\nlocal", '... its own do');
+
+my $offset = -s $subscriber->logfile;
+$subscriber->safe_psql('postgres', 'ALTER TABLE orders ENABLE ALWAYS TRIGGER "~atomic_lock_guard"');
+is($subscriber->safe_psql('postgres', q{SELECT relation, state FROM lock_guards ORDER BY 1::text}), "order_line|enabled\norders|always", 'ENABLE ALWAYS shows in lock_guards');
+$primary->safe_psql('postgres', qq{$owned; UPDATE orders SET note = 'stopped' WHERE id = 1});
+$subscriber->wait_for_log(qr/ERROR:  LK006: /, $offset);
+is($subscriber->safe_psql('postgres', 'SELECT note FROM orders WHERE id = 1'), 'changed', '... and stops what is replicated');
+$subscriber->safe_psql('postgres', q{ALTER DATABASE postgres SET atomic_lock.owner = 'replica'});
+$subscriber->safe_psql('postgres', q{SELECT lock_acquire('order:1', '1 hour', 'replica')});
+is_applied('... until the lock is held there');
+$primary->safe_psql('postgres', qq{$owned; UPDATE orders SET note = 'stopped' WHERE id = 2});
+$subscriber->wait_for_log(qr/ERROR:  LK006: .*order:2/, $offset);
+$subscriber->safe_psql('postgres', 'ALTER TABLE orders ENABLE TRIGGER "~atomic_lock_guard"');
+is_applied('... or the guard is ENABLE again');
+$subscriber->safe_psql('postgres', q{ALTER DATABASE postgres RESET atomic_lock.owner});
+is(sqlstate($subscriber, 'UPDATE orders SET note = note'), 'LK006', '... which it is, for others');
+$subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION sub');
+$subscriber->stop;
+
+#
+# A standby
+#
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('guard_standby', @build);
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+my $guards = 'SELECT * FROM lock_guards ORDER BY relation::text';
+my $token = $primary->safe_psql('postgres', q{SELECT fencing_token FROM lock_status('order:1')});
+$primary->wait_for_catchup($standby);
+is($standby->safe_psql('postgres', $guards), $primary->safe_psql('postgres', $guards), 'standby: lock_guards');
+is($standby->safe_psql('postgres', q{SELECT lock_is_held('order:1', 'ann'), lock_is_held('order:1', 'bob')}), 't|f', '... lock_is_held');
+foreach my $call (q{lock_assert('order:1', 'ann')}, q{lock_assert('order:1', 'bob')}, q{lock_assert('nobody', 'ann')},
+	"lock_assert_fence('order:1', $token, 'ann')", q{lock_assert_fence('order:1', 1, 'ann')})
+{
+	is(sqlstate($standby, "SELECT $call"), '25006', "... refused: $call");
+}
+is(sqlstate($standby, 'SELECT * FROM ' . $_), '25006', "... refused: $_")
+  for q{lock_fetch(NULL::orders, '1', owner => 'ann')}, q{lock_fetch(NULL::orders, '99', owner => 'bob')};
+is(sqlstate($standby, "SELECT $_"), '25006', "... refused: $_")
+  for q{lock_protect('orders', 'other:{id}')}, q{lock_unprotect('orders')};
+is( $primary->safe_psql('postgres', "BEGIN READ ONLY; SELECT lock_assert('order:1', 'ann') = $token; SELECT lock_assert_fence('order:1', $token, 'ann')::text; SELECT pg_current_xact_id_if_assigned() IS NULL"),
+	"t\n\nt", 'lock_assert works in a read-only transaction and writes nothing');
+
+# A promotion: with leases, one that has run out and is pinned by a prepared
+# transaction, and one pinned by a transaction that is lost.
+my $before = $standby->background_psql('postgres', on_error_stop => 0);
+ask($before, q{SET atomic_lock.owner = 'ann'; SELECT * FROM lock_guards; SELECT lock_is_held('order:1')});
+$node = $primary;
+connect_all();
+ask($ann, q{BEGIN; UPDATE orders SET note = 'prepared' WHERE id = 1; PREPARE TRANSACTION 'pin'});
+run_out();
+ask($other, q{SET atomic_lock.owner = 'ann'; BEGIN; UPDATE orders SET note = 'lost' WHERE id = 3});
+ask($watch, q{SELECT lock_extend('order:3', 'ann', '1 ms')});
+$primary->wait_for_catchup($standby);
+$primary->stop('immediate');
+end($watch, $ann, $bob, $other);
+$standby->promote;
+$standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die 'promotion';
+$node = $standby;
+connect_all();
+is(ask($before, q{UPDATE orders SET note = 'written' WHERE id = 2 RETURNING note}), 'written', 'promoted: a session from before writes with a lease from before');
+is(ask($before, q{SELECT lock_assert('order:2') > 0}), 't', '... and asserts it');
+start($bob, q{SET atomic_lock.owner = 'bob'; UPDATE orders SET note = 'no' WHERE id = 2});
+like(answer($bob), qr/^ERROR:  LK006/, '... others are refused');
+is(ask($bob, $try =~ s/order:1/order:2/r =~ s/, holder//r), 'held', '... the lease is held');
+start($ann, q{UPDATE orders SET note = 'no' WHERE id = 3});
+like(answer($ann), qr/^ERROR:  LK006/, '... what has run out is no longer Ann\'s');
+is(ask($bob, $try =~ s/order:1/order:3/r =~ s/, holder//r), 'acquired', '... and free for others, the transaction that pinned it is gone');
+is_pinned('promoted, a prepared pin');
+ask($watch, q{COMMIT PREPARED 'pin'});
+is(ask($bob, $try =~ s/, holder//r), 'acquired', '... free after COMMIT PREPARED');
+is(ask($watch, 'SELECT string_agg(note, $$ $$ ORDER BY id) FROM orders'), 'prepared written three', '... and all rows are as they should be');
+is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'}), '0', '... no claim is left');
+eval { $before->quit };
+end($watch, $ann, $bob, $other);
+$standby->stop;
+
+unlike(slurp_file($_->logfile), qr/PANIC|TRAP|XX000/, 'nothing to be ashamed of in the log of ' . $_->name) for ($standby, $primary, $subscriber);
+done_testing();

@@ -1,0 +1,284 @@
+# What was once wrong, or nearly, with pins, guards and lock_fetch, each in as few
+# steps as it takes.
+#
+# In a build with AL_TEST_HOOKS, where there is one, waiters sleep until they
+# are woken or what is in the way ends by itself, so that a lost wake-up is a
+# wait that times out.
+#
+# Properties: a pinned lease that ran out is nobody's, however the transaction
+# that pinned it came to do so; a claim that is dropped leaves those of others'
+# code alone; who waits in lock_fetch keeps nobody from the table, and is told
+# when it was altered; policies may call whatever they like; no owner gets into
+# the log; partitions that are added are not truncated.
+#
+# Turns red when: a transaction that pins is taken for one that shares; a pin is
+# not noted with its claim; a table is held open in a wait; the rows that are
+# read are not compared with those that are expected.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
+note @build ? 'a build with hooks' : 'waiters look again every second';
+
+my $node = PostgreSQL::Test::Cluster->new('guard_faults', @build);
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+log_min_error_statement = error
+deadlock_timeout = 1h
+});
+$node->append_conf('postgresql.conf', "atomic_lock.test_sleep_cap = 1h\n") if @build;
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION atomic_lock;
+CREATE TABLE inv (k text PRIMARY KEY, x int);
+SELECT lock_protect('inv', '{k}');
+});
+
+my ($watch, $one, $two, $three) = map { session($node, $_) } ('Watch', 'One', 'Two', 'Three');
+
+sub acquire
+{
+	my ($key, $owner, $more) = @_;
+	return "SELECT status FROM lock_try_acquire('$key', owner => '$owner'" . ($more || '') . ')';
+}
+my $shared = q{, mode => 'shared'};
+
+# The answer, be it an error
+sub try
+{
+	my ($psql, $sql) = @_;
+	start($psql, $sql);
+	return answer($psql);
+}
+
+# Until a lease has run out
+sub expired
+{
+	my ($key) = @_;
+	return poll($watch, "SELECT count(*) = 0 FROM lock_status() WHERE key = '$key'");
+}
+
+ask($watch, "SET atomic_lock.enforce_guards = off; INSERT INTO inv VALUES ('k', 0)");
+
+#
+# A pinned exclusive lease that ran out is not shared, whatever the transaction
+# has besides the pin.
+#
+foreach my $case (
+	[ 'a guarded write', 'k', q{}, q{UPDATE inv SET x = 1 WHERE k = 'k'} ],
+	[ 'a lock for the transaction', 'k', q{}, acquire('k', 'a', q{, lifetime => 'transaction'}) ],
+	[ 'an assertion, before sharing the key', 'k', q{}, q{SELECT lock_assert('k', 'a') > 0}, acquire('k', 'b', $shared) ],
+	[ 'a lock for the transaction, before sharing the key', 'k', q{}, acquire('k', 'a', q{, lifetime => 'transaction'}), acquire('k', 'b', $shared) ])
+{
+	my ($name, $key, $before, $pin, $after) = @$case;
+
+	ask($one, acquire($key, 'a', q{, ttl => '300 ms'}));
+	ask($one, "SET atomic_lock.owner = 'a'; BEGIN; $before");
+	ask($one, $pin);
+	expired($key);
+	ask($one, $after) if $after;
+	foreach my $mode ('', $shared)
+	{
+		is(ask($two, acquire($key, 'c', $mode)), 'held', "$name: the lease that ran out is not to be had" . ($mode ? ' by sharing' : ''));
+	}
+	queue_up($watch, $two, acquire($key, 'c', "$shared, wait => '20 s'") =~ s/status/status, waited < '15 s'/r);
+	ask($one, 'COMMIT');
+	is(answer($two), 'acquired|t', '... but once the transaction is over');
+	ask($two, q{SELECT lock_release_all('c')});
+	ask($one, q{RESET atomic_lock.owner; SELECT lock_release_all('a'), lock_release_all('b')});
+	ask($watch, 'TRUNCATE app_lock');
+}
+
+#
+# An assertion for who has the lock for the transaction, over a lease that ran out
+#
+ask($one, acquire('k', 'a', q{, ttl => '300 ms'}) . '; BEGIN; ' . acquire('k', 'a', q{, lifetime => 'transaction'}));
+expired('k');
+is(ask($one, q{SELECT lock_assert('k', 'a') > 0; COMMIT}), 't', 'a lock for the transaction proves the lease when its time is up');
+ask($watch, 'TRUNCATE app_lock');
+
+#
+# A claim that is dropped, since there was nothing to be done under it, beside a pin
+#
+ask($one, q{SET atomic_lock.max_lifetime = '300 ms'; } . acquire('k', 'a', q{, ttl => '300 ms'}));
+is(ask($one, q{BEGIN; SELECT lock_assert('k', 'a') > 0; SELECT lock_try_extend('k', 'a') IS NULL}), "t\nt", 'an extension is refused in a transaction that relies on the lease');
+expired('k');
+is(ask($one, q{SELECT lock_assert('k', 'a') > 0}), 't', '... which goes on doing so');
+queue_up($watch, $two, acquire('k', 'c', q{, wait => '20 s'}) =~ s/status/status, waited < '15 s'/r);
+ask($one, 'COMMIT');
+is(answer($two), 'acquired|t', '... and its end wakes who waits for it');
+ask($one, 'RESET atomic_lock.max_lifetime');
+ask($watch, 'TRUNCATE app_lock');
+
+#
+# Policies with a will of their own
+#
+$node->safe_psql(
+	'postgres', q{
+CREATE ROLE reader;
+SELECT lock_grant_access('reader', 'user');
+CREATE TABLE doc (id int PRIMARY KEY, x text);
+INSERT INTO doc VALUES (1, 'one'), (2, 'two');
+ALTER TABLE doc ENABLE ROW LEVEL SECURITY;
+GRANT ALL ON doc TO reader;
+CREATE FUNCTION claims(id int) RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM lock_try_acquire('doc:' || id, owner => current_setting('my.policy'));
+	RETURN current_setting('my.answer')::bool;
+END $$;
+CREATE POLICY p ON doc USING (claims(id));
+});
+my $fetch = q{SELECT x FROM lock_fetch(NULL::doc, '1', owner => 'u')};
+is(ask($one, "SET ROLE reader; SET my.policy = u; SET my.answer = off; BEGIN; $fetch"), '', 'a policy that acquires the key for the same owner, and hides the row: no row');
+is(ask($two, acquire('doc:1', 'b') . q{; SELECT lock_release('doc:1', 'b')}), "acquired\nt", '... and nothing is locked');
+ask($one, 'ROLLBACK');
+is(ask($one, "SET my.answer = on; $fetch; SELECT lock_release('doc:1', 'u')"), "one\nt", '... and shows the row: it is fetched');
+is(ask($one, "SET my.policy = p; SET my.answer = off; $fetch; SET my.answer = on; $fetch; SELECT lock_release('doc:1', 'u')"), "one\nt", '... for another owner, who does not get it');
+is(ask($watch, q{SELECT count(*) FROM lock_status()}), '0', '... nothing is left');
+ask($one, 'RESET ROLE');
+
+$node->safe_psql(
+	'postgres', q{
+CREATE TABLE own (id int PRIMARY KEY, x text);
+INSERT INTO own VALUES (1, 'a'), (2, 'b');
+ALTER TABLE own ENABLE ROW LEVEL SECURITY;
+ALTER TABLE own FORCE ROW LEVEL SECURITY;
+ALTER TABLE own OWNER TO reader;
+CREATE FUNCTION renames(id int) RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+	IF current_setting('my.renamed') = 'no' THEN
+		SET my.renamed = 'yes';
+		ALTER TABLE own RENAME COLUMN x TO y;
+		PERFORM * FROM lock_fetch(NULL::own, '2', owner => 'u', key => 'inner');
+	END IF;
+	RETURN true;
+END $$;
+CREATE POLICY p ON own USING (renames(id));
+});
+like(try($one, q{SET ROLE reader; SET my.renamed = 'no'; SELECT id FROM lock_fetch(NULL::own, '1', owner => 'u')}), qr/^1$|ERROR/, 'a policy that renames a column and fetches from the table again');
+is(ask($one, q{SELECT id FROM lock_fetch(NULL::own, '1', owner => 'u'); SELECT count(*) FROM lock_status('own:1') WHERE locked; RESET ROLE}), "1\n1", '... the server lives on');
+ask($watch, 'TRUNCATE app_lock');
+
+$node->safe_psql(
+	'postgres', q{
+CREATE TABLE swap (id text PRIMARY KEY, x name);
+INSERT INTO swap VALUES ('one', 'one');
+ALTER TABLE swap ENABLE ROW LEVEL SECURITY;
+ALTER TABLE swap FORCE ROW LEVEL SECURITY;
+ALTER TABLE swap OWNER TO reader;
+CREATE FUNCTION swaps() RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+	IF current_setting('my.swapped') = 'no' THEN
+		SET my.swapped = 'yes';
+		ALTER TABLE swap RENAME COLUMN id TO y;
+		ALTER TABLE swap RENAME COLUMN x TO id;
+		ALTER TABLE swap RENAME COLUMN y TO x;
+		SET search_path = public, pg_catalog;
+		RETURN false;
+	END IF;
+	RETURN true;
+END $$;
+CREATE POLICY p ON swap USING (swaps());
+});
+like(try($one, q{SET ROLE reader; SET my.swapped = 'no'; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM lock_fetch(NULL::swap, 'one', owner => 'u')}), qr/55000: +table "swap" was altered/, 'a policy that swaps columns of different types');
+is(ask($one, q{ROLLBACK; RESET ROLE; RESET search_path; SELECT count(*) FROM lock_status()}), '0', '... and nothing is locked');
+
+$node->safe_psql(
+	'postgres', q{
+CREATE TABLE proof (id int PRIMARY KEY);
+INSERT INTO proof VALUES (1);
+ALTER TABLE proof ENABLE ROW LEVEL SECURITY;
+GRANT SELECT ON proof TO reader;
+CREATE POLICY p ON proof USING (lock_assert('proof:' || id) IS NOT NULL);
+});
+is(ask($one, q{SET ROLE reader; SET atomic_lock.owner = 'u'; SELECT id FROM lock_fetch(NULL::proof, '1')}), '1', 'a policy that asserts the lock which is fetched');
+is(ask($one, q{SELECT count(*) FROM lock_fetch(NULL::proof, '2'); SELECT count(*) FROM proof; SELECT lock_release_all(); RESET ROLE; RESET atomic_lock.owner}), "0\n1\n1", '... and no row');
+
+#
+# Rows that lie one behind the other: the one behind is not taken for the key's.
+#
+ask($one, q{SET atomic_lock.owner = 'a'; SELECT count(*) FROM lock_acquire_all('{seq:1,seq:2,seq:3}')});
+ask($watch, q{CREATE TABLE seq (id int); INSERT INTO seq VALUES (1), (2), (9); SELECT lock_protect('seq', 'seq:{id}')});
+ask($watch, q{SELECT count(*) FROM generate_series(1, 20000) n, lock_status('other:' || n) WHERE locked});
+like(try($one, 'UPDATE seq SET id = id'), qr/LK006: +lock "seq:9" is not held/, 'the lease behind the one before is of another key');
+is(ask($one, q{UPDATE seq SET id = id WHERE id < 9; SELECT lock_release_all()}), '3', '... which are there');
+
+#
+# Two settings, one key; what a foreign key does for somebody else; again, and always
+#
+ask($watch, q{CREATE TABLE reg (id regclass PRIMARY KEY); INSERT INTO reg VALUES ('seq')});
+ask($one, q{SELECT count(*) FROM lock_fetch(NULL::reg, 'seq')});
+like(try($two, q{SET quote_all_identifiers = on; SELECT * FROM lock_fetch(NULL::reg, 'seq', owner => 'b')}), qr/55P03: +lock "reg:public.seq" is held by One/, 'quote_all_identifiers makes no other key');
+ask($two, 'RESET quote_all_identifiers');
+ask($watch, q{CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (id int REFERENCES parent ON DELETE CASCADE, secret text);
+INSERT INTO parent VALUES (1); INSERT INTO child VALUES (1, 'xyzzy'); SELECT lock_protect('child', 'child:{secret}'); GRANT SELECT, DELETE ON parent TO reader});
+like(try($one, 'SET ROLE reader; DELETE FROM parent'), qr/LK006: +the lock that covers a row of table "child" is not held(?!.*xyzzy)/s, 'a cascade does not show the key to who may not read it');
+ask($one, 'RESET ROLE');
+ask($watch, q{ALTER TABLE child ENABLE ALWAYS TRIGGER "~atomic_lock_guard"; SELECT lock_protect('child', 'child:{id}')});
+is(ask($watch, q{SELECT key_template, state FROM lock_guards WHERE relation = 'child'::regclass}), 'child:{id}|always', 'lock_protect again leaves ENABLE ALWAYS');
+ask($watch, 'TRUNCATE app_lock');
+
+#
+# Who waits in lock_fetch
+#
+ask($watch, q{CREATE TABLE item (id int PRIMARY KEY, x int); INSERT INTO item VALUES (1, 1)});
+foreach my $case (
+	[ 'ALTER TABLE item ADD y int DEFAULT 7', qr/55000: +table "item" was altered while lock_fetch waited/ ],
+	[ 'ALTER TABLE item DROP y', qr/55000: +table "item" was altered/ ],
+	[ 'ALTER TABLE item ALTER x TYPE text', qr/55000: +table "item" was altered/ ],
+	[ 'ALTER TABLE item ALTER id TYPE bigint', qr/55000: +table "item" was altered/ ],
+	[ 'ALTER TABLE item RENAME x TO z', qr/^1\|1$/ ],
+	[ 'UPDATE item SET id = 1', qr/^1\|1$/ ],
+	[ 'ALTER TABLE item RENAME TO thing', qr/^1\|1$/ ],
+	[ 'DROP TABLE thing', qr/42P01: / ])
+{
+	my ($ddl, $outcome) = @$case;
+	my $table = ask($watch, q{SELECT coalesce(to_regclass('item'), to_regclass('thing'))});
+
+	ask($one, acquire("$table:1", 'h'));
+	queue_up($watch, $two, "SELECT * FROM lock_fetch(NULL::$table, '1', owner => 'w', wait => '20 s')");
+	is(ask($three, "SET lock_timeout = '10 s'; $ddl"), '', "while lock_fetch waits: $ddl");
+	ask($one, "SELECT lock_release('$table:1', 'h')");
+	like(answer($two), $outcome, '... and when it has the lock');
+	ask($watch, 'TRUNCATE app_lock');
+}
+
+#
+# Partitions that are added
+#
+ask($watch, q{SET atomic_lock.enforce_guards = on;
+CREATE TABLE part (id int) PARTITION BY RANGE (id);
+CREATE TABLE part1 PARTITION OF part FOR VALUES FROM (0) TO (10);
+SELECT lock_protect('part', 'part:{id}');
+CREATE TABLE part2 PARTITION OF part FOR VALUES FROM (10) TO (20);
+CREATE TABLE part3 (id int);
+ALTER TABLE part ATTACH PARTITION part3 FOR VALUES FROM (20) TO (30)});
+like(try($one, "TRUNCATE $_"), qr/55000: +cannot truncate table "$_"/, "TRUNCATE $_") for ('part', 'part1', 'part2', 'part3');
+is(ask($one, 'ALTER TABLE part DETACH PARTITION part3; TRUNCATE part3'), '', 'a partition that was detached');
+
+#
+# What is in the log
+#
+try($one, q{SELECT * FROM lock_fetch(NULL::inv, NULL, owner => 'SECRET')});
+try($one, q{SELECT * FROM lock_fetch(NULL::part, '1', owner => 'SECRET')});
+ask($watch, q{CREATE TABLE num (id int PRIMARY KEY)});
+like(try($one, q{SELECT * FROM lock_fetch(NULL::num, 'x', owner => 'SECRET')}), qr/22P02/, 'a bad id');
+like(try($one, q{DO $$ BEGIN PERFORM lock_fetch(NULL::num, 'x', owner => 'SECRET'); END $$}), qr/22P02/, '... in a function');
+unlike(slurp_file($node->logfile) =~ s/STATEMENT:  DO .*//r, qr/SECRET/, 'no owner is in the log');
+unlike(slurp_file($node->logfile), qr/XX000|TRAP|PANIC|was terminated by signal/, 'nothing worse, either');
+
+end($_) for ($watch, $one, $two, $three);
+$node->stop;
+done_testing();

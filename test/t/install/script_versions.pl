@@ -1,0 +1,206 @@
+# Other versions of the script than of the library, and DDL on the extension
+# while it is in use.
+#
+# Needs an installation that can be copied, for scripts of versions that there
+# are not.
+#
+# Properties: a script that is older or newer than the library is told from one
+# that fits, with what to do, where it matters, and crashes nothing; ALTER
+# EXTENSION UPDATE waits for nobody who waits, and those are granted what they
+# wait for by what is there then, or hear why not; killed in its middle it
+# leaves the former version; DROP EXTENSION waits for no waiter and no longer
+# than a batch of the sweep, at any moment, and after CREATE EXTENSION all
+# works again, the sweep too, with no restart.
+#
+# Turns red when: columns are read that are not there; what was
+# looked up once is believed after an update; a wait keeps a lock on the table;
+# the launcher remembers an extension that has gone.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use AtomicLockSweep;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my ($bin, $share, $lib) = copy_installation('versions') or plan skip_all => 'no installation that can be copied';
+my $node = PostgreSQL::Test::Cluster->new('versions', install_path => $bin =~ s{/bin$}{}r);
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+max_connections = 80
+restart_after_crash = on
+deadlock_timeout = 1h
+atomic_lock.sweep_interval = '20ms'
+atomic_lock.sweep_batch = 10
+});
+$node->start;
+my ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+ask($watch, 'CREATE EXTENSION atomic_lock');
+my $version = ask($watch, q{SELECT extversion FROM pg_extension WHERE extname = 'atomic_lock'});
+
+# The answer, be it an error
+sub try
+{
+	my ($psql, $sql) = @_;
+	start($psql, $sql);
+	return answer($psql);
+}
+
+# A script for an update
+sub script
+{
+	my ($from, $to, $sql) = @_;
+	append_to_file("$share/extension/atomic_lock--$from--$to.sql", $sql);
+	return;
+}
+script($version, 'fits', q{ALTER TABLE app_lock SET (fillfactor = 71);
+ALTER TABLE app_lock ADD CONSTRAINT fits CHECK (fencing_token > 0);
+CREATE FUNCTION lock_new() RETURNS int LANGUAGE sql AS 'SELECT 1'});
+script('fits', $version, q{ALTER TABLE app_lock DROP CONSTRAINT fits; ALTER EXTENSION atomic_lock DROP FUNCTION lock_new(); DROP FUNCTION lock_new()});
+script($version, 'newer', q{ALTER TABLE app_lock ADD COLUMN note text});
+script('newer', $version, q{ALTER TABLE app_lock DROP COLUMN note});
+script($version, 'older', q{ALTER TABLE app_lock RENAME COLUMN meta TO extra; ALTER TABLE lock_audit RENAME COLUMN reason TO why});
+script('older', $version, q{ALTER TABLE app_lock RENAME COLUMN extra TO meta; ALTER TABLE lock_audit RENAME COLUMN why TO reason});
+
+#
+# An update while fifty wait, and some hold
+#
+my $file = $node->basedir . '/waiters.pgbench';
+my ($run, $output);
+append_to_file($file, q{SELECT lock_acquire('crowd', '1 hour', 'o:client_id', wait => '4 min');
+SELECT lock_release('crowd', 'o:client_id');
+});
+sub crowd
+{
+	my ($number) = @_;
+
+	$output = '';
+	ask($holder, q{SELECT lock_acquire('crowd', '1 hour', 'holder')});
+	$run = IPC::Run::start([ 'pgbench', '-n', '-c', $number, '-t', 1, '-f', $file, $node->connstr('postgres') ], '<', \undef, '>', \$output, '2>&1');
+	poll($watch, "SELECT count(*) = $number FROM lock_waiters");
+	return;
+}
+ask($_, q{SET lock_timeout = '60 s'}) for ($watch, $holder, $one, $two);
+crowd(50);
+is(try($one, q{ALTER EXTENSION atomic_lock UPDATE TO 'fits'}), '', 'an update while fifty wait does not wait for them');
+is(ask($two, q{SELECT lock_new(), lock_is_held('crowd', 'holder'), (SELECT count(*) FROM lock_waiters)}), '1|t|50', '... who wait on');
+is(ask($holder, q{SELECT lock_release('crowd', 'holder')}), 't', '... the holder releases');
+$run->finish;
+unlike($output, qr/ERROR|abort/, '... and all of them get it, in their turn') or diag($output);
+is(try($one, "ALTER EXTENSION atomic_lock UPDATE TO '$version'"), '', '... and back');
+
+# Waits for who has something in hand, as any DDL does
+ask($two, q{BEGIN; SELECT lock_acquire('hand', '1 hour', 'two')});
+like(try($one, q{SET lock_timeout = '50 ms'; ALTER EXTENSION atomic_lock UPDATE TO 'fits'}), qr/55P03/, 'an update waits for an unfinished grant, and no longer than lock_timeout');
+ask($two, q{COMMIT; SELECT lock_release('hand', 'two')});
+ask($one, q{SET lock_timeout = '60 s'});
+
+# Killed in the middle
+ask($watch, q{
+CREATE FUNCTION stand() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+	IF current_setting('test.stand', true) = tg_tag THEN PERFORM pg_advisory_lock(1706); END IF;
+END $$;
+CREATE EVENT TRIGGER stand ON ddl_command_end EXECUTE FUNCTION stand()});
+ask($holder, 'SELECT pg_advisory_lock(1706)');
+start($one, q{SET test.stand = 'CREATE FUNCTION'; ALTER EXTENSION atomic_lock UPDATE TO 'fits'});
+poll($watch, 'SELECT wait_event = \'advisory\' FROM pg_stat_activity WHERE pid = ' . pid($one));
+my $offset = -s $node->logfile;
+kill 'KILL', pid($one);
+$node->wait_for_log(qr/database system is ready to accept connections/, $offset);
+end($watch, $holder, $one, $two);
+$node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
+($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+is(ask($watch, q{SELECT extversion, to_regproc('lock_new') FROM pg_extension WHERE extname = 'atomic_lock'}), "$version|", 'an update that is killed in its middle has not been');
+ask($watch, 'DROP EVENT TRIGGER stand');
+is(ask($watch, q{ALTER EXTENSION atomic_lock UPDATE TO 'fits'; SELECT lock_new()}), '1', '... and can be said again');
+ask($watch, "ALTER EXTENSION atomic_lock UPDATE TO '$version'");
+
+#
+# A table of another version
+#
+my @calls = (
+	q{SELECT status FROM lock_acquire('k', owner => 'o')}, q{SELECT lock_try_release('k', 'o')}, q{SELECT lock_extend_all('o')}, q{SELECT locked FROM lock_status('k')}, q{SELECT count(*) FROM lock_status()},
+	q{SELECT lock_assert('k', 'o')}, q{SELECT lock_sweep()}, q{SELECT count(*) FROM lock_activity});
+foreach my $other ('newer', 'older')
+{
+	crowd(5);
+	is(try($one, "ALTER EXTENSION atomic_lock UPDATE TO '$other'"), '', "a script that is $other than the library");
+	like(try($_, $calls[0]), qr/^ERROR:  55000: relation "app_lock" is not what this version of atomic_lock expects\nHINT:  .*ALTER EXTENSION atomic_lock UPDATE/, '... is told, with what to do') for ($one, $two);
+	like(try($one, $_), qr/^ERROR:  55000/, "... by $_") for @calls;
+	my $new = session($node, 'New');
+	like(try($new, $calls[0]), qr/^ERROR:  55000/, '... in a new session');
+	end($new);
+	like(try($two, q{SELECT force_release('crowd', 'why')}), qr/^ERROR:  55000/, '... nothing is forced');
+	ask($watch, 'SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE query ~ $$wait =>$$ AND pid <> pg_backend_pid()');
+	$run->finish;
+	is(try($one, "ALTER EXTENSION atomic_lock UPDATE TO '$version'"), '', '... another update');
+	# A column that was added leaves a hole when it is dropped.
+	if ($other eq 'newer')
+	{
+		like(try($one, $calls[0]), qr/^ERROR:  55000/, '... which does not make it the same table');
+		ask($one, 'DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock');
+	}
+	is(try($two, "$calls[0]; SELECT lock_release('k', 'o')"), "acquired\nt", '... makes it fit');
+	is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', '... nobody waits');
+	ask($holder, q{SELECT lock_release_all('holder')});
+}
+
+end($watch, $holder, $one, $two);
+
+#
+# A library without one of the functions that the script has
+#
+my $so = "$lib/atomic_lock.so";
+my $library = slurp_file($so);
+$node->stop;
+rename $so, "$so.new" or die "$so: $!";
+open my $fh, '>:raw', $so or die "$so: $!";
+print $fh $library =~ s/atomic_lock_transfer\0/atomic_lock_tranzfer\0/gr;
+close $fh;
+$node->start;
+($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+is(try($one, $calls[0]), 'acquired', 'a library that is older than the script');
+like(try($one, q{SELECT lock_transfer('k', 'o', 'p')}), qr/^ERROR:  42883: could not find function "atomic_lock_transfer" in file/, '... lacks a function, and says so');
+is(try($one, q{SELECT lock_release('k', 'o')}), 't', '... the others work');
+like(try($one, q{CREATE DATABASE another; SELECT 1}), qr/^1$/, '...');
+like(($node->psql('another', 'CREATE EXTENSION atomic_lock'))[2], qr/could not find function "atomic_lock_transfer" in file/, '... a script that it does not fit is not installed with it');
+is($node->safe_psql('another', q{SELECT count(*) FROM pg_class WHERE relname ~ '^(app_lock|lock_)'}), '0', '... nor a part of it');
+end($watch, $holder, $one, $two);
+$node->stop;
+rename "$so.new", $so or die "$so: $!";
+$node->start;
+($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+
+#
+# DROP EXTENSION at any moment: some wait, and the sweep is at it
+#
+my $launcher = launcher($watch);
+foreach my $round (1 .. 4)
+{
+	crowd(20);
+	expire_rows($holder, "old$round", 3000);
+	poll($watch, q{SELECT swept > 0 FROM lock_stats WHERE database = 'postgres'});
+	is(try($one, q{SET lock_timeout = '20 s'; DROP EXTENSION atomic_lock}), '', "round $round: DROP EXTENSION while 20 wait and the sweep is at it");
+	$run->finish;
+	my $told = () = $output =~ /ERROR: /g;
+	is($told, 20, '... who hear of it');
+	unlike($output, qr/XX\d\d\d|cache lookup|lost|closed/, '... as they should') or diag($output);
+	is(ask($one, q{CREATE EXTENSION atomic_lock; SELECT status FROM lock_acquire('k', '1 hour', 'o'); SELECT lock_release('k', 'o'), (SELECT count(*) FROM lock_waiters)}), "acquired\nt|0", '... CREATE EXTENSION: all works');
+	expire($holder, "new$round", 20);
+	ok(swept($watch, "new$round"), '... the sweep, too');
+}
+is(launcher($watch), $launcher, '... by the same launcher');
+
+end($watch, $holder, $one, $two);
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP|XX000|terminated by signal (?!9:)/, 'nothing to be ashamed of in the log');
+
+done_testing();

@@ -1,0 +1,851 @@
+# Locks that end with their session, and those that end with a transaction.
+#
+# In a build with AL_TEST_HOOKS, where there is one, waiters sleep until they
+# are woken or what is in the way ends by itself, so that a lost wake-up is a
+# wait that times out.  AL_SESSIONS in the environment is the number of connections
+# that hand a key on by ending.
+#
+# Properties: a holding of lifetime session is over when its connection is,
+# however that ended, within a transaction, after a crash and on a promoted
+# standby too; others see it free at once, with no sweep and no write, and the
+# first in line is woken; the connection that it is bound to is the one that
+# asked last, as far as that is committed, whoever proves it; a process that
+# has only the same number is another.  What is for a transaction lasts as long
+# as that, also where it is prepared.  None of this needs the preload.
+#
+# Turns red when: the end of a session wakes nobody, wakes before others can
+# see it, or only for the first or last of its keys; liveness goes by the
+# process id alone, or by a list in the memory of the session that rollback and
+# rebinding do not reach; DISCARD ALL is forgotten; the end needs app_lock, or a
+# transaction that is not aborted; the sweep removes live holdings or leaves
+# dead ones; a prepared transaction lets go.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $rounds = $ENV{AL_SESSIONS} || 400;
+my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
+note @build ? 'a build with hooks' : 'waiters look again every second';
+
+my $node = PostgreSQL::Test::Cluster->new('session', @build);
+$node->init(allows_streaming => 1);
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+atomic_lock.sweep_interval = 0
+max_connections = 50
+max_prepared_transactions = 10
+restart_after_crash = on
+deadlock_timeout = 1h
+});
+$node->append_conf('postgresql.conf', "atomic_lock.test_sleep_cap = 1h\n") if @build;
+$node->start;
+$node->safe_psql('postgres', q{
+CREATE EXTENSION atomic_lock;
+CREATE TABLE counter (value bigint);
+INSERT INTO counter VALUES (0);
+CREATE ROLE app LOGIN;
+CREATE ROLE nobody LOGIN;
+SELECT lock_grant_access('app', 'user');
+});
+
+my ($watch, $holder, $one, $two);
+
+sub connect_all
+{
+	my ($server) = @_;
+	($watch, $holder, $one, $two) = map { session($server, $_) } ('Watch', 'Holder', 'One', 'Two');
+	return;
+}
+connect_all($node);
+
+# A new session in place of one that is gone
+sub renew
+{
+	my ($server) = @_;
+	end($holder);
+	$holder = session($server || $node, 'Holder');
+	return;
+}
+
+sub gone
+{
+	my ($pid) = @_;
+	poll($watch, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
+	return;
+}
+
+# Calls with lifetime session, by owner "holder" if no other
+sub acquire
+{
+	my ($key, $owner, $more) = @_;
+	return "SELECT status FROM lock_acquire('$key', owner => '" . ($owner || 'holder') . "', lifetime => 'session'" . ($more || '') . ')';
+}
+
+# A wait whose end somebody else must see to, and how it ended.  Who sleeps until
+# there is no more time looks once more, and may then be granted the key, too late.
+my $in_time = q{CASE WHEN waited < '20 s' THEN status ELSE 'not woken' END};
+sub waiting
+{
+	my ($key, $owner, $more) = @_;
+	return "SELECT $in_time FROM lock_try_acquire('$key', '1 hour', '$owner', wait => '20 s'" . ($more || '') . ')';
+}
+# ... and gives the key back when it has it
+sub waiting_and_release
+{
+	my ($key, $owner) = @_;
+	return waiting($key, $owner) . "; SELECT lock_try_release('$key', '$owner')";
+}
+
+# What another session that does not wait is told
+sub try
+{
+	my ($key, $owner) = @_;
+	return "SELECT status FROM lock_try_acquire('$key', '1 hour', '" . ($owner || 'other') . "')";
+}
+
+#
+# What it looks like
+#
+is(ask($holder, q{SELECT acquired, status, mode, owner, expires_at IS NULL, fencing_token > 0, holder FROM lock_acquire('k', owner => 'holder', lifetime => 'session')}),
+	't|acquired|exclusive|holder|t|t|Holder', 'a lock for the session');
+is(ask($watch, q{SELECT locked, mode, holder, lifetime, holders, expires_at IS NULL, ttl_remaining IS NULL, pid FROM lock_status('k')}),
+	't|exclusive|Holder|session|1|t|t|' . pid($holder), '... as others see it');
+is(ask($watch, q{SELECT key, lifetime, pid FROM lock_status()}), 'k|session|' . pid($holder), '... in the list');
+is(ask($watch, q{SELECT expires_at, pid, l.backend_start = a.backend_start FROM app_lock l JOIN pg_stat_activity a USING (pid)}),
+	'infinity|' . pid($holder) . '|t', '... in the table');
+is(ask($watch, q{SELECT status, mode, holder, expires_at IS NULL, acquired_at IS NOT NULL FROM lock_try_acquire('k', owner => 'other')}), 'held|exclusive|Holder|t|t', '... to those who want it');
+start($watch, q{SELECT lock_acquire('k')});
+like(answer($watch), qr/^ERROR:  55P03: lock "k" is held by Holder\nDETAIL:  (?!.*infinity).*\nHINT:/, '... and its error');
+is(ask($watch, q{SELECT lock_is_held('k', 'holder'), lock_holder('k')}), 't|Holder', '... to those who ask');
+is(ask($holder, q{SELECT lock_extend('k', 'holder')}), 'infinity', 'extended without ttl: no end');
+is(ask($holder, acquire('k')), 'reacquired', 'reacquired');
+is(ask($two, q{SET ROLE app; } . try('k') . q{; SELECT locked, lifetime FROM lock_status('k'); RESET ROLE}), "held\nt|session", 'a role that may not see when others have connected');
+is(ask($watch, q{SELECT lock_sweep()}), '0', 'a sweep leaves it alone');
+
+# The session as such: nothing less than its end, or DISCARD ALL
+is(ask($holder, q{SELECT pg_advisory_lock(1); SELECT pg_advisory_unlock_all(); RESET ALL; DISCARD TEMP; DISCARD PLANS; DISCARD SEQUENCES; DEALLOCATE ALL; CLOSE ALL; UNLISTEN *;
+		SET SESSION AUTHORIZATION app; RESET SESSION AUTHORIZATION; SELECT 1}), "\n\n1", 'other things that are of the session');
+ask($holder, q{SET application_name = 'Holder'});
+start($holder, 'BEGIN; SELECT 1 / 0');
+like(answer($holder), qr/^ERROR:  22012/, '... an error');
+ask($holder, 'ROLLBACK');
+is(ask($watch, try('k')), 'held', '... do not end it');
+
+# Its owner may do everything from everywhere.
+is(ask($two, q{SELECT lock_release('k', 'holder')}), 't', 'released from another session');
+is(ask($watch, try('k', 'watch') . q{; SELECT lock_release('k', 'watch')}), "acquired\nt", '... and free');
+is(ask($holder, acquire('k') . '; ' . acquire('k2') . q{; SELECT lock_release_all('holder'); SELECT lock_try_release('k', 'holder')}), "acquired\nacquired\n2\nalready_released", 'lock_release_all counts them');
+
+#
+# Every end of a session.  "before" is done by a session that has "k" already,
+# with somebody waiting; "free", which nobody waits for; and "read", with others.
+#
+my $another = sub { my ($sql) = @_; return sub { ask($two, $sql =~ s/PID/pid($holder)/er) } };
+my $by_itself = sub { my ($sql) = @_; return sub { start($holder, $sql); answer($holder) } };
+my $disconnect = sub { end($holder) };
+my $signal = sub { my ($signal) = @_; return sub { kill $signal, pid($holder) } };
+my $kill_client = sub { $holder->{run}->signal('KILL'); end($holder) };
+my $terminate = $another->('SELECT pg_terminate_backend(PID)');
+
+my @ends = (
+	# name, before, the end, whether the session goes on
+	[ 'disconnect', '', $disconnect ],
+	[ 'client killed', '', $kill_client ],
+	[ 'pg_terminate_backend', '', $terminate ],
+	[ 'pg_terminate_backend of itself', '', $by_itself->('SELECT pg_terminate_backend(pg_backend_pid()); SELECT pg_sleep(60)') ],
+	[ 'SIGTERM', '', $signal->('TERM') ],
+	[ 'idle_session_timeout', '', $by_itself->("SET idle_session_timeout = '50 ms'; SELECT 1") ],
+	[ 'idle_in_transaction_session_timeout', 'BEGIN', $by_itself->("SET idle_in_transaction_session_timeout = '50 ms'; SELECT 1") ],
+	[ 'disconnect in a transaction', 'BEGIN; SELECT 1', $disconnect ],
+	[ 'disconnect in a transaction that has written', 'BEGIN; INSERT INTO counter VALUES (1)', $disconnect ],
+	[ 'disconnect in a savepoint', 'BEGIN; SAVEPOINT s; SELECT 1', $disconnect ],
+	[ 'disconnect in a failed transaction', \'BEGIN; SELECT 1 / 0', $disconnect ],
+	[ 'disconnect in a failed savepoint', \'BEGIN; SAVEPOINT s; SELECT 1 / 0', $disconnect ],
+	[ 'disconnect in a transaction that extended it', q{BEGIN; SELECT lock_extend('k', 'holder')}, $disconnect ],
+	[ 'disconnect in a transaction that released it', q{BEGIN; SELECT lock_release('k', 'holder'), lock_release('free', 'holder')}, $disconnect ],
+	[ 'disconnect in a transaction that acquired it again', 'BEGIN; ' . acquire('k') . '; SAVEPOINT s; ' . acquire('free'), $disconnect ],
+	[ 'disconnect in a transaction that made a lease of it', q{BEGIN; SELECT lock_acquire('k', '1 hour', 'holder'), lock_acquire('free', '1 hour', 'holder')}, $disconnect ],
+	[ 'SIGTERM in a transaction', q{BEGIN; SELECT lock_extend('k', 'holder')}, $signal->('TERM') ],
+	[ 'pg_terminate_backend in a failed transaction', \'BEGIN; SELECT 1 / 0', $terminate ],
+	[ 'disconnect where it has an end anyway', q{SELECT lock_extend('k', 'holder', '1 hour'), lock_extend('free', 'holder', '1 hour')}, $disconnect ],
+	[ 'disconnect of a session that may only read', 'SET default_transaction_read_only = on', $disconnect ],
+	[ 'disconnect of a serializable session', q{SET default_transaction_isolation = serializable; BEGIN; SELECT count(*) FROM app_lock}, $disconnect ],
+	[ 'disconnect with settings that are in the way', q{SET search_path = ''; SET row_security = off; SET atomic_lock.max_claims_per_transaction = 1; SET lock_timeout = 1; SET statement_timeout = 1}, $disconnect ],
+	[ 'disconnect of a role that may do nothing', 'SET ROLE nobody', $disconnect ],
+	[ 'pg_terminate_backend of a role that may do nothing', 'SET SESSION AUTHORIZATION nobody; BEGIN', $terminate ],
+	[ 'disconnect of the session that bound it last', sub { ask($two, acquire('k') . '; ' . acquire('free')); ask($holder, acquire('k') . '; ' . acquire('free')); }, $disconnect ],
+	[ 'DISCARD ALL', '', $by_itself->('DISCARD ALL'), 1 ],
+	[ 'DISCARD ALL in a session that may only read', 'SET default_transaction_read_only = on', $by_itself->('DISCARD ALL'), 1 ],
+	[ 'DISCARD ALL in a serializable session', 'SET default_transaction_isolation = serializable', $by_itself->('DISCARD ALL'), 1 ],
+	[ 'DISCARD ALL of a role that may do nothing', 'SET ROLE nobody', $by_itself->('DISCARD ALL'), 1 ],
+	[ 'DISCARD ALL, twice', 'SELECT 1', $by_itself->("DISCARD ALL;\nDISCARD ALL"), 1 ]);
+
+foreach my $end (@ends)
+{
+	my ($name, $before, $action, $goes_on) = @$end;
+	my $pid = pid($holder);
+
+	ask($holder, acquire($_)) for ('k', 'free', 'left');
+	ask($holder, acquire('read', 'reader', q{, mode => 'shared'}));
+	ask($two, acquire('read', 'two', q{, mode => 'shared'}));
+	if (ref $before eq 'CODE')
+	{
+		$before->();
+	}
+	elsif (ref $before)
+	{
+		start($holder, $$before);
+		answer($holder);
+	}
+	elsif ($before ne '')
+	{
+		ask($holder, $before);
+	}
+	queue_up($watch, $one, waiting_and_release('k', 'one'));
+	$action->();
+	is(answer($one), "acquired\nreleased", "$name: who waits is woken") or last;
+	gone($pid) unless $goes_on;
+	is( ask($watch, q{SELECT string_agg(concat_ws(' ', key, locked, holder, holders), ', ' ORDER BY n) FROM unnest('{k,free,left,read}'::text[]) WITH ORDINALITY u (k, n), lock_status(k)}),
+		'k f, free f, left f, read t Two 1', '... it is free to see');
+	is(ask($watch, try('free') . '; ' . q{SELECT lock_try_release('free', 'other')}), "acquired\nreleased", '... and to be had');
+	is(ask($watch, q{SELECT lock_try_release('left', 'holder'), lock_try_extend('left', 'holder') IS NULL, lock_is_held('left', 'holder')}), 'expired|t|f', '... its owner is told that it is over');
+	is(ask($watch, try('read') . q{; SELECT status FROM lock_try_acquire('read', '1 hour', 'other', 'shared'); SELECT lock_release('read', 'other')}), "held\nacquired\nt", '... other readers stay');
+	is(ask($two, q{SELECT lock_release('read', 'two')}), 't', '... as they were');
+	ask($watch, try('read') . q{; SELECT lock_release('read', 'other')});
+	if ($goes_on)
+	{
+		ask($holder, q{SET application_name = 'Holder'; SET client_min_messages = error});
+		is(ask($holder, acquire('left') . q{; SELECT lock_release('left', 'holder')}), "acquired\nt", '... the session goes on');
+	}
+	else
+	{
+		renew();
+	}
+}
+
+# The errors of who had it
+ask($holder, acquire('k'));
+end($holder);
+gone(pid($holder));
+start($watch, q{SELECT lock_release('k', 'holder')});
+like(answer($watch), qr/^ERROR:  LK005: /, 'release after the end of the session');
+start($watch, q{SELECT lock_extend('k', 'holder')});
+like(answer($watch), qr/^ERROR:  LK005: /, '... extension');
+start($watch, q{SELECT lock_convert('k', 'holder', 'shared')});
+like(answer($watch), qr/^ERROR:  LK005: /, '... conversion');
+start($watch, q{SELECT lock_transfer('k', 'holder', 'other')});
+like(answer($watch), qr/^ERROR:  LK005: /, '... transfer');
+start($watch, q{SELECT force_release('k', 'test')});
+like(answer($watch), qr/^ERROR:  LK002: /, '... force_release');
+is(ask($watch, q{SELECT lock_release_all('holder'), lock_extend_all('holder')}), '0|0', '... of all');
+is(ask($watch, q{SELECT status FROM lock_try_acquire('k', '1 hour', 'holder')}), 'acquired', 'its owner has to acquire it anew');
+is(ask($watch, q{SELECT lock_release('k', 'holder')}), 't', '... and may');
+renew();
+
+# Closed for a while, as after the end of a lease
+ask($holder, acquire('k') . '; ' . acquire('k2'));
+end($holder);
+gone(pid($holder));
+is(ask($watch, q{SET atomic_lock.lock_delay = '365d'; } . try('k2') . q{; RESET atomic_lock.lock_delay; } . try('k2') . q{; SELECT lock_release('k2', 'other')}), "held\nacquired\nt", 'atomic_lock.lock_delay is for the end of a session too');
+renew();
+
+# Many: some of them waited for, and those who wait come one after the other
+is(ask($holder, q{SELECT count(*) FROM generate_series(1, 500) n, lock_acquire('many-' || n, owner => 'holder-' || n % 7, mode => CASE WHEN n % 5 = 0 THEN 'shared' ELSE 'exclusive' END, lifetime => 'session')}), '500', '500 locks of a session');
+my @line = map { session($node, "Waiter $_") } (1 .. 6);
+queue_up($watch, $line[0], waiting_and_release('many-1', 'w1'));
+queue_up($watch, $line[1], waiting_and_release('many-250', 'w2'));
+queue_up($watch, $line[2], waiting_and_release('many-500', 'w3'));
+queue_up($watch, $line[3], waiting_and_release('many-500', 'w4'));
+queue_up($watch, $line[4], waiting_and_release('many-77', 'w5'));
+queue_up($watch, $line[5], waiting('many-77', 'w6'));
+end($holder);
+is(answer($line[$_]), "acquired\nreleased", 'woken by the end of a session with many') for (0 .. 4);
+is(answer($line[5]), 'acquired', '... and the next in line');
+is(ask($watch, q{SELECT count(*) FROM generate_series(1, 500) n, lock_try_acquire('many-' || n, '1 hour', 'other') WHERE acquired}), '499', '... all of them are free');
+is(ask($watch, q{SELECT lock_release_all('other'), lock_release_all('w6')}), '499|1', '... as far as they are not taken');
+end(@line);
+renew();
+
+# ... and more than one transaction may claim
+foreach my $action ($disconnect, $by_itself->('DISCARD ALL'), $by_itself->("SET atomic_lock.max_claims_per_transaction = 7;\nDISCARD ALL"))
+{
+	my $pid = pid($holder);
+
+	ask($holder, qq{SELECT count(*) FROM generate_series($_, $_ + 599) n, lock_acquire('many-' || n, owner => 'holder', lifetime => 'session')}) for (1, 601);
+	queue_up($watch, $one, waiting_and_release('many-1', 'one'));
+	queue_up($watch, $two, waiting_and_release('many-1200', 'two'));
+	$action->();
+	is(answer($_), "acquired\nreleased", 'woken by the end of a session with more than one transaction may claim') for ($one, $two);
+	gone($pid) if $action == $disconnect;
+	is(ask($watch, q{SELECT count(*) FROM generate_series(1, 1200) n, lock_status('many-' || n) s WHERE s.locked}), '0', '... all are free');
+	renew();
+}
+
+# DISCARD ALL waits for a transaction that has one of them in hand, and may be
+# canceled then: it can be said again.
+ask($holder, acquire("many-$_")) for (1 .. 10);
+ask($two, 'BEGIN;' . join ';', map { "SELECT lock_extend('many-$_', 'holder')" } (3, 7));
+start($holder, 'DISCARD ALL');
+poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($holder));
+ask($watch, 'SELECT pg_cancel_backend(' . pid($holder) . ')');
+like(answer($holder), qr/^ERROR:  57014/, 'DISCARD ALL is canceled');
+is(ask($watch, q{SELECT count(*) FROM generate_series(1, 10) n, lock_status('many-' || n) s WHERE s.locked}), '10', '... and nothing is done');
+start($holder, 'DISCARD ALL');
+poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($holder));
+ask($two, 'COMMIT');
+is(answer($holder), '', '... again');
+is(ask($watch, q{SELECT count(*) FROM generate_series(1, 10) n, lock_status('many-' || n) s WHERE s.locked}), '0', '... and all are free');
+renew();
+
+# Readers
+ask($holder, acquire('k', 'holder', q{, mode => 'shared'}));
+ask($two, acquire('k', 'two', q{, mode => 'shared'}));
+queue_up($watch, $one, waiting_and_release('k', 'one'));
+end($holder);
+gone(pid($holder));
+is(ask($watch, q{SELECT holders, waiters, pid FROM lock_status('k')}), '1|1|' . pid($two), 'a writer waits for two readers, one of whom is gone');
+is(ask($watch, q{SELECT status FROM lock_try_acquire('k', '1 hour', 'other', 'shared')}), 'held', '... new ones do not pass it');
+end($two);
+is(answer($one), "acquired\nreleased", '... when the other is gone, too, it has the key');
+$two = session($node, 'Two');
+renew();
+ask($holder, acquire('k'));
+queue_up($watch, $one, waiting('k', 'one', q{, mode => 'shared'}));
+queue_up($watch, $two, waiting('k', 'two', q{, mode => 'shared'}));
+end($holder);
+is(answer($one), 'acquired', 'readers wait for a writer, who goes');
+is(answer($two), 'acquired', '... both of them');
+ask($watch, q{SELECT lock_release('k', 'one'), lock_release('k', 'two')});
+renew();
+ask($holder, acquire('k', 'holder', q{, mode => 'shared'}));
+ask($two, q{SELECT lock_acquire('k', '1 hour', 'two', 'shared')});
+queue_up($watch, $two, "SELECT $in_time FROM lock_convert('k', 'two', wait => '20 s')");
+end($holder);
+is(answer($two), 'acquired', 'one who waits to upgrade is woken by the end of the other reader');
+is(ask($two, q{SELECT mode, lifetime FROM lock_status('k'); SELECT lock_release('k', 'two')}), "exclusive|lease\nt", '... and is what it was otherwise');
+renew();
+ask($holder, acquire('k', 'holder', q{, mode => 'shared'}) . q{; SELECT mode FROM lock_convert('k', 'holder')});
+is(ask($watch, q{SELECT mode, lifetime, pid FROM lock_status('k')}), 'exclusive|session|' . pid($holder), 'an upgrade is of the session as before');
+queue_up($watch, $one, waiting_and_release('k', 'one'));
+end($holder);
+is(answer($one), "acquired\nreleased", '... and ends with it');
+renew();
+
+#
+# Which session
+#
+sub is_bound
+{
+	my ($session, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(ask($watch, q{SELECT lifetime, pid FROM lock_status('k')}), $session ? 'session|' . pid($session) : 'lease|', $name);
+	return;
+}
+
+ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
+is(ask($two, q{BEGIN; } . acquire('k') . '; ROLLBACK'), 'reacquired', 'bound to a session');
+is_bound(undef, '... but rolled back');
+is(ask($two, q{BEGIN; SAVEPOINT s; } . acquire('k') . '; ROLLBACK TO s; COMMIT'), 'reacquired', '... in a savepoint');
+is_bound(undef, '... but rolled back');
+end($two);
+gone(pid($two));
+is(ask($watch, try('k')), 'held', '... which that session takes nothing from');
+$two = session($node, 'Two');
+is(ask($two, acquire('k')), 'reacquired', 'a lease is bound to a session');
+is_bound($two, '... which is that session');
+is(ask($holder, acquire('k')), 'reacquired', 'it is bound to another');
+is_bound($holder, '... which is that one');
+queue_up($watch, $one, waiting_and_release('k', 'one'));
+end($two);
+gone(pid($two));
+is(ask($watch, q{SELECT count(*) FROM lock_waiters}), '1', '... the end of the former does nothing');
+is(ask($watch, q{SELECT locked, holder, waiters FROM lock_status('k')}), 't|Holder|1', '... to the lock');
+end($holder);
+is(answer($one), "acquired\nreleased", '... the end of the latter does');
+renew();
+$two = session($node, 'Two');
+
+ask($holder, acquire('k'));
+is(ask($two, q{SELECT status FROM lock_acquire('k', '1 hour', 'holder')}), 'reacquired', 'it becomes a lease');
+is_bound(undef, '... as the last one to ask wants it');
+is(ask($watch, q{SELECT ttl_remaining > '59 min', ttl_remaining <= '1 hour' FROM lock_status('k')}), 't|t', '... with an end');
+is(ask($watch, q{SELECT pid IS NULL, backend_start IS NULL FROM app_lock WHERE key = 'k' AND slot = 0}), 't|t', '... and no session');
+end($holder);
+gone(pid($holder));
+is(ask($watch, try('k')), 'held', '... which outlives the session');
+ask($watch, q{SELECT lock_release('k', 'holder')});
+renew();
+
+ask($holder, acquire('k'));
+is(ask($two, q{SELECT status, owner, expires_at IS NULL FROM lock_transfer('k', 'holder', 'new')}), 'acquired|new|t', 'transferred');
+is_bound($holder, '... it stays with the session that acquired it');
+end($holder);
+gone(pid($holder));
+is(ask($watch, q{SELECT lock_try_release('k', 'new'); } . try('k') . q{; SELECT lock_release('k', 'other')}), "expired\nacquired\nt", '... and ends with it');
+renew();
+ask($holder, acquire('k') . q{; SELECT lock_transfer('k', 'holder', 'new')});
+is(ask($two, acquire('k', 'new')), 'reacquired', '... or is bound anew by the new owner');
+end($holder);
+gone(pid($holder));
+is(ask($watch, try('k')), 'held', '... and outlives the first session');
+queue_up($watch, $one, waiting_and_release('k', 'one'));
+end($two);
+is(answer($one), "acquired\nreleased", '... not the second');
+$two = session($node, 'Two');
+renew();
+
+# What the new owner shares already is its own, and does not end with the session of
+# whoever hands it a share.
+foreach my $kind ([ 'a lease', q{ttl => '1 hour'} ], [ 'what its own session has', q{lifetime => 'session'} ])
+{
+	my ($what, $how) = @$kind;
+
+	is(ask($two, "SELECT status FROM lock_acquire('k', owner => 'new', mode => 'shared', $how)"), 'acquired', "the new owner shares the key: $what");
+	is(ask($holder, acquire('k', 'holder', q{, mode => 'shared'}) . q{; SELECT status, owner FROM lock_transfer('k', 'holder', 'new')}), "acquired\nacquired|new", '... and is handed the share of a session');
+	end($holder);
+	gone(pid($holder));
+	is(ask($watch, q{SELECT lock_is_held('k', 'new'), lifetime, holders, pid IS NOT DISTINCT FROM } . ($how =~ /ttl/ ? 'NULL' : pid($two)) . q{, coalesce(ttl_remaining > '59 min', true) FROM lock_status('k')}), $how =~ /ttl/ ? 't|lease|1|t|t' : 't|session|1|t|t', '... which outlives that session');
+	is(ask($watch, q{SELECT lock_try_release('k', 'new')}), 'released', '... until it is released');
+	renew();
+}
+
+# With an end of its own
+is(ask($holder, q{SELECT status, expires_at - acquired_at FROM lock_acquire('k', '1 hour', 'holder', lifetime => 'session')}), 'acquired|01:00:00', 'with a ttl');
+is(ask($watch, q{SELECT lifetime, ttl_remaining <= '1 hour', pid FROM lock_status('k')}), 'session|t|' . pid($holder), '... which others see');
+is(ask($holder, q{SELECT lock_extend('k', 'holder', '2 hours') - clock_timestamp() BETWEEN '119 min' AND '2 hours'}), 't', '... and which is extended');
+queue_up($watch, $one, waiting('k', 'one'));
+my $end = ask($holder, q{SELECT lock_extend('k', 'holder', '300 ms')});
+is(answer($one), 'acquired', '... it ends in time');
+is(ask($one, qq{SELECT acquired_at >= '$end' FROM lock_status('k'); SELECT lock_release('k', 'one')}), "t\nt", '... and not before');
+is(ask($holder, acquire('k')), 'acquired', 'without a ttl');
+is(ask($holder, q{SELECT lock_extend('k', 'holder', '1 hour') < clock_timestamp() + '1 hour'; SELECT ttl_remaining <= '1 hour', lifetime FROM lock_status('k')}), "t\nt|session", '... it can be given one');
+queue_up($watch, $one, waiting_and_release('k', 'one'));
+end($holder);
+is(answer($one), "acquired\nreleased", '... and still ends with the session');
+renew();
+
+# What others have in hand when the session ends
+foreach my $case ([ 'extends', q{SELECT lock_extend('k', 'holder')}, 'COMMIT' ],
+	[ 'extends', q{SELECT lock_extend('k', 'holder')}, 'ROLLBACK' ],
+	[ 'releases', q{SELECT lock_release('k', 'holder')}, 'COMMIT' ],
+	[ 'releases', q{SELECT lock_release('k', 'holder')}, 'ROLLBACK' ],
+	[ 'transfers', q{SELECT lock_transfer('k', 'holder', 'new')}, 'COMMIT' ],
+	[ 'transfers', q{SELECT lock_transfer('k', 'holder', 'new')}, 'ROLLBACK' ],
+	[ 'converts', q{SELECT lock_convert('k', 'holder', 'shared')}, 'COMMIT' ],
+	[ 'rebinds', acquire('k'), 'ROLLBACK' ],
+	[ 'leases', q{SELECT lock_acquire('k', '1 hour', 'holder')}, 'ROLLBACK' ])
+{
+	my ($what, $sql, $how) = @$case;
+
+	ask($holder, acquire('k'));
+	ask($two, "BEGIN; $sql");
+	queue_up($watch, $one, waiting_and_release('k', 'one'));
+	end($holder);
+	gone(pid($holder));
+	is(ask($watch, q{SELECT count(*) FROM lock_waiters}), '1', "the session ends while another transaction $what its lock");
+	ask($two, $how);
+	is(answer($one), "acquired\nreleased", "... it is free after $how");
+	renew();
+}
+foreach my $case ([ 'rebinds', acquire('k'), sub { end($two); $two = session($node, 'Two') } ],
+	[ 'leases', q{SELECT lock_acquire('k', '1 hour', 'holder')}, sub { ask($two, q{SELECT lock_release('k', 'holder')}) } ])
+{
+	my ($what, $sql, $ends) = @$case;
+
+	ask($holder, acquire('k'));
+	ask($two, "BEGIN; $sql");
+	queue_up($watch, $one, waiting_and_release('k', 'one'));
+	end($holder);
+	gone(pid($holder));
+	ask($two, 'COMMIT');
+	is(ask($watch, q{SELECT locked, waiters FROM lock_status('k')}), 't|1', "the session ends while another $what its lock, and commits: held");
+	$ends->();
+	is(answer($one), "acquired\nreleased", '... until that ends');
+	renew();
+}
+
+# The same number, but another process; and one that has no session
+my $checkpointer = ask($watch, q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'});
+foreach my $change (q{backend_start = backend_start - interval '1 s'}, q{backend_start = backend_start + interval '1 us'},
+	'pid = ' . pid($watch), "pid = $checkpointer", 'pid = 0', 'pid = -1', 'pid = 2147483647', q{backend_start = '-infinity'})
+{
+	is(ask($holder, acquire('k') . q{; SELECT locked FROM lock_status('k')}), "acquired\nt", 'bound to a session');
+	ask($watch, "UPDATE app_lock SET $change WHERE key = 'k'");
+	is(ask($watch, q{SELECT locked FROM lock_status('k'); SELECT count(*) FROM lock_status() WHERE key = 'k'; SELECT lock_is_held('k', 'holder'), lock_try_release('k', 'holder')}), "f\n0\nf|expired", "... $change: over");
+	is(ask($watch, try('k') . q{; SELECT lock_release('k', 'other')}), "acquired\nt", '... and free');
+}
+
+# Sweeping: what is over, and only that
+ask($watch, 'TRUNCATE app_lock');
+ask($holder, acquire('dead-1') . '; ' . acquire('dead-2', 'x', q{, mode => 'shared', ttl => '1 hour'}) . '; ' . acquire('kept'));
+ask($two, acquire('live-1') . '; ' . acquire('dead-2', 'y', q{, mode => 'shared'}) . q{; SELECT lock_acquire('kept', '1 hour', 'holder')});
+is(ask($watch, q{SELECT lock_sweep()}), '0', 'a sweep leaves live sessions alone');
+ask($two, acquire('kept'));
+end($holder);
+gone(pid($holder));
+is(ask($watch, q{SELECT lock_sweep()}), '2', '... and removes what is left of one that is gone');
+is(ask($watch, q{SELECT string_agg(key || ' ' || owner, ', ' ORDER BY key) FROM app_lock}), 'dead-2 y, kept holder, live-1 holder', '... only that');
+is(ask($watch, q{SELECT lock_try_release('dead-1', 'holder')}), 'not_found', '... of which nobody knows any more');
+end($two);
+gone(pid($two));
+is(ask($watch, q{SELECT lock_sweep(1), lock_sweep(), lock_sweep()}), '1|2|0', '... in batches, too');
+is(ask($watch, q{SELECT count(*) FROM app_lock}), '0', '... all');
+renew();
+$two = session($node, 'Two');
+
+# By force
+ask($holder, acquire('k'));
+queue_up($watch, $one, waiting_and_release('k', 'one'));
+is(ask($watch, q{SELECT force_release('k', 'test')}), 't', 'force_release of a lock for a session');
+is(ask($watch, q{SELECT action, key, previous_holder FROM lock_audit ORDER BY at DESC LIMIT 1}), 'force_release|k|Holder', '... is written down');
+is(answer($one), "acquired\nreleased", '... and wakes');
+ask($holder, acquire('k'));
+is(ask($watch, q{SELECT status, expires_at IS NOT NULL FROM lock_steal('k', 'thief', 'test'); SELECT lifetime, pid FROM lock_status('k')}), "acquired|t\nlease|", 'lock_steal makes a lease of it');
+end($holder);
+gone(pid($holder));
+is(ask($watch, q{SELECT lock_release('k', 'thief')}), 't', '... which outlives the session');
+renew();
+
+#
+# The end does not need app_lock.
+#
+ask($holder, acquire('k') . '; ' . acquire('free'));
+# Who waits is not woken then, but looks every second.
+ask($one, q{SET atomic_lock.test_sleep_cap = '1 s'}) if @build;
+queue_up($watch, $one, waiting_and_release('k', 'one'));
+ask($two, 'BEGIN; LOCK TABLE app_lock');
+end($holder);
+gone(pid($holder));
+is(ask($two, 'SELECT 1; COMMIT'), '1', 'a session ends while somebody has locked app_lock');
+is(answer($one), "acquired\nreleased", '... who waits has the key afterwards');
+ask($one, 'RESET atomic_lock.test_sleep_cap') if @build;
+is(ask($watch, try('free') . q{; SELECT lock_release('free', 'other')}), "acquired\nt", '... and what nobody waited for is free');
+renew();
+
+# ... nor the extension.
+$node->safe_psql('postgres', 'CREATE DATABASE dropped');
+foreach my $drop ('DROP EXTENSION atomic_lock', 'DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock')
+{
+	my $admin;
+
+	$node->safe_psql('dropped', 'CREATE EXTENSION IF NOT EXISTS atomic_lock');
+	$admin = session($node, 'Admin', 'dropped');
+	foreach my $action ('disconnect', 'discard', 'terminate')
+	{
+		my $orphan = session($node, 'Orphan', 'dropped');
+		my $offset;
+
+		ask($admin, 'CREATE EXTENSION IF NOT EXISTS atomic_lock');
+		ask($orphan, acquire('k') . '; ' . acquire('k2'));
+		ask($admin, $drop);
+		$offset = -s $node->logfile;
+		ask($watch, 'SELECT pg_terminate_backend(' . pid($orphan) . ')') if $action eq 'terminate';
+		is(ask($orphan, 'DISCARD ALL; SELECT 1'), '1', "$drop: DISCARD ALL") if $action eq 'discard';
+		end($orphan);
+		gone(pid($orphan));
+		unlike(substr(slurp_file($node->logfile), $offset), $action eq 'terminate' ? qr/ERROR|WARNING|PANIC|FATAL:  (?!terminating)/ : qr/ERROR|WARNING|PANIC|FATAL/, "$drop: the log is quiet on $action");
+	}
+	end($admin);
+}
+is($node->psql('postgres', 'DROP DATABASE dropped'), 0, 'its database can be dropped');
+
+# Other databases are none of its business.
+$node->safe_psql('postgres', 'CREATE DATABASE elsewhere');
+$node->safe_psql('elsewhere', 'CREATE EXTENSION atomic_lock');
+my $elsewhere = session($node, 'Elsewhere', 'elsewhere');
+ask($elsewhere, acquire('k'));
+ask($holder, acquire('k'));
+end($elsewhere);
+gone(pid($elsewhere));
+is(ask($watch, try('k')), 'held', 'the end of a session in another database');
+ask($holder, q{SELECT lock_release('k', 'holder')});
+
+#
+# For a transaction
+#
+sub acquire_tx
+{
+	my ($key, $owner, $more) = @_;
+	return acquire($key, $owner, $more) =~ s/'session'/'transaction'/r;
+}
+
+is(ask($holder, acquire_tx('k') . q{; SELECT locked FROM lock_status('k')}), "acquired\nf", 'a transaction of one statement');
+is(ask($holder, q{BEGIN; SELECT acquired, status, mode, owner, expires_at IS NULL, fencing_token > 0, holder FROM lock_acquire('k', owner => 'holder', lifetime => 'transaction');
+		SELECT pg_current_xact_id_if_assigned() IS NULL, (SELECT count(*) FROM app_lock WHERE key = 'k' AND NOT released)}),
+	"t|acquired|exclusive|holder|t|t|Holder\nt|0", 'a lock for a transaction, of which nothing is written');
+is(ask($watch, q{SELECT locked, mode, holder, lifetime, holders, fencing_token > 0, acquired_at <= clock_timestamp(), expires_at IS NULL, pid FROM lock_status('k')}),
+	't|exclusive|Holder|transaction|1|t|t|t|' . pid($holder), '... as others see it');
+is(ask($watch, q{SELECT key, lifetime, pid FROM lock_status()}), 'k|transaction|' . pid($holder), '... in the list');
+is(ask($watch, q{SELECT lock_holder('k'); } . try('k')), "Holder\nheld", '... and when they ask for it');
+start($watch, q{SELECT lock_acquire('k')});
+like(answer($watch), qr/^ERROR:  55P03: lock "k" is held by Holder\nDETAIL:  .*until the transaction of process @{[pid($holder)]} ends\.\n/, '... which their error says');
+start($watch, q{SELECT force_release('k', 'test')});
+like(answer($watch), qr/^ERROR:  55P03: (?s:.*)process @{[pid($holder)]}\b(?s:.*)pg_terminate_backend/i, '... force_release does not wait');
+start($watch, q{SELECT lock_steal('k', 'thief', 'test')});
+like(answer($watch), qr/^ERROR:  55P03: (?s:.*)process @{[pid($holder)]}\b(?s:.*)pg_terminate_backend/i, '... nor lock_steal');
+is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'}), '0', '... and leave nothing');
+ask($holder, 'COMMIT');
+is(ask($watch, q{SELECT locked FROM lock_status('k'); SELECT count(*) FROM lock_status()}), "f\n0", '... it ends with the transaction');
+
+my @transaction_ends = (
+	[ 'COMMIT', 'BEGIN; ' . acquire_tx('k'), $by_itself->('COMMIT'), 1 ],
+	[ 'ROLLBACK', 'BEGIN; ' . acquire_tx('k'), $by_itself->('ROLLBACK'), 1 ],
+	[ 'error', 'BEGIN; ' . acquire_tx('k'), $by_itself->('SELECT 1 / 0'), 1 ],
+	[ 'ROLLBACK TO', 'BEGIN; SAVEPOINT s; ' . acquire_tx('k'), $by_itself->('ROLLBACK TO s'), 1 ],
+	[ 'ROLLBACK TO an outer savepoint', 'BEGIN; SAVEPOINT s; SAVEPOINT t; ' . acquire_tx('k') . '; RELEASE t', $by_itself->('ROLLBACK TO s'), 1 ],
+	[ 'COMMIT after RELEASE', 'BEGIN; SAVEPOINT s; ' . acquire_tx('k') . '; RELEASE s', $by_itself->('COMMIT'), 1 ],
+	[ 'COMMIT of a release', 'BEGIN; ' . acquire_tx('k') . q{; SELECT lock_release('k', 'holder')}, $by_itself->('COMMIT'), 1 ],
+	[ 'COMMIT, on top of a lease that is released', q{SELECT lock_acquire('k', '1 hour', 'holder'); BEGIN; } . acquire_tx('k') . q{; SELECT lock_release('k', 'holder')}, $by_itself->('COMMIT'), 1 ],
+	[ 'COMMIT, on top of a lock for the session that is released', acquire('k') . '; BEGIN; ' . acquire_tx('k') . q{; SELECT lock_release('k', 'holder')}, $by_itself->('COMMIT'), 1 ],
+	[ 'disconnect', 'BEGIN; ' . acquire_tx('k'), $disconnect ],
+	[ 'disconnect, on top of a lock for the session', acquire('k') . '; BEGIN; ' . acquire_tx('k'), $disconnect ],
+	[ 'client killed', 'BEGIN; ' . acquire_tx('k'), $kill_client ],
+	[ 'pg_terminate_backend', 'BEGIN; ' . acquire_tx('k'), $terminate ],
+	[ 'SIGTERM', 'BEGIN; ' . acquire_tx('k'), $signal->('TERM') ]);
+foreach my $end (@transaction_ends)
+{
+	my ($name, $before, $action, $goes_on) = @$end;
+	my $pid = pid($holder);
+
+	ask($holder, $before);
+	queue_up($watch, $one, waiting_and_release('k', 'one'));
+	is(ask($watch, q{SELECT locked, waiters FROM lock_status('k')}), 't|1', "for a transaction, $name: held") unless $before =~ /lock_release/;
+	$action->();
+	is(answer($one), "acquired\nreleased", "for a transaction, $name: who waits is woken") or last;
+	is(ask($watch, q{SELECT count(*) FROM lock_status()}), '0', '... nothing is left to see');
+	gone($pid) unless $goes_on;
+	$goes_on ? ask($holder, 'ROLLBACK') : renew();
+}
+is(ask($holder, q{BEGIN; } . acquire_tx('k') . q{; SAVEPOINT s; SELECT lock_release('k', 'holder'); ROLLBACK TO s}), "acquired\nt", 'a release that is rolled back');
+is(ask($watch, q{SELECT locked FROM lock_status('k'); } . try('k')), "t\nheld", '... has not happened');
+ask($holder, 'COMMIT');
+start($holder, 'BEGIN; ' . acquire_tx('k') . '; DISCARD ALL');
+like(answer($holder), qr/ERROR:  25001/, 'DISCARD ALL is not for transactions');
+ask($holder, 'ROLLBACK');
+
+# More of them than a session shows
+is(ask($holder, q{BEGIN; SELECT count(*) FROM generate_series(1, 40) n, lock_acquire('tx-' || n, owner => 'holder', lifetime => 'transaction')}), '40', 'forty locks for a transaction');
+is( ask($watch, q{SELECT count(*) FILTER (WHERE locked AND lifetime = 'transaction' AND pid = } . pid($holder) . q{),
+		count(*) FILTER (WHERE NOT (lock_try_acquire('tx-' || n, '1 hour', 'other')).acquired) FROM generate_series(1, 40) n, lock_status('tx-' || n)}),
+	'40|40', '... all of which others see');
+is(ask($watch, q{SELECT count(*) > 0 AND count(*) <= 40 FROM lock_status()}), 't', '... and some in the list');
+is(ask($holder, q{SELECT lock_release_all('holder'); ROLLBACK}), '40', '... lock_release_all counts them');
+is(ask($watch, q{SELECT count(*) FILTER (WHERE locked) FROM generate_series(1, 40) n, lock_status('tx-' || n); SELECT count(*) FROM lock_status()}), "0\n0", '... and they end');
+
+# Prepared
+foreach my $how ('COMMIT', 'ROLLBACK')
+{
+	foreach my $first ('', 'disconnect')
+	{
+		is(ask($holder, 'BEGIN; ' . acquire_tx('k') . '; ' . acquire_tx('r', 'holder', q{, mode => 'shared'}) . q{; PREPARE TRANSACTION 'p'}), "acquired\nacquired", 'for a transaction that is prepared');
+		if ($first)
+		{
+			end($holder);
+			gone(pid($holder));
+			renew();
+		}
+		is(ask($watch, q{SELECT locked, pid FROM lock_status('k')}), 't|', '... held, by no process');
+		is(ask($watch, try('k') . '; ' . try('r') . '; ' . q{SELECT status FROM lock_try_acquire('r', '1 hour', 'other', 'shared'); SELECT lock_release('r', 'other')}), "held\nheld\nacquired\nt", '... to those who try');
+		is(ask($holder, try('k')), 'held', '... and to the session that was it');
+		start($watch, q{SET statement_timeout = '20 s'; SELECT force_release('k', 'test')});
+		like(answer($watch), qr/^ERROR:  55P03: /, '... force_release does not wait');
+		ask($watch, 'RESET statement_timeout');
+		ask($two, "$how PREPARED 'p'");
+		is(ask($watch, q{SELECT locked FROM lock_status('k'); } . try('k') . '; ' . try('r') . q{; SELECT lock_release_all('other')}), "f\nacquired\nacquired\n2", "... until $how PREPARED");
+	}
+}
+
+# A lock for the session, prepared: whose session may be gone when it is committed
+foreach my $first ('', 'disconnect')
+{
+	ask($holder, 'BEGIN; ' . acquire('k') . q{; PREPARE TRANSACTION 'p'});
+	is(ask($watch, try('k')), 'held', 'a lock for the session, prepared: held');
+	end($holder), gone(pid($holder)) if $first;
+	is(ask($watch, try('k')), 'held', '... until it is committed');
+	ask($two, q{COMMIT PREPARED 'p'});
+	is(ask($watch, q{SELECT locked FROM lock_status('k'); } . try('k')), $first ? "f\nacquired" : "t\nheld", $first ? '... then its session is gone' : '... and then');
+	end($holder), gone(pid($holder)) unless $first;
+	is(ask($watch, $first ? q{SELECT lock_release('k', 'other')} : try('k') . q{; SELECT lock_release('k', 'other')}), $first ? 't' : "acquired\nt", '... free');
+	renew();
+}
+ask($holder, acquire('k') . q{; BEGIN; SELECT lock_release('k', 'holder'); PREPARE TRANSACTION 'p'});
+end($holder);
+gone(pid($holder));
+is(ask($watch, try('k')), 'held', 'released, prepared, and its session ended: held');
+ask($two, q{ROLLBACK PREPARED 'p'});
+is(ask($watch, try('k') . q{; SELECT lock_release('k', 'other')}), "acquired\nt", '... until that is over');
+renew();
+
+#
+# One connection after the other, each of which ends with the key
+#
+my ($out, $err) = ('', '');
+my $script = $node->basedir . '/connections.pgbench';
+append_to_file($script, q{\set way random(1, 3)
+SELECT 1 / (waited < '20 s')::int FROM lock_acquire('hot', owner => gen_random_uuid()::text, wait => '20 s', lifetime => 'session');
+SELECT value FROM counter \gset
+UPDATE counter SET value = :value + 1;
+\if :way = 1
+DISCARD ALL;
+\endif
+\if :way = 2
+SELECT lock_acquire('cold-' || :client_id, owner => gen_random_uuid()::text, lifetime => 'session');
+\endif
+});
+ask($watch, 'UPDATE counter SET value = 0');
+my $limit = IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default + $rounds / 10);
+my $ok = eval {
+	IPC::Run::run([ 'pgbench', '-n', '-C', '-c', 5, '-j', 1, '-t', int($rounds / 5), '-f', $script, $node->connstr('postgres') ],
+		'<', \undef, '>', \$out, '2>', \$err, $limit);
+};
+ok($ok && $err !~ /abort|error/i, 'connections that hand on a key by ending') or diag($@ || $err);
+is(ask($watch, 'SELECT value FROM counter'), int($rounds / 5) * 5, '... no two had it at a time');
+poll($watch, q{SELECT count(*) = 0 FROM lock_status()});
+is(ask($watch, q{SELECT count(*) FROM lock_waiters}), '0', '... and nothing is left');
+
+#
+# On a standby
+#
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('session_standby', @build);
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+ask($holder, acquire('k') . '; ' . acquire('r', 'holder', q{, mode => 'shared'}) . q{; SELECT lock_acquire('lease', '1 hour', 'holder')});
+ask($two, acquire('r', 'two', q{, mode => 'shared'}));
+$node->wait_for_catchup($standby);
+my $reader = session($standby, 'Reader');
+is(ask($reader, q{SELECT locked, holder, lifetime, holders FROM lock_status('k')}), 't|Holder|session|1', 'on a standby, a lock for a session of the primary is held');
+is(ask($reader, q{SELECT lock_holder('k'), lock_is_held('k', 'holder'), (SELECT holders FROM lock_status('r')), (SELECT count(*) FROM lock_status())}), 'Holder|t|2|4', '... whoever asks');
+is(ask($reader, 'DISCARD ALL; SELECT 1'), '1', '... DISCARD ALL there');
+is(ask($reader, q{SELECT locked FROM lock_status('k')}), 't', '... does not end it');
+ask($holder, q{SELECT lock_release('k', 'holder')});
+poll($reader, q{SELECT NOT locked FROM lock_status('k')});
+ask($holder, acquire('k'));
+$node->wait_for_catchup($standby);
+is(ask($reader, q{SELECT locked FROM lock_status('k')}), 't', '... until it is released; and when it is acquired again');
+$node->stop('immediate');
+end($watch, $holder, $one, $two);
+$standby->promote;
+$standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die 'promotion';
+is(ask($reader, q{SELECT locked FROM lock_status('k'); } . try('k') . '; ' . try('r') . '; ' . try('lease')), "f\nacquired\nacquired\nheld", 'promoted, there are no such sessions');
+is(ask($reader, acquire('own', 'reader') . q{; SELECT locked, pid FROM lock_status('own')}), "acquired\nt|" . pid($reader), '... but own ones');
+end($reader);
+$standby->stop;
+
+#
+# Restarts and crashes
+#
+$node->start;
+connect_all($node);
+is(ask($watch, q{SELECT locked FROM lock_status('k'); SELECT locked FROM lock_status('lease'); SELECT count(*) FROM lock_status()}), "f\nt\n1", 'after stop -m immediate');
+ask($watch, q{SELECT lock_release('lease', 'holder')});
+foreach my $how ('immediate', 'fast', 'kill the session', 'kill another session')
+{
+	my $other = session($node, 'Other');
+
+	ask($holder, acquire('k') . '; ' . acquire('free') . '; ' . acquire('r', 'holder', q{, mode => 'shared'}) . q{; SELECT lock_acquire('lease', '1 hour', 'holder')});
+	ask($two, 'BEGIN; ' . acquire('claimed') . '; ' . acquire_tx('transaction'));
+	ask($other, 'BEGIN; ' . acquire_tx('k3') . q{; PREPARE TRANSACTION 'p'});
+	# it may be granted that yet, if it is the last to hear of a shutdown
+	queue_up($watch, $one, 'BEGIN; ' . waiting('k', 'one'));
+	if ($how =~ /kill/)
+	{
+		my $offset = -s $node->logfile;
+		system_log('pg_ctl', 'kill', 'KILL', $how eq 'kill the session' ? pid($holder) : pid($other));
+		$node->wait_for_log(qr/database system is ready to accept connections/, $offset);
+	}
+	else
+	{
+		$node->stop($how);
+		$node->start;
+	}
+	end($watch, $holder, $one, $two, $other);
+	$node->poll_query_until('postgres', 'SELECT true') or die;
+	connect_all($node);
+	is(ask($watch, q{SELECT string_agg(concat_ws(' ', key, locked), ', ' ORDER BY n) FROM unnest('{k,free,r,claimed,transaction,lease}'::text[]) WITH ORDINALITY u (k, n), lock_status(k)}),
+		'k f, free f, r f, claimed f, transaction f, lease t', "$how: what was for sessions and transactions is over");
+	is(ask($watch, join '; ', map { try($_) } qw(k free r claimed transaction k3 lease)), "acquired\nacquired\nacquired\nacquired\nacquired\nheld\nheld", '... and free, but for the prepared transaction');
+	is(ask($watch, q{ROLLBACK PREPARED 'p'; } . try('k3') . q{; SELECT lock_release('lease', 'holder'); SELECT lock_release_all('other')}), "acquired\nt\n6", '... until that ends, too');
+	ask($holder, acquire('k'));
+	queue_up($watch, $one, waiting_and_release('k', 'one'));
+	end($holder);
+	is(answer($one), "acquired\nreleased", '... and all is as ever');
+	renew();
+}
+end($watch, $holder, $one, $two);
+$node->stop;
+unlike(slurp_file($_->logfile), qr/PANIC|TRAP|signal (?!9\b)\d|XX000/, 'nothing to be ashamed of in the log') for ($node, $standby);
+
+#
+# Without preload
+#
+my $unloaded = PostgreSQL::Test::Cluster->new('session_unloaded');
+$unloaded->init;
+$unloaded->append_conf('postgresql.conf', "log_statement = none\nautovacuum = off\nmax_prepared_transactions = 10\ndeadlock_timeout = 1h\n");
+$unloaded->start;
+$unloaded->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+connect_all($unloaded);
+sub start_waiting
+{
+	my ($key) = @_;
+
+	start($one, waiting_and_release($key, 'one'));
+	poll($watch, "SELECT wait_event_type = 'Extension' AND state = 'active' FROM pg_stat_activity WHERE pid = " . pid($one));
+	return;
+}
+
+foreach my $end (
+	[ 'disconnect', acquire('k'), $disconnect ],
+	[ 'client killed', acquire('k'), $kill_client ],
+	[ 'pg_terminate_backend', acquire('k'), $terminate ],
+	[ 'SIGTERM in a transaction', acquire('k') . '; BEGIN', $signal->('TERM') ],
+	[ 'DISCARD ALL', acquire('k'), $by_itself->('DISCARD ALL'), 1 ],
+	[ 'COMMIT', 'BEGIN; ' . acquire_tx('k'), $by_itself->('COMMIT'), 1 ],
+	[ 'ROLLBACK', 'BEGIN; ' . acquire_tx('k'), $by_itself->('ROLLBACK'), 1 ],
+	[ 'disconnect in a transaction', 'BEGIN; ' . acquire_tx('k'), $disconnect ],
+	[ 'pg_terminate_backend in a transaction', 'BEGIN; ' . acquire_tx('k'), $terminate ])
+{
+	my ($name, $before, $action, $goes_on) = @$end;
+	my $pid = pid($holder);
+
+	ask($holder, $before);
+	is(ask($watch, q{SELECT locked, lifetime, pid FROM lock_status('k')}), 't|' . ($before =~ /transaction/ ? 'transaction' : 'session') . "|$pid", "not preloaded, $name: held");
+	is(ask($watch, try('k')), 'held', '... to those who try');
+	start_waiting('k');
+	$action->();
+	is(answer($one), "acquired\nreleased", '... who waits has it afterwards');
+	gone($pid) unless $goes_on;
+	is(ask($watch, q{SELECT locked FROM lock_status('k'); } . try('k') . q{; SELECT lock_release('k', 'other')}), "f\nacquired\nt", '... and those who ask');
+	$goes_on ? ask($holder, q{SET application_name = 'Holder'; SET client_min_messages = error}) : renew($unloaded);
+}
+my $fresh = session($unloaded, 'Fresh');
+ask($holder, 'BEGIN; ' . acquire_tx('k') . '; ' . acquire_tx('r', 'holder', q{, mode => 'shared'}));
+is(ask($fresh, q{SELECT locked, lifetime, pid, mode FROM lock_status('k'); SELECT locked, pid, mode FROM lock_status('r')}), 't|transaction|' . pid($holder) . "|exclusive\nt|" . pid($holder) . '|shared', 'not preloaded: seen by a session that has not used locks before');
+start($fresh, q{SELECT force_release('k', 'test')});
+like(answer($fresh), qr/^ERROR:  55P03: (?s:.*)process @{[pid($holder)]}\b/i, '... which cannot force it');
+ask($holder, q{PREPARE TRANSACTION 'p'});
+is(ask($fresh, q{SELECT locked, pid FROM lock_status('k'); } . try('k')), "t|\nheld", '... prepared');
+ask($fresh, q{COMMIT PREPARED 'p'});
+is(ask($fresh, q{SELECT locked FROM lock_status('k'); } . try('k') . q{; SELECT lock_release('k', 'other')}), "f\nacquired\nt", '... and committed');
+ask($holder, acquire('k'));
+end($fresh, $watch, $one, $two);
+$unloaded->stop('immediate');
+end($holder);
+$unloaded->start;
+connect_all($unloaded);
+is(ask($watch, try('k')), 'acquired', 'not preloaded: after a crash');
+end($watch, $holder, $one, $two);
+$unloaded->stop;
+unlike(slurp_file($unloaded->logfile), qr/PANIC|TRAP|signal \d|XX000/, 'nothing to be ashamed of in the log');
+
+done_testing();

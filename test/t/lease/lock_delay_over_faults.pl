@@ -1,0 +1,296 @@
+# atomic_lock.lock_delay: what ended without a release leaves its key closed.
+#
+# Properties: after a lease has run out, and after the end of a session that had
+# the key, be it terminated, killed with a crash of the server, or on the primary
+# before a promotion, the key is nobody's for lock_delay: counted from when it
+# ended, or, where nobody can know that, from when the server can be written to
+# again; refused at once or waited for; no sweep opens it before, by hand or in
+# the background; none of this after a release, of whatever kind.  Nor is the
+# preload needed.
+#
+# Turns red when: the row of a dead session counts as free; its end is counted
+# from when somebody looks first, or from expires_at, which is infinite; it is
+# counted from the start of the server; the sweep takes the row away; a clean
+# end closes the key.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use AtomicLockSweep;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $settings = q{
+log_statement = none
+autovacuum = off
+restart_after_crash = on
+max_prepared_transactions = 5
+atomic_lock.lock_delay = '1h'
+};
+my $node = PostgreSQL::Test::Cluster->new('lock_delay');
+$node->init(allows_streaming => 1);
+$node->append_conf('postgresql.conf', $settings . q{
+shared_preload_libraries = 'atomic_lock'
+atomic_lock.sweep_interval = '50ms'
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+
+my ($watch, $holder, $one);
+
+sub connect_all
+{
+	my ($server) = @_;
+	end(grep { defined } $watch, $holder, $one);
+	($watch, $holder, $one) = map { session($server, $_) } ('Watch', 'Holder', 'One');
+	return;
+}
+
+# Servers are slow and clocks are not: it is an hour that a key is closed for,
+# and where its end is to be seen, a session has a delay of its own.
+sub is_closed
+{
+	my ($name, $key) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is(ask($one, qq{SELECT status FROM lock_try_acquire('$key', '1 hour', 'one')}), 'held', "$name: closed");
+	is(ask($one, qq{SELECT status FROM lock_try_acquire('$key', '1 hour', 'holder')}), 'held', '... for who had it, too');
+	is(ask($watch, q{SELECT lock_sweep(), lock_sweep()}), '0|0', '... which a sweep does not change');
+	is(ask($watch, qq{SELECT count(*) FROM app_lock WHERE key = '$key'}), '1', '... the row is there');
+	is(ask($one, qq{SELECT status FROM lock_try_acquire('$key', '1 hour', 'one', wait => '20 ms')}), 'timeout', '... and one may wait');
+	return;
+}
+
+# When it is granted to who has a shorter delay: not before $since and that, and
+# not so long after $known as if it were counted from there again.
+sub opens
+{
+	my ($name, $key, $since, $known) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is( ask($one, qq{SET atomic_lock.lock_delay = '500 ms'; SELECT status, acquired_at >= '$since'::timestamptz + interval '500 ms', acquired_at < '$known'::timestamptz + interval '10 s' FROM lock_try_acquire('$key', '1 hour', 'one', wait => '60 s'); RESET atomic_lock.lock_delay}),
+		'acquired|t|t', "$name: open when the delay is over, and not before");
+	is(ask($one, qq{SELECT lock_release('$key', 'one'); SELECT status FROM lock_try_acquire('$key', '1 hour', 'one'); SELECT lock_release('$key', 'one')}), "t\nacquired\nt", '... and at once after a release');
+	return;
+}
+
+sub now
+{
+	return ask($watch, 'SELECT clock_timestamp()');
+}
+
+sub gone
+{
+	my ($pid) = @_;
+	poll($watch, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
+	return;
+}
+
+sub for_session
+{
+	my ($key, $more) = @_;
+	return "SELECT lock_acquire('$key', owner => 'holder', lifetime => 'session'" . ($more || '') . ')';
+}
+
+sub all_ways
+{
+	my ($server, $how) = @_;
+
+	connect_all($server);
+	ask($watch, 'TRUNCATE app_lock');
+
+	# A lease
+	my $end = ask($holder, q{SELECT expires_at FROM lock_acquire('lease', '50 ms', 'holder')});
+	poll($watch, q{SELECT NOT locked FROM lock_status('lease')});
+	is_closed("$how: a lease that ran out", 'lease');
+	opens("$how: a lease that ran out", 'lease', $end, $end);
+	$end = ask($holder, q{SELECT lock_acquire('lease', '1 hour', 'holder') IS NOT NULL; SELECT lock_extend('lease', 'holder', '20 ms')}) =~ s/^t\n//r;
+	opens("$how: a lease that was extended, and ran out", 'lease', $end, $end);
+
+	# What closes nothing
+	foreach my $release (
+		[ 'lock_release', q{SELECT lock_acquire('clean', '1 hour', 'holder'); SELECT lock_release('clean', 'holder')} ],
+		[ 'lock_release_all', q{SELECT lock_acquire('clean', '1 hour', 'holder'); SELECT lock_release_all('holder')} ],
+		[ 'lock_release of a lock for the session', for_session('clean') . q{; SELECT lock_release('clean', 'holder')} ],
+		[ 'force_release', q{SELECT lock_acquire('clean', '1 hour', 'holder'); SELECT force_release('clean', 'test')} ],
+		[ 'ROLLBACK', q{BEGIN; SELECT lock_acquire('clean', '1 hour', 'holder'); ROLLBACK} ],
+		[ 'the end of a transaction', q{BEGIN; SELECT lock_acquire('clean', owner => 'holder', lifetime => 'transaction'); COMMIT} ],
+		[ 'a release after an extension', q{SELECT lock_acquire('clean', '1 hour', 'holder'), lock_extend('clean', 'holder', '2 hours'); SELECT lock_release('clean', 'holder')} ])
+	{
+		my ($name, $sql) = @$release;
+
+		ask($holder, $sql);
+		is(ask($one, q{SELECT status FROM lock_try_acquire('clean', '1 hour', 'one'); SELECT lock_release('clean', 'one')}), "acquired\nt", "$how: open after $name");
+	}
+
+	# Readers keep no reader out.
+	ask($holder, q{SELECT lock_acquire('read', '20 ms', 'holder', 'shared')});
+	poll($watch, q{SELECT NOT locked FROM lock_status('read')});
+	is(ask($one, q{SELECT status FROM lock_try_acquire('read', '1 hour', 'one', 'shared'); SELECT lock_release('read', 'one'); SELECT status FROM lock_try_acquire('read', '1 hour', 'one')}), "acquired\nt\nheld", "$how: after a reader others may read, not write");
+
+	# A session
+	foreach my $death ('terminate', 'disconnect', 'DISCARD ALL', 'client killed')
+	{
+		my $key = $death =~ s/ /-/gr;
+		my $pid = pid($holder);
+
+		ask($holder, for_session($key));
+		my $since = now();
+		$death eq 'terminate' ? ask($watch, "SELECT pg_terminate_backend($pid)")
+		  : $death eq 'DISCARD ALL' ? ask($holder, $death)
+		  : $death eq 'disconnect' ? end($holder)
+		  : $holder->{run}->signal('KILL');
+		gone($pid) if $death ne 'DISCARD ALL';
+		my $known = now();
+		is_closed("$how: a session, $death", $key);
+		opens("$how: a session, $death", $key, $since, $known);
+		next if $death eq 'DISCARD ALL';
+		end($holder);
+		$holder = session($server, 'Holder');
+	}
+
+	# A session whose lease had run out before
+	$end = ask($holder, q{SELECT expires_at FROM lock_acquire('both', '50 ms', 'holder', lifetime => 'session')});
+	poll($watch, q{SELECT NOT locked FROM lock_status('both')});
+	my $pid = pid($holder);
+	end($holder);
+	gone($pid);
+	is_closed("$how: a session whose lease had run out before it ended", 'both');
+	opens("$how: a session whose lease had run out before it ended", 'both', $end, now());
+
+	# Sessions that cannot put things in order at their end, for others are at it
+	$holder = session($server, 'Holder');
+	ask($holder, for_session('left'));
+	ask($one, q{BEGIN; SELECT lock_extend('left', 'holder')});
+	my $since = now();
+	$pid = pid($holder);
+	end($holder);
+	gone($pid);
+	my $known = now();
+	ask($one, 'ROLLBACK');
+	is_closed("$how: a session that left something behind", 'left');
+	$holder = session($server, 'Holder');
+	ask($holder, for_session('later'));
+	ask($one, q{BEGIN; SELECT lock_extend('later', 'holder')});
+	poll($watch, "SELECT clock_timestamp() > '$known'::timestamptz + interval '1 s'");
+	$pid = pid($holder);
+	end($holder);
+	gone($pid);
+	ask($one, 'ROLLBACK');
+	SKIP:
+	{
+		skip 'who died when is known in shared memory only', 1 if $how =~ /^not/ && $server->pg_version < 17;
+		is(ask($one, q{SET atomic_lock.lock_delay = '1 s'; SELECT status FROM lock_try_acquire('left', '1 hour', 'one'); RESET atomic_lock.lock_delay; SELECT lock_release('left', 'one')}), "acquired\nt", "$how: ... opens at its time, though another one leaves something, too");
+	}
+	is_closed("$how: ... which stays closed", 'later');
+
+	# ... or are prepared
+	$holder = session($server, 'Holder');
+	ask($holder, 'BEGIN; ' . for_session('prepared') . q{; PREPARE TRANSACTION 'p'});
+	$since = now();
+	$pid = pid($holder);
+	end($holder);
+	gone($pid);
+	ask($one, q{COMMIT PREPARED 'p'});
+	$known = now();
+	is_closed("$how: a session whose prepared transaction ends after it", 'prepared');
+	opens("$how: a session whose prepared transaction ends after it", 'prepared', $since, $known) unless $how =~ /^not/ && $server->pg_version < 17;
+	$holder = session($server, 'Holder');
+
+	# A crash
+	ask($holder, q{SELECT lock_acquire('lives', '1 hour', 'holder'); SELECT lock_acquire('short', '1 ms', 'holder'); SELECT lock_acquire('given', '1 hour', 'holder'); SELECT lock_release('given', 'holder')});
+	foreach my $death ('kill the session', 'kill another', 'stop immediate', 'stop fast')
+	{
+		my $key = $death =~ s/ /-/gr;
+
+		ask($holder, for_session($key));
+		ask($holder, for_session("$key-ttl", q{, ttl => '2 hours'}));
+		my $since = now();
+		if ($death =~ /kill/)
+		{
+			my $crashes = count_in_log($server, qr/all server processes terminated; reinitializing/);
+			kill 'KILL', pid($death =~ /session/ ? $holder : $watch);
+			end($watch, $holder, $one);
+			poll_log($server, qr/all server processes terminated; reinitializing/, $crashes + 1);
+			$server->poll_query_until('postgres', 'SELECT true') or die 'no restart';
+		}
+		else
+		{
+			end($watch, $one);
+			$server->stop($death =~ s/stop //r);
+			$server->start;
+		}
+		connect_all($server);
+		my $known = now();
+		is_closed("$how: $death", $_) for ($key, "$key-ttl");
+		opens("$how: $death", $_, $since, $known) for ($key, "$key-ttl");
+		is(ask($one, q{SELECT lock_is_held('lives', 'holder'); SELECT status FROM lock_try_acquire('short', '1 hour', 'one')}), "t\nheld", '... a lease lives on, one that ran out before is still closed');
+		is(ask($one, q{SELECT status FROM lock_try_acquire('given', '1 hour', 'one'); SELECT lock_release('given', 'one')}), "acquired\nt", '... what was released is not');
+	}
+	return;
+}
+
+sub poll_log
+{
+	my ($server, $pattern, $number) = @_;
+	for (1 .. 6000)
+	{
+		return if count_in_log($server, $pattern) >= $number;
+		usleep(10_000);
+	}
+	die "not in the log: $pattern";
+}
+
+all_ways($node, 'preloaded');
+
+# A promotion
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+ask($holder, for_session('before') . '; SELECT ' . q{lock_acquire('ended', '1 hour', 'holder'); SELECT lock_release('ended', 'holder')});
+ask($holder, q{SELECT lock_acquire('lease', '1 ms', 'holder')});
+$node->wait_for_catchup($standby);
+my $reader = session($standby, 'Reader');
+$node->stop('immediate');
+my $since = ask($reader, 'SELECT clock_timestamp()');
+$standby->promote;
+poll($reader, 'SELECT NOT pg_is_in_recovery()');
+connect_all($standby);
+my $known = now();
+is_closed('a lock for a session, after a promotion', 'before');
+is_closed('a lease that ran out before a promotion', 'lease');
+opens('a lock for a session, after a promotion', 'before', $since, $known);
+is(ask($one, q{SELECT status FROM lock_try_acquire('ended', '1 hour', 'one')}), 'acquired', 'what was released before a promotion is not');
+end($reader);
+
+# The background sweep leaves what is closed, and takes it when it is open.
+ask($watch, 'TRUNCATE app_lock');
+ask($holder, for_session('left') . q{; SELECT lock_acquire('lease', '1 ms', 'holder')});
+end($holder);
+$holder = session($standby, 'Holder');
+my $sweeps = ask($watch, q{SELECT last_swept_at FROM lock_sweeper_status() WHERE database = 'postgres'}) || '-infinity';
+configure($standby, $watch, q{atomic_lock.released_retention = 0});
+ask($holder, q{SELECT lock_acquire('passed', '1 hour', 'holder'); SELECT lock_release('passed', 'holder')});
+ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock WHERE key = 'passed'}), 'a sweep in the background');
+is(ask($watch, q{SELECT string_agg(key, ' ' ORDER BY key) FROM app_lock}), 'lease left', '... leaves what is closed');
+configure($standby, $watch, q{atomic_lock.lock_delay = '1ms'});
+ok(soon($watch, q{SELECT count(*) = 0 FROM app_lock}), '... until it is open');
+end($watch, $holder, $one);
+$standby->stop;
+
+# Without the preload
+$node->append_conf('postgresql.conf', q{shared_preload_libraries = ''});
+$node->start;
+($watch, $holder, $one) = ();
+all_ways($node, 'not preloaded');
+end($watch, $holder, $one);
+$node->stop;
+unlike(log_of($_), qr/PANIC|TRAP:|XX000/, 'nothing to be ashamed of in the log') for ($node, $standby);
+
+done_testing();

@@ -1,0 +1,177 @@
+# What others do between the look at a key and the claim on it.
+#
+# Needs a build with AL_TEST_HOOKS, in which who has looked at a key can be made to
+# stand still before it claims it.
+#
+# Properties: fencing tokens rise in the order of the grants, also where one that
+# began earlier is granted later; an acquire that learns under its claim that
+# somebody else has the key has taken no transaction id and keeps no claim, be it
+# for one key or a set, alone or to share it; what was judged before the claim is
+# judged again: a lease that ran out and was extended, taken, or forced meanwhile, a
+# key that had no row, or none that was committed;
+# who is refused and joins the queue looks again when it is in it.
+#
+# Turns red when: the token is drawn before the key is claimed; a refusal under
+# the claim leaves the claim to the end of the transaction, and so keeps others
+# out; a grant goes by what was seen before; a wake-up is lost that comes before
+# the waiter is in the queue.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'needs a build with AL_TEST_HOOKS, named by AL_HOOKS' unless $ENV{AL_HOOKS};
+
+my $node = PostgreSQL::Test::Cluster->new('between_looks', install_path => $ENV{AL_HOOKS});
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+atomic_lock.sweep_interval = 0
+log_statement = none
+autovacuum = off
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+
+my ($watch, $gate, $early, $other, $third) = map { session($node, $_) } ('Watch', 'Gate', 'Early', 'Other', 'Third');
+
+# Start SQL of the session Early, which then stands before its claim.
+sub start_early
+{
+	my ($sql) = @_;
+
+	ask($gate, 'SELECT pg_advisory_lock(1706)');
+	ask($early, 'SET atomic_lock.test_pause_before_claim = on');
+	start($early, $sql);
+	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
+	return;
+}
+
+# Let it go on, and fetch its answer.
+sub go_on
+{
+	ask($gate, 'SELECT pg_advisory_unlock_all()');
+	my $answer = answer($early);
+	ask($early, 'RESET atomic_lock.test_pause_before_claim');
+	return $answer;
+}
+
+sub clean
+{
+	ask($_, 'SET client_min_messages = error; ROLLBACK') for ($early, $other, $third);
+	ask($watch, 'TRUNCATE app_lock, lock_audit');
+	return;
+}
+
+#
+# Tokens
+#
+foreach my $mode ('exclusive', 'shared')
+{
+	start_early(qq{SELECT fencing_token FROM lock_try_acquire('k', owner => 'early', mode => '$mode')});
+	my $token = ask($other, qq{SELECT fencing_token FROM lock_try_acquire('k', owner => 'other', mode => '$mode'); SELECT lock_release('k', 'other')});
+	$token =~ s/\n.*//;
+	cmp_ok(go_on(), '>', $token, "who is granted the key later has the higher token ($mode)");
+	clean();
+}
+start_early(q{SELECT max(fencing_token) FROM lock_try_acquire_all('{a,b}', owner => 'early')});
+my $token = ask($other, q{SELECT fencing_token FROM lock_try_acquire('a', owner => 'other'); SELECT lock_release('a', 'other')}) =~ s/\n.*//r;
+cmp_ok(go_on(), '>', $token, '... as does who takes a set');
+clean();
+
+#
+# Refused under the claim: nothing is left of it in a transaction that goes on.
+#
+my $left = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid > 2 AND pid = " . pid($early);
+my @requests = (
+	[ 'an acquire', q{SELECT status FROM lock_try_acquire('k', owner => 'early')} ],
+	[ 'an acquire to share', q{SELECT status FROM lock_try_acquire('k', owner => 'early', mode => 'shared')} ],
+	[ 'an acquire for a transaction', q{SELECT status FROM lock_try_acquire('k', owner => 'early', lifetime => 'transaction')} ],
+	[ 'an acquire for a session', q{SELECT status FROM lock_try_acquire('k', owner => 'early', lifetime => 'session')} ],
+	[ 'a set', q{SELECT status FROM lock_try_acquire_all('{k,l}', owner => 'early')} ],
+	[ 'an acquire that waits', q{SELECT status FROM lock_try_acquire('k', owner => 'early', wait => '1 ms')} ]);
+foreach my $request (@requests)
+{
+	my ($name, $sql) = @$request;
+
+	ask($early, 'BEGIN');
+	start_early($sql);
+	is(ask($other, q{SELECT status FROM lock_try_acquire('k', owner => 'other')}), 'acquired', "$name is about to claim, another is granted the key");
+	is(go_on(), $name =~ /waits/ ? 'timeout' : 'held', '... and it learns that under its claim');
+	is(ask($watch, $left), '0', '... of which nothing is left');
+	is(ask($early, 'SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', '... nor has it a transaction id');
+	is(ask($third, q{SELECT lock_release('k', 'other'); SELECT status FROM lock_try_acquire('k', owner => 'third')}), "t\nacquired", '... nor is it in the way');
+	clean();
+}
+
+#
+# A key of which there is no row when it is looked at, but one that is not
+# committed yet: then there is one under the claim, or none again.
+#
+foreach my $end ([ 'COMMIT', 'held' ], [ 'ROLLBACK', 'acquired' ])
+{
+	foreach my $request (@requests)
+	{
+		my ($name, $sql) = @$request;
+		my ($how, $status) = @$end;
+
+		ask($other, q{BEGIN; SELECT status FROM lock_try_acquire('k', owner => 'other')});
+		start_early($sql);
+		ask($other, $how);
+		is(go_on(), $status eq 'held' && $name =~ /waits/ ? 'timeout' : $name =~ /set/ && $status ne 'held' ? "$status\n$status" : $status,
+			"$name is about to claim a new key that another has taken and not committed, before $how");
+		is(ask($watch, q{SELECT count(*) FROM app_lock WHERE key = 'k' AND slot = 0}), $how eq 'COMMIT' || $name !~ /share|transaction/ ? '1' : '0', '... of which there is one row, or none');
+		clean();
+	}
+}
+
+#
+# A lease that ran out, and what becomes of it before the claim
+#
+foreach my $meanwhile (
+	[ 'acquired anew by its owner', q{SELECT status FROM lock_try_acquire('k', '1 hour', 'former')}, 'acquired', 'held' ],
+	[ 'taken by somebody else', q{SELECT status FROM lock_try_acquire('k', '1 hour', 'other')}, 'acquired', 'held' ],
+	[ 'stolen', q{SELECT (lock_steal('k', 'other', 'test')).status}, 'acquired', 'held' ],
+	[ 'swept', q{SELECT lock_sweep()}, '1', 'acquired' ])
+{
+	my ($name, $sql, $answer, $then) = @$meanwhile;
+
+	ask($other, q{SELECT lock_acquire('k', '1 ms', 'former')});
+	poll($watch, q{SELECT NOT locked FROM lock_status('k')});
+	start_early(q{SELECT status FROM lock_try_acquire('k', owner => 'early')});
+	is(ask($other, $sql), $answer, "a lease that ran out is $name while somebody is about to claim it");
+	is(go_on(), $then, "... who is told \"$then\"");
+	is(ask($watch, q{SELECT count(*) FROM lock_status()}), '1', '... one has it');
+	clean();
+}
+
+#
+# Refused, and about to wait, when the key becomes free: nobody was there to be woken,
+# so that it has to look once more.
+#
+my $pause = 'atomic_lock.test_pause_before_queue';
+foreach my $end (q{SELECT lock_release('k', 'other')}, q{SELECT force_release('k', 'test')}, 'ROLLBACK')
+{
+	ask($other, ($end eq 'ROLLBACK' ? 'BEGIN; ' : '') . q{SELECT lock_acquire('k', '1 hour', 'other')});
+	ask($gate, 'SELECT pg_advisory_lock(1706)');
+	ask($early, "SET $pause = on; SET atomic_lock.test_sleep_cap = '1 h'; SET deadlock_timeout = '1 h'");
+	start($early, q{SELECT CASE WHEN waited < '20 s' THEN status ELSE 'not woken' END FROM lock_try_acquire('k', owner => 'early', wait => '20 s')});
+	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
+	ask($other, $end);
+	is(go_on(), 'acquired', "a key that becomes free before one who wants it is in line: $end");
+	ask($early, "RESET $pause");
+	clean();
+}
+
+end($watch, $gate, $early, $other, $third);
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d|XX000/, 'nothing to be ashamed of in the log');
+
+done_testing();

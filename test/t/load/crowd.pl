@@ -1,0 +1,92 @@
+# Sixty-four clients on one key, on ten thousand, on sets that overlap, and on a
+# lease at the moment of its end.
+#
+# Everybody writes down what they were granted, and until when they relied on it,
+# by the server's clock.  AL_HISTORY_SECONDS in the environment lets it run longer.
+#
+# Properties: no two holdings of a key overlap, tokens of a key rise in the order
+# of its grants; a client that waits for a set of keys in any order is never the
+# victim of a deadlock; when a lease ends, one of many who try at that moment has
+# it; nobody hears an error, and in the end every key is free.
+#
+# Turns red when: take-over is not atomic; a token is drawn before the key is
+# claimed; sets are claimed in the order of the arguments, or by hash; a place in
+# the queue, or a claim, is left behind.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $seconds = $ENV{AL_HISTORY_SECONDS} || 3;
+my $node = PostgreSQL::Test::Cluster->new('crowd');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+max_connections = 80
+atomic_lock.sweep_interval = '50ms'
+atomic_lock.released_retention = 0
+});
+$node->start;
+my $watch = session($node, 'Watch');
+ask($watch, q{CREATE EXTENSION atomic_lock; CREATE EXTENSION amcheck;
+CREATE TABLE history (what text, key text, token bigint, since timestamptz, until timestamptz)});
+
+# What follows a grant to one client
+my $rely = q{\if :got
+SELECT quote_literal(clock_timestamp()) AS until \gset
+SELECT lock_release(:key, 'c:client_id');
+INSERT INTO history VALUES ('WHAT', :key, :token, :since, :until);
+\endif
+};
+my $grant = 'acquired::int AS got, quote_literal(key) AS key, fencing_token AS token, quote_literal(acquired_at) AS since';
+my %loads = (
+	'one key' => qq{SELECT $grant FROM lock_try_acquire('one', '1 hour', 'c:client_id', wait => '1 min') \\gset
+$rely},
+	'ten thousand keys' => qq{\\set k random_zipfian(1, 10000, 1.1)
+SELECT $grant FROM lock_try_acquire('key-' || :k, '1 hour', 'c:client_id') \\gset
+$rely},
+	'the end of a lease' => qq{\\set k random(1, 2)
+SELECT $grant, quote_literal(expires_at) AS until FROM lock_try_acquire('short-' || :k, '2 ms') \\gset
+\\if :got
+INSERT INTO history VALUES ('WHAT', :key, :token, :since, :until);
+\\endif
+},
+	'sets' => q{\set n random(2, 5)
+SELECT quote_literal(string_agg(key || '=' || fencing_token || '=' || extract(epoch FROM acquired_at), ',')) AS granted FROM lock_acquire_all((SELECT array_agg('set-' || (1 + floor(random() * 8))) FROM generate_series(1, :n)), '1 hour', 'c:client_id', wait => '1 min') \gset
+SELECT quote_literal(clock_timestamp()) AS until \gset
+SELECT lock_release_all('c:client_id');
+INSERT INTO history SELECT 'WHAT', split_part(g, '=', 1), split_part(g, '=', 2)::bigint, to_timestamp(split_part(g, '=', 3)::numeric), :until FROM unnest(string_to_array(:granted, ',')) g;
+});
+
+foreach my $what (sort keys %loads)
+{
+	my $file = $node->basedir . '/' . $what =~ s/ /_/gr . '.pgbench';
+	my ($out, $err) = ('', '');
+
+	append_to_file($file, $loads{$what} =~ s/WHAT/$what/gr);
+	my $ok = IPC::Run::run([ 'pgbench', '-n', '-c', 64, '-T', $seconds, '-f', $file, $node->connstr('postgres') ], '<', \undef, '>', \$out, '2>', \$err);
+	ok($ok && $err !~ /error|abort/i, "$what: 64 clients, no error") or diag($err);
+	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});
+	my ($grants, $keys) = split /\|/, ask($watch, "SELECT count(*), count(DISTINCT key) FROM history WHERE what = '$what'");
+	note "$grants grants of $keys keys";
+	cmp_ok($grants, '>', 100, '... many grants');
+	is(ask($watch, qq{SELECT * FROM (SELECT *, lead(since) OVER (PARTITION BY key ORDER BY token) AS next FROM history WHERE what = '$what') h WHERE next < until LIMIT 5}), '', '... no two of a key overlap');
+	is(ask($watch, qq{SELECT * FROM (SELECT *, lag(token) OVER (PARTITION BY key ORDER BY since, token) AS before FROM history WHERE what = '$what') h WHERE token <= before LIMIT 5}), '', '... tokens rise in their order');
+	poll($watch, 'SELECT count(*) = 0 FROM lock_status()');
+	is(ask($watch, 'SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1710 AND pid NOT IN (SELECT pid FROM pg_stat_activity WHERE backend_type = $$atomic_lock sweeper$$))'), '0|0', '... and nothing is left');
+}
+is(ask($watch, 'SELECT token FROM history GROUP BY token HAVING count(*) > 1'), '', 'no token was given twice');
+is(ask($watch, q{SELECT count(bt_index_check(indexrelid, true)) FROM pg_index WHERE indrelid = 'app_lock'::regclass}), '2', 'the indexes are sound');
+end($watch);
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP|XX000|40P01|signal \d|duplicate key/, 'nothing to be ashamed of in the log');
+
+done_testing();

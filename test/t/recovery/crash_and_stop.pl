@@ -1,0 +1,320 @@
+# Crashes and stops at bad moments, and what is on disk after them.
+#
+# A primary writes its WAL with wal_consistency_checking = all, so that its own
+# recovery and a standby compare each page that they make with the page as it
+# was.  AL_CYCLES in the environment is the number of rounds in which 50
+# sessions wait and are terminated.
+#
+# Properties: a crash in the middle of CREATE and DROP EXTENSION leaves
+# what there was before, and the statement can be said again; a hundred waiters
+# end with the server, be it stopped or its postmaster killed, and none stays
+# behind; a waiter answers what PostgreSQL asks of every process (DROP
+# DATABASE); sessions that wait and are terminated, over and over, leave no
+# place in the queue and no open file; when all processes stand still for longer
+# than a lease, it is over when they go on, and who waits has it; after crashes
+# under load heap and indexes fit together, here and on a standby.
+#
+# Turns red when: the script commits in parts; a sleep does not heed the death
+# of the postmaster, or interrupts; a slot is not given back; a row is changed
+# and its WAL says otherwise, or an index entry is missing.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use AtomicLockSweep;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $cycles = $ENV{AL_CYCLES} || 6;
+
+my $node = PostgreSQL::Test::Cluster->new('crash');
+$node->init(allows_streaming => 1);
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+max_connections = 120
+restart_after_crash = on
+wal_consistency_checking = 'all'
+wal_keep_size = '1GB'
+atomic_lock.sweep_interval = '100ms'
+atomic_lock.released_retention = 0
+});
+$node->start;
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+
+my ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+
+# Whether a process is there; one that nobody has fetched yet is not.
+sub alive
+{
+	my ($pid) = @_;
+	my $file = "/proc/$pid/stat";
+
+	return 0 unless kill 0, $pid;
+	return 1 unless -e $file;
+	return (eval { slurp_file($file) } // '(x) Z') !~ /\) Z/;
+}
+
+sub crashed
+{
+	my ($offset) = @_;
+
+	ok($node->wait_for_log(qr/database system is ready to accept connections/, $offset), '... the server is back');
+	end($watch, $holder, $one, $two);
+	$node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
+	($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+	return;
+}
+
+#
+# In the middle of DDL.  An event trigger makes it stand still when so many
+# commands of the script are done, or all objects are gone.
+#
+ask($watch, q{
+CREATE FUNCTION stand() RETURNS event_trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF current_setting('test.stand', true) <> '' THEN
+		PERFORM set_config('test.stand', (current_setting('test.stand')::int - 1)::text, false);
+		IF current_setting('test.stand') = '0' THEN
+			PERFORM pg_advisory_lock(1706);
+		END IF;
+	END IF;
+END $$;
+CREATE EVENT TRIGGER stand_end ON ddl_command_end EXECUTE FUNCTION stand();
+CREATE EVENT TRIGGER stand_drop ON sql_drop EXECUTE FUNCTION stand()});
+my $objects = q{SELECT count(*) FROM pg_depend d JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid WHERE e.extname = 'atomic_lock' AND d.deptype = 'e'};
+my $strays = q{SELECT (SELECT count(*) FROM pg_class WHERE relname ~ '^(app_lock|lock_)'), (SELECT count(*) FROM pg_proc WHERE proname ~ '^(app_lock_|lock_|force_release)'), (SELECT count(*) FROM pg_extension WHERE extname = 'atomic_lock')};
+my $works = q{SELECT status, lock_release('k', 'o') FROM lock_acquire('k', '1 hour', 'o')};
+my $nothing = ask($watch, $strays);
+my $all;
+
+sub kill_in
+{
+	my ($sql, $after) = @_;
+	my $offset;
+
+	ask($holder, 'SELECT pg_advisory_lock(1706)');
+	start($one, "SET test.stand = $after; $sql");
+	poll($watch, 'SELECT wait_event = \'advisory\' FROM pg_stat_activity WHERE pid = ' . pid($one));
+	$offset = -s $node->logfile;
+	kill 'KILL', pid($one);
+	crashed($offset);
+	return;
+}
+foreach my $after (1, 20, 60)
+{
+	kill_in('CREATE EXTENSION atomic_lock', $after);
+	is(ask($watch, $strays), $nothing, "CREATE EXTENSION, killed after $after commands: nothing is there");
+}
+ask($watch, 'CREATE EXTENSION atomic_lock');
+$all = ask($watch, $objects);
+is(ask($watch, $works), 'acquired|t', '... and can be said again');
+my $lease = ask($watch, q{SELECT fencing_token FROM lock_acquire('kept', '1 hour', 'o')});
+kill_in('DROP EXTENSION atomic_lock', 1);
+is(ask($watch, $objects), $all, 'DROP EXTENSION, killed when all is gone: all is there');
+is(ask($watch, q{SELECT fencing_token FROM lock_status('kept')}), $lease, '... leases, too');
+ask($watch, 'DROP EXTENSION atomic_lock');
+is(ask($watch, $strays), $nothing, 'DROP EXTENSION, again: nothing is there');
+ask($watch, 'DROP EVENT TRIGGER stand_end; DROP EVENT TRIGGER stand_drop; CREATE EXTENSION atomic_lock');
+is(ask($watch, $works), 'acquired|t', 'CREATE EXTENSION, again');
+
+#
+# A hundred waiters
+#
+my $script = $node->basedir . '/waiters.pgbench';
+append_to_file($script, qq{SELECT lock_acquire('crowd', '1 hour', 'o:client_id', wait => '4 min');\n});
+my $output;
+
+sub crowd
+{
+	my ($number) = @_;
+	my $run;
+
+	$output = '';
+	ask($holder, q{SELECT lock_acquire('crowd', '1 hour', 'holder')});
+	$run = IPC::Run::start([ 'pgbench', '-n', '-c', $number, '-t', 1, '-f', $script, $node->connstr('postgres') ], '<', \undef, '>', \$output, '2>&1');
+	poll($watch, "SELECT count(*) = $number FROM lock_waiters");
+	return $run;
+}
+
+my $run = crowd(100);
+is(ask($watch, q{CREATE DATABASE other; SET statement_timeout = '2 min'; DROP DATABASE other; RESET statement_timeout; SELECT count(*) FROM lock_waiters}), '100', 'DROP DATABASE is answered by a hundred who wait');
+my @pids = split /\n/, ask($watch, q{SELECT pid FROM lock_waiters});
+$node->stop('fast');
+$run->finish;
+is(scalar(grep { alive($_) } @pids), 0, 'a fast stop ends them all');
+like($output, qr/terminating connection due to administrator command/, '... and they are told');
+end($watch, $holder, $one, $two);
+$node->start;
+($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), lock_is_held('crowd', 'holder')}), '0|t', '... afterwards nobody waits');
+
+$run = crowd(100);
+@pids = split /\n/, ask($watch, q{SELECT pid FROM pg_stat_activity});
+cmp_ok(scalar @pids, '>', 100, 'a hundred who wait, the launcher, and others');
+$node->kill9;
+$run->finish;
+my $left = @pids;
+for (1 .. 6000)
+{
+	$left = grep { alive($_) } @pids;
+	last unless $left;
+	usleep(10_000);
+}
+is($left, 0, 'the postmaster is killed: they end by themselves');
+# A container may have nobody who fetches it, and a new one would take it to live.
+my $pid_file = $node->data_dir . '/postmaster.pid';
+my ($killed) = slurp_file($pid_file) =~ /^(\d+)/;
+unlink $pid_file, $node->host . '/.s.PGSQL.' . $node->port . '.lock' if kill(0, $killed) && !alive($killed);
+end($watch, $holder, $one, $two);
+$node->start;
+($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), lock_is_held('crowd', 'holder'); SELECT lock_release('crowd', 'holder')}), "0|t\nt", '... and a new one starts');
+
+# Over and over.  Sessions use what others have left.
+my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+sub open_files
+{
+	my @files = glob "/proc/$postmaster/fd/*";
+	return scalar @files;
+}
+my ($files, $segments);
+my $shared = q{SELECT count(*), sum(allocated_size) FROM pg_shmem_allocations WHERE name IS NOT NULL};
+my $before;
+foreach my $cycle (1 .. $cycles)
+{
+	$run = crowd(50);
+	ask($watch, 'SELECT count(pg_terminate_backend(pid)) FROM lock_waiters');
+	$run->finish;
+	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name NOT IN ('Holder', 'One', 'Two', 'standby') AND backend_type = 'client backend'});
+	# the first time may have been the first use of something
+	($before, $files) = (ask($watch, $shared), open_files()) if $cycle == 1;
+}
+is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1710)}), '0|0', "$cycles times 50 waiters are terminated: nothing is left of them");
+is(ask($watch, $shared), $before, '... shared memory is as it was');
+is(open_files(), $files, '... and the number of open files');
+is(ask($holder, q{SELECT lock_release('crowd', 'holder')}), 't', '... the holder has noticed nothing');
+$run = crowd(100);
+ask($watch, 'SELECT count(pg_cancel_backend(pid)) FROM lock_waiters');
+$run->finish;
+pass('... and there is room for a hundred');
+ask($holder, q{SELECT lock_release('crowd', 'holder')});
+
+#
+# All processes stand still for longer than a lease.
+#
+ask($holder, q{SELECT lock_acquire('still', '1 hour', 'holder')});
+queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('still', '1 hour', 'one', wait => '1 min')});
+my $end = ask($holder, q{SELECT extract(epoch FROM lock_extend('still', 'holder', '1500 ms'))});
+my @all = ($postmaster, split /\n/, ask($watch, 'SELECT pid FROM pg_stat_activity'));
+kill 'STOP', @all;
+start($holder, q{SELECT lock_try_extend('still', 'holder', '1 hour') IS NULL, lock_try_release('still', 'holder') IN ('expired', 'not_owner')});
+start($two, q{SELECT status FROM lock_try_acquire('still', '1 hour', 'two')});
+usleep(10_000) while time() < $end;
+kill 'CONT', reverse @all;
+is(answer($holder), 't|t', 'all stand still for longer than a lease: it is over when they go on');
+is(answer($one), 'acquired', '... who waits for it has it');
+is(answer($two), 'held', '... and nobody else');
+ask($one, q{SELECT lock_release('still', 'one')});
+
+#
+# Crashes under load
+#
+$node->safe_psql('postgres', q{CREATE TABLE doc (id int PRIMARY KEY, v int); INSERT INTO doc SELECT n, 0 FROM generate_series(1, 20) n; SELECT lock_protect('doc', 'doc:{id}');
+CREATE INDEX own_index ON app_lock (holder, expires_at)});
+my %load = (
+	single => q{SELECT lock_try_acquire('k' || :k, '1 hour', :me);
+SELECT lock_try_extend('k' || :k, :me);
+SELECT lock_try_release('k' || :k, :me);
+},
+	shared => q{SELECT lock_try_acquire('k' || :k, '20 ms', :me, 'shared', meta => to_jsonb(repeat('x', :k * 100)));
+SELECT lock_try_acquire('k' || :k, '20 ms', :me);
+},
+	set => q{BEGIN;
+SAVEPOINT s;
+SELECT lock_try_acquire_all(ARRAY['s' || :k, 's' || (:k + 1), 's' || (:k + 2)], owner => :me);
+ROLLBACK TO s;
+SELECT lock_try_acquire_all(ARRAY['s' || :k, 's' || (:k + 1)], owner => :me);
+COMMIT;
+SELECT lock_release_all(:me);
+},
+	lifetimes => q{BEGIN;
+SELECT lock_try_acquire('t' || :k, owner => :me, lifetime => 'transaction');
+SELECT lock_try_acquire('x' || :k, owner => :me, lifetime => 'session');
+COMMIT;
+SELECT lock_release_all(:me);
+},
+	guard => q{SET atomic_lock.owner = :me;
+SELECT count(*) FROM lock_fetch(NULL::doc, :k::text, key => 'doc:' || :k, wait => '1 s');
+UPDATE doc SET v = v + 1 WHERE id = :k AND lock_is_held('doc:' || :k);
+SELECT lock_release_all();
+},
+	rebuild => q{REINDEX TABLE CONCURRENTLY app_lock;
+VACUUM app_lock;
+});
+foreach my $round (1 .. 3)
+{
+	my @files;
+
+	foreach my $name (sort keys %load)
+	{
+		my $file = $node->basedir . "/$name-$round.pgbench";
+
+		append_to_file($file, "\\set k random(1, 18)\n" . $load{$name} =~ s/:me/'o:client_id'/gr);
+		push @files, '-f', $file . ($name eq 'rebuild' ? '@1' : '@20');
+	}
+	$output = '';
+	{
+		local $ENV{PGAPPNAME} = 'load';
+		$run = IPC::Run::start([ 'pgbench', '-n', '-c', 8, '-T', 600, @files, $node->connstr('postgres') ], '<', \undef, '>', \$output, '2>&1');
+	}
+	my $grants = ask($watch, q{SELECT coalesce(sum(grants), 0) FROM lock_stats});
+	poll($watch, "SELECT sum(grants) - $grants > 1500 FROM lock_stats");
+	if ($round == 2)
+	{
+		my $offset = -s $node->logfile;
+		kill 'KILL', split /\n/, ask($watch, q{SELECT pid FROM pg_stat_activity WHERE application_name = 'load' LIMIT 1});
+		$run->finish;
+		crashed($offset);
+	}
+	else
+	{
+		$node->stop('immediate');
+		$run->finish;
+		end($watch, $holder, $one, $two);
+		$node->start;
+		($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+	}
+	unlike($output =~ s/^.*(?:because of crash|server closed|terminat|unexpectedly|perhaps|before or while|aborted|incorrect|WARNING|DETAIL|HINT|immediate shutdown).*$//rmg, qr/ERROR:/, "crash $round: no error before it") or diag($output);
+	# A rebuild that was interrupted leaves an index that is no index.
+	ask($watch, q{DO $$ DECLARE i regclass; BEGIN FOR i IN SELECT indexrelid FROM pg_index WHERE indrelid IN ('app_lock'::regclass) AND NOT indisvalid LOOP EXECUTE 'DROP INDEX ' || i; END LOOP; END $$});
+	is(ask($watch, $works), 'acquired|t', '... and all goes on after it');
+	$node->command_ok([ 'pg_amcheck', '--install-missing', '--heapallindexed', ($node->pg_version >= 17 ? '--checkunique' : ()), '--all' ], '... heaps and indexes fit together');
+}
+is(ask($watch, q{SELECT count(*) FROM (SELECT FROM app_lock WHERE NOT released AND mode = 'exclusive' GROUP BY key HAVING count(*) > 1) s}), '0', 'no key has two writers');
+
+# The standby has compared every page.
+ask($watch, q{SELECT lock_acquire('last', '1 hour', 'o'); ALTER SYSTEM SET atomic_lock.sweep_interval = 0; SELECT pg_reload_conf()});
+poll($watch, q{SELECT status ~ '^turned off' FROM lock_sweeper_status() WHERE database IS NULL});
+poll($watch, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper'});
+$node->wait_for_catchup($standby);
+my $rows = q{SELECT count(*), md5(string_agg(l::text, ' ' ORDER BY l.key, l.slot)) FROM app_lock l};
+is($standby->safe_psql('postgres', $rows), ask($watch, $rows), 'the standby has the same rows');
+is($standby->safe_psql('postgres', q{SELECT count(bt_index_check(indexrelid, true)) FROM pg_index WHERE indrelid = 'app_lock'::regclass}), '3', '... and its indexes are sound');
+end($watch, $holder, $one, $two);
+$standby->stop;
+$node->stop;
+unlike(slurp_file($standby->logfile), qr/inconsistent page|PANIC|TRAP|XX000/, 'nothing to be ashamed of in the log of the standby');
+unlike(slurp_file($node->logfile), qr/inconsistent page|PANIC|TRAP|XX000|terminated by signal (?!9:)/, '... nor of the primary');
+
+done_testing();

@@ -1,0 +1,278 @@
+# What a crash leaves: grants survive, releases may be lost, nothing else is.
+#
+# Properties: the commit of a grant or extension is flushed before the client
+# hears of it, whatever synchronous_commit says and however the function was
+# called; a transaction that does nothing but release is not flushed; one that
+# also wrote anything else is, in whatever order; the session's own
+# synchronous_commit is back afterwards.
+#
+# Turns red when: no flush is forced; it is forced through SET LOCAL (undone
+# by a function's SET clause or a subtransaction); a release makes a
+# transaction asynchronous although it wrote more, before or after; the
+# changed level leaks into the next transaction; the table is unlogged.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('crash');
+$node->init;
+
+# Nobody else writes or flushes WAL while a case is looked at.
+$node->append_conf(
+	'postgresql.conf', q{
+log_statement = none
+wal_level = minimal
+max_wal_senders = 0
+autovacuum = off
+wal_writer_delay = 10s
+bgwriter_delay = 10s
+checkpoint_timeout = 1h
+synchronous_commit = on
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION atomic_lock;
+CREATE TABLE data (id int);
+CREATE TABLE baseline (id int);
+CREATE SEQUENCE numbers;
+
+-- Whether all WAL there is has been flushed.  Where the last record ends a
+-- page the next one will be inserted behind the header of the next page.
+CREATE FUNCTION flushed() RETURNS boolean LANGUAGE sql AS $$
+	SELECT i = f OR (i - f IN (24, 40) AND (i - '0/0') % 8192 = i - f)
+	FROM (SELECT pg_current_wal_insert_lsn() AS i, pg_current_wal_flush_lsn() AS f) s
+$$;
+
+CREATE FUNCTION acquire_with_path(k text) RETURNS boolean LANGUAGE plpgsql
+	SET search_path = public, pg_temp AS $$
+BEGIN
+	RETURN acquired FROM lock_acquire(k, '1 hour', 'me');
+END $$;
+
+CREATE FUNCTION acquire_with_off(k text) RETURNS boolean LANGUAGE plpgsql
+	SET synchronous_commit = off AS $$
+BEGIN
+	RETURN acquired FROM lock_acquire(k, '1 hour', 'me');
+END $$;
+
+CREATE FUNCTION acquire_in_block(k text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+	got boolean;
+BEGIN
+	BEGIN
+		got := acquired FROM lock_acquire(k, '1 hour', 'me');
+	EXCEPTION WHEN division_by_zero THEN
+		got := false;
+	END;
+	RETURN got;
+END $$;
+
+CREATE PROCEDURE acquire_and_commit(k text) LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM lock_acquire(k, '1 hour', 'me');
+	COMMIT;
+END $$;
+
+-- a trigger that writes when the transaction commits, fired from a table
+-- that writes no WAL itself
+CREATE FUNCTION late_write() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO data VALUES (-1);
+	RETURN NULL;
+END $$;
+CREATE UNLOGGED TABLE unlogged (id int);
+CREATE CONSTRAINT TRIGGER late AFTER INSERT ON unlogged
+	DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late_write();
+});
+
+is( $node->safe_psql(
+		'postgres', q{
+SELECT string_agg(DISTINCT relpersistence::text, '') FROM pg_class c
+	JOIN pg_depend d ON d.refobjid = 'app_lock'::regclass AND d.objid = c.oid AND d.classid = 'pg_class'::regclass
+	   OR c.oid IN ('app_lock'::regclass, 'app_lock_fence'::regclass, 'lock_audit'::regclass)}),
+	'p', 'table, indexes, sequence and audit trail are logged');
+
+my $session = $node->background_psql('postgres', on_error_stop => 0);
+my $other = $node->background_psql('postgres', on_error_stop => 0);
+ask($session, "SET client_min_messages = error");
+
+# Everything that was written so far is flushed.
+sub baseline
+{
+	ask($other, "INSERT INTO baseline VALUES (1)");
+	return;
+}
+
+# Prepare with one statement list, commit what is tested with another, and say
+# whether it was flushed then.  The WAL writer may come by every ten seconds,
+# so "not flushed" has several tries.
+sub flushed_after
+{
+	my ($prepare, $sql, $expected) = @_;
+	my $flushed;
+
+	for my $try (1 .. ($expected eq 'f' ? 5 : 1))
+	{
+		ask($session, $prepare) if $prepare;
+		baseline();
+		ask($session, $sql);
+		$flushed = ask($session, 'SELECT flushed()');
+		last if $flushed eq $expected;
+	}
+	return $flushed;
+}
+
+#
+# Grants, in a session that does not want its commits flushed
+#
+ask($session, 'SET synchronous_commit = off');
+is(flushed_after('', 'INSERT INTO data VALUES (0)', 'f'),
+	'f', 'control: the session does not flush by itself');
+
+my @grants = (
+	[ 'plain', q{SELECT lock_acquire('plain', '1 hour', 'me')} ],
+	[ 'try', q{SELECT lock_try_acquire('try', '1 hour', 'me')} ],
+	[ 'generated', q{SELECT lock_acquire('generated', '1 hour')} ],
+	[ 'block', q{BEGIN; SELECT lock_acquire('block', '1 hour', 'me'); COMMIT} ],
+	[ 'local', q{BEGIN; SELECT lock_acquire('local', '1 hour', 'me'); SET LOCAL synchronous_commit = off; COMMIT} ],
+	[ 'savepoint', q{BEGIN; SAVEPOINT s; SELECT lock_acquire('savepoint', '1 hour', 'me'); RELEASE s; COMMIT} ],
+	[ 'undone', q{BEGIN; SELECT lock_acquire('undone', '1 hour', 'me'); SAVEPOINT s; SELECT lock_acquire('x'); ROLLBACK TO s; COMMIT} ],
+	[ 'path', q{SELECT acquire_with_path('path')} ],
+	[ 'off', q{SELECT acquire_with_off('off')} ],
+	[ 'exception', q{SELECT acquire_in_block('exception')} ],
+	[ 'procedure', q{CALL acquire_and_commit('procedure')} ],
+	[ 'before', q{BEGIN; SELECT lock_acquire('before', '1 hour', 'me'); SELECT lock_release('spare', 'me'); COMMIT},
+		q{SELECT lock_acquire('spare', '1 hour', 'me')} ],
+	[ 'after', q{BEGIN; SELECT lock_release('spare', 'me'); SELECT lock_acquire('after', '1 hour', 'me'); COMMIT},
+		q{SELECT lock_acquire('spare', '1 hour', 'me')} ],
+	[ 'stolen', q{SELECT lock_steal('stolen', 'me', 'test', '1 hour')} ]);
+foreach my $grant (@grants)
+{
+	my ($key, $sql, $prepare) = @$grant;
+	is(flushed_after($prepare, $sql, 't'), 't', "grant is flushed: $key");
+}
+is(flushed_after('', q{SELECT lock_extend('plain', 'me', '2 hours')}, 't'),
+	't', 'extension is flushed');
+is(flushed_after('', q{SELECT lock_extend_all('me', '2 hours')}, 't'),
+	't', 'extension of all is flushed');
+is(flushed_after('', q{SELECT lock_acquire('plain', '3 hours', 'me')}, 't'),
+	't', 'acquiring again is flushed');
+is(ask($session, 'SHOW synchronous_commit'),
+	'off', 'the session has its synchronous_commit back');
+is(flushed_after('', 'INSERT INTO data VALUES (0)', 'f'),
+	'f', '... and follows it');
+
+# A commit that fails after the level was raised: two transactions that cannot
+# both have been first.
+ask($session, 'BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM data');
+ask($other, 'BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM baseline; INSERT INTO data VALUES (9)');
+ask($session, q{SELECT lock_acquire('skew', '1 hour', 'me'); INSERT INTO baseline VALUES (9)});
+ask($other, 'COMMIT');
+$session->query('COMMIT');
+like($session->{stderr}, qr/ERROR:  could not serialize access/, 'a grant whose commit fails');
+$session->{stderr} = '';
+is(ask($session, 'SHOW synchronous_commit'), 'off', '... leaves synchronous_commit as it was');
+is(ask($session, q{SELECT lock_holder('skew') IS NULL}), 't', '... and is none');
+is(flushed_after('', 'INSERT INTO data VALUES (0)', 'f'), 'f', '... in fact');
+
+ask($session, q{SET atomic_lock.acquire_durability = session});
+is(flushed_after('', q{SELECT lock_release('spare', 'me') FROM lock_acquire('spare', '1 hour', 'me')}, 'f'),
+	'f', 'acquire_durability = session follows synchronous_commit');
+ask($session, q{RESET atomic_lock.acquire_durability});
+
+#
+# Releases, in a session that does
+#
+ask($session, 'SET synchronous_commit = on');
+my $hold = q{SELECT lock_acquire('k1', '1 hour', 'rel'), lock_acquire('k2', '1 hour', 'rel')};
+my $release = q{SELECT lock_release('k1', 'rel')};
+
+my @releases = (
+	[ 'alone', $release ],
+	[ 'in a block', "BEGIN; $release; COMMIT" ],
+	[ 'two', "BEGIN; $release; SELECT lock_try_release('k2', 'rel'); COMMIT" ],
+	[ 'all', q{SELECT lock_release_all('rel')} ]);
+foreach my $case (@releases)
+{
+	my ($name, $sql) = @$case;
+	is(flushed_after($hold, $sql, 'f'), 'f', "release is not flushed: $name");
+}
+is(ask($session, 'SHOW synchronous_commit'),
+	'on', 'the session has its synchronous_commit back');
+is(flushed_after($hold, "$release; INSERT INTO data VALUES (0)", 't'),
+	't', '... and the next transaction follows it');
+is(flushed_after($hold, "BEGIN; $release; ROLLBACK; INSERT INTO data VALUES (0)", 't'),
+	't', '... also after a rollback');
+
+my $insert = 'INSERT INTO data VALUES (1)';
+my @mixed = (
+	[ 'insert, release', "$insert; $release" ],
+	[ 'release, insert', "$release; $insert" ],
+	[ 'release, insert, release', "$release; $insert; SELECT lock_release('k2', 'rel')" ],
+	[ 'release, savepoint, insert', "$release; SAVEPOINT s; $insert; RELEASE s" ],
+	[ 'savepoint, insert, release savepoint, release', "SAVEPOINT s; $insert; RELEASE s; $release" ],
+	[ 'savepoint, release, release savepoint, insert', "SAVEPOINT s; $release; RELEASE s; $insert" ],
+	[ 'insert, release undone, release', "$insert; SAVEPOINT s; $release; ROLLBACK TO s; $release" ],
+	[ 'release undone, insert', "SAVEPOINT s; $release; ROLLBACK TO s; $insert; $release" ],
+	[ 'create table, release', "CREATE TABLE made (id int); $release" ],
+	[ 'release, create table', "$release; CREATE TABLE made (id int)" ],
+	[ 'release, drop table', "$release; DROP TABLE made" ],
+	[ 'release, comment', "$release; COMMENT ON TABLE data IS 'x'" ],
+	[ 'sequence, release', "SELECT setval('numbers', 1); SELECT nextval('numbers'); $release" ],
+	[ 'release, sequence', "$release; SELECT setval('numbers', 1)" ],
+	[ 'release, message', "$release; SELECT pg_logical_emit_message(true, 'a', 'b')" ],
+	[ 'message, release', "SELECT pg_logical_emit_message(true, 'a', 'b'); $release" ],
+	[ 'release, deferred trigger', "$release; INSERT INTO unlogged VALUES (1)" ],
+	[ 'deferred trigger, release', "INSERT INTO unlogged VALUES (1); $release" ],
+	[ 'force_release and audit, release', "SELECT force_release('k2', 'test'); $release" ],
+	[ 'release, force_release and audit', "$release; SELECT force_release('k2', 'test')" ],
+	[ 'release, grant', "$release; SELECT lock_acquire('k1', '1 hour', 'rel')" ],
+	[ 'release, extension', "$release; SELECT lock_extend('k2', 'rel')" ],
+	[ 'extension, release', "SELECT lock_extend('k2', 'rel'); $release" ]);
+foreach my $case (@mixed)
+{
+	my ($name, $sql) = @$case;
+	my $prepare = $hold;
+
+	$prepare .= '; DROP TABLE IF EXISTS made' if $name =~ /create table/;
+	is(flushed_after($prepare, "BEGIN; $sql; COMMIT", 't'),
+		't', "with anything else it is: $name");
+}
+
+ask($session, 'SET atomic_lock.release_durability = session');
+is(flushed_after($hold, $release, 't'), 't', 'release_durability = session flushes');
+ask($session, 'RESET atomic_lock.release_durability');
+
+#
+# And now the crash itself
+#
+ask($session, 'SET synchronous_commit = off');
+ask($session, q{SELECT acquire_with_off('last')});
+my $held = q{SELECT string_agg(key || '=' || fencing_token || '@' || extract(epoch FROM expires_at), ' ' ORDER BY key)
+	FROM lock_status() WHERE key NOT IN ('k1', 'k2', 'spare')};
+my $before = ask($session, $held);
+$node->stop('immediate');
+$session->quit;
+$other->quit;
+$node->start;
+
+is($node->safe_psql('postgres', $held), $before, 'all leases survive, with their tokens and times');
+like($before, qr/\blast=/, '... the last one too');
+is( $node->safe_psql(
+		'postgres', 'SELECT count(*) FROM lock_status() WHERE key IN ('
+		  . join(', ', map { "'$_->[0]'" } @grants) . ')'),
+	scalar(@grants), '... none is missing');
+is( $node->safe_psql('postgres', q{SELECT status FROM lock_try_acquire('last')}),
+	'held', '... and nobody else gets one');
+is( $node->safe_psql('postgres', q{SELECT lock_release('last', 'me')}),
+	't', '... until its owner releases it');
+
+$node->stop;
+done_testing();

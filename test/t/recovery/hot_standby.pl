@@ -1,0 +1,129 @@
+# Where nothing may be written.
+#
+# Properties: on a hot standby and in a read-only transaction every function
+# that writes raises 25006 at once, also where it would be refused anyway;
+# every function that reads works.
+#
+# Turns red when: the check is left to the heap (XX000 "cannot assign
+# TransactionIds during recovery", or no error at all in a read-only
+# transaction of a primary, where direct table access ignores it); it comes
+# after the look at the row, so that a held key answers "held".
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $primary = PostgreSQL::Test::Cluster->new('primary');
+$primary->init(allows_streaming => 1);
+$primary->append_conf('postgresql.conf', "autovacuum = off\nstatement_timeout = '60s'\nshared_preload_libraries = 'atomic_lock'\n");
+$primary->start;
+$primary->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+$primary->safe_psql('postgres',
+	q{SELECT lock_acquire('held', '1 hour', 'me', holder => 'Alice', meta => '{"a": 1}')});
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+$primary->safe_psql('postgres', q{SELECT lock_acquire('streamed', '1 hour', 'me', holder => 'Bob')});
+$primary->wait_for_catchup($standby);
+
+my @writing = (
+	q{lock_acquire('free', '1 hour', 'me')},
+	q{lock_acquire('free')},
+	q{lock_acquire('held', '1 hour', 'you')},
+	q{lock_acquire('held', '1 hour', 'me')},
+	q{lock_try_acquire('free', '1 hour', 'me')},
+	q{lock_try_acquire('held', '1 hour', 'you')},
+	q{lock_acquire('held', '1 hour', 'you', wait => '1 min')},
+	q{lock_try_acquire('held', '1 hour', 'you', wait => '1 min')},
+	q{lock_release('held', 'me')},
+	q{lock_release('free', 'me')},
+	q{lock_try_release('held', 'me')},
+	q{lock_try_release('held', 'you')},
+	q{lock_try_release('free', 'me')},
+	q{lock_release_all('me')},
+	q{lock_release_all('nobody')},
+	q{lock_extend('held', 'me')},
+	q{lock_extend('free', 'me')},
+	q{lock_try_extend('held', 'me')},
+	q{lock_try_extend('held', 'you')},
+	q{lock_extend_all('me')},
+	q{lock_extend_all('nobody')},
+	q{force_release('held', 'test')},
+	q{force_release('free', 'test')},
+	q{lock_force_release('held', 'test')},
+	q{lock_steal('held', 'you', 'test')},
+	q{lock_steal('free', 'you', 'test')},
+	q{lock_sweep()});
+
+sub sqlstate
+{
+	my ($node, $sql) = @_;
+	my $stderr;
+
+	$node->psql('postgres', $sql,
+		stderr => \$stderr,
+		on_error_stop => 1,
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
+}
+
+foreach my $call (@writing)
+{
+	is(sqlstate($standby, "SELECT $call"), '25006', "standby: $call");
+	is(sqlstate($primary, "BEGIN READ ONLY; SELECT $call"), '25006', "read-only: $call");
+}
+foreach my $call (@writing[0, 2, 5, 8, 15, 21, 26])
+{
+	is(sqlstate($primary, "SET default_transaction_read_only = on; SELECT $call"),
+		'25006', "default_transaction_read_only: $call");
+	is(sqlstate($primary, "BEGIN; SET TRANSACTION READ ONLY; SELECT $call"),
+		'25006', "set read-only: $call");
+	is(sqlstate($primary, "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE; SELECT $call"),
+		'25006', "deferrable: $call");
+}
+
+my %reading = (
+	q{SELECT locked, mode, holder, lifetime, holders, waiters, meta FROM lock_status('held')} =>
+	  't|exclusive|Alice|lease|1|0|{"a": 1}',
+	q{SELECT locked, holder FROM lock_status('streamed')} => 't|Bob',
+	q{SELECT key, locked, holder FROM lock_status('free')} => 'free|f|',
+	q{SELECT string_agg(key, ',' ORDER BY key) FROM lock_status()} => 'held,streamed',
+	q{SELECT lock_holder('held'), lock_holder('free') IS NULL} => 'Alice|t',
+	q{SELECT lock_is_held('held', 'me'), lock_is_held('held', 'you')} => 't|f',
+	q{SELECT count(*) FROM lock_waiters} => '0',
+	q{SELECT count(*) FROM lock_audit} => '0',
+	q{SELECT lock_key('a:b', 'c')} => 'a\:b:c');
+
+foreach my $sql (sort keys %reading)
+{
+	is($standby->safe_psql('postgres', $sql), $reading{$sql}, "standby: $sql");
+	is($primary->safe_psql('postgres', "BEGIN READ ONLY; $sql"), $reading{$sql}, "read-only: $sql");
+	is($standby->safe_psql('postgres', "BEGIN ISOLATION LEVEL REPEATABLE READ; $sql"),
+		$reading{$sql}, "standby at REPEATABLE READ: $sql");
+}
+is( $primary->safe_psql('postgres', "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE; SELECT lock_holder('held')"),
+	'Alice', 'deferrable: reading');
+
+# A release arrives on the standby.
+$primary->safe_psql('postgres', q{SELECT lock_release('streamed', 'me')});
+ok($standby->poll_query_until('postgres', q{SELECT NOT locked FROM lock_status('streamed')}), 'a release reaches the standby, though its commit is not flushed at once');
+
+# After the promotion the same session writes.
+my $session = $standby->background_psql('postgres', on_error_stop => 0);
+is(ask($session, q{SELECT lock_holder('held')}), 'Alice', 'a session of the standby');
+$primary->stop;
+$standby->promote;
+$standby->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die 'promotion';
+is(ask($session, q{SELECT (lock_acquire('free', '1 hour', 'me')).status}), 'acquired', '... acquires after the promotion');
+is(ask($session, q{SELECT (lock_try_acquire('held', '1 hour', 'you')).status}), 'held', '... finds the lease that was streamed');
+is(ask($session, q{SELECT lock_release('held', 'me')}), 't', '... and lets its owner release it');
+$session->quit;
+$standby->stop;
+
+done_testing();

@@ -1,0 +1,93 @@
+# A grant is as safe as the site's synchronous standbys.
+#
+# Properties: with synchronous standbys a grant is acknowledged only when they
+# have it, even for a session that set synchronous_commit = local or off; a
+# release waits for nobody; an acquire whose wait for the standby is cancelled
+# counts as held, and is not acknowledged; after a failover to the standby every acknowledged lease is
+# there.
+#
+# Turns red when: grants are only flushed locally (ForceSyncCommit alone); the
+# relaxed release waits like any commit.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $primary = PostgreSQL::Test::Cluster->new('primary');
+$primary->init(allows_streaming => 1);
+$primary->append_conf('postgresql.conf', "log_statement = none\nautovacuum = off\n");
+$primary->start;
+$primary->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+$primary->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'standby'});
+$primary->reload;
+$primary->poll_query_until('postgres', q{SELECT sync_state = 'sync' FROM pg_stat_replication}) or die;
+
+my $session = $primary->background_psql('postgres', on_error_stop => 0);
+my $pid = ask($session, 'SELECT pg_backend_pid()');
+my $highest = 0;
+
+ask($session, q{SELECT lock_acquire('released', '1 hour', 'me'), lock_acquire('cancelled', '1 hour', 'me')});
+foreach my $level ('off', 'local', 'remote_write', 'on')
+{
+	# The standby is away.
+	$standby->stop;
+	ask($session, "SET synchronous_commit = $level");
+	is(ask($session, q{SELECT lock_release('released', 'me')}), 't', "$level: a release does not wait for the standby");
+	$session->query_until(qr/waiting/,
+		"\\echo waiting\nSELECT 'token ' || (lock_acquire('level-$level', '1 hour', 'me')).fencing_token;\n");
+	ok( $primary->poll_query_until('postgres', "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid"),
+		"$level: a grant does");
+	is($primary->safe_psql('postgres', "SELECT lock_holder('level-$level') IS NULL, (lock_try_acquire('level-$level')).status"),
+		't|held', '... and nobody else is granted the key meanwhile');
+	$standby->start;
+	my $out = $session->query_until(qr/token \d+/, "\n");
+	($highest) = $out =~ /token (\d+)/;
+	pass("$level: ... until it is back");
+	ask($session, 'SET synchronous_commit = on');
+	ask($session, q{SELECT lock_acquire('released', '1 hour', 'me')});
+}
+
+# The DBA decides otherwise.
+$standby->stop;
+ask($session, q{SET synchronous_commit = local; SET atomic_lock.acquire_durability = session});
+is(ask($session, q{SELECT (lock_acquire('decided', '1 hour', 'me')).acquired}), 't', 'acquire_durability = session follows the session');
+ask($session, q{RESET atomic_lock.acquire_durability});
+
+# Cancelled while it waits: it is committed here.
+$session->query_until(qr/waiting/, "\\echo waiting\nSELECT lock_acquire('doubtful', '1 hour', 'me');\n");
+$primary->poll_query_until('postgres', "SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid") or die;
+$primary->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+$primary->poll_query_until('postgres', "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid)") or die;
+$session->{run}->finish;
+like($session->{stderr}, qr/FATAL:  terminating connection because a granted lock/, 'a cancelled wait ends the connection');
+$session = $primary->background_psql('postgres', on_error_stop => 0);
+is(ask($session, q{SELECT lock_is_held('doubtful', 'me')}), 't', '... and the lease is held');
+
+# Failover: the standby has every lease that was acknowledged.
+$standby->start;
+$primary->poll_query_until('postgres', q{SELECT sync_state = 'sync' FROM pg_stat_replication}) or die;
+ask($session, q{SET synchronous_commit = off});
+$highest = ask($session, q{SELECT (lock_acquire('last', '1 hour', 'me')).fencing_token});
+$primary->stop('immediate');
+$session->quit;
+$standby->safe_psql('postgres', 'SELECT pg_promote()') ;
+$standby->safe_psql('postgres', q{ALTER SYSTEM RESET synchronous_standby_names});
+$standby->append_conf('postgresql.conf', "synchronous_standby_names = ''\n");
+$standby->reload;
+is( $standby->safe_psql(
+		'postgres', q{SELECT string_agg(key, ' ' ORDER BY key) FROM lock_status() WHERE key LIKE 'l%'}),
+	'last level-local level-off level-on level-remote_write', 'after a failover all leases are there');
+is($standby->safe_psql('postgres', q{SELECT (lock_try_acquire('last')).status, lock_is_held('last', 'me')}), 'held|t', '... and held');
+cmp_ok($standby->safe_psql('postgres', q{SELECT (lock_acquire('new')).fencing_token}), '>', $highest, '... and tokens rise');
+
+$standby->stop;
+done_testing();

@@ -1,0 +1,238 @@
+# The background sweep keeps out of the way.
+#
+# One part needs a build with AL_TEST_HOOKS, in which a sweep can be made to
+# stand still in a batch.
+#
+# Properties: DROP DATABASE, CREATE DATABASE ... TEMPLATE and ALTER DATABASE RENAME
+# work at any moment, beside a launcher that is hardly ever idle, and leave no
+# line in the log, or one at most; a worker that stands in a batch leaves when
+# that is done; where all background worker slots are taken, that is one line
+# in the log with what to do, lock_sweeper_status() says so, and lock_sweep()
+# works by hand; a database that allows no connections is left alone.
+#
+# Turns red when: a worker stays connected from one sweep to the next, or until
+# all is swept; databases are remembered by name or for ever; each failure is
+# logged, or none; a failed start takes the launcher down.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use AtomicLockSweep;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
+my $node = PostgreSQL::Test::Cluster->new('sweeper_ddl', @build);
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+fsync = off
+atomic_lock.sweep_interval = '10ms'
+atomic_lock.sweep_batch = 10
+});
+$node->start;
+my $watch = session($node, 'Watch');
+my $other = session($node, 'Other');
+ask($watch, 'CREATE DATABASE source');
+
+# What a statement says, be it nothing; and how long it took
+my $longest = 0;
+sub say_of
+{
+	my ($psql, $sql) = @_;
+	my $began = time();
+
+	start($psql, $sql);
+	my $said = answer($psql);
+	$longest = time() - $began if $longest < time() - $began;
+	return $said;
+}
+
+#
+# At any moment
+#
+{
+	my $psql = session($node, 'Setup', 'source');
+	ask($psql, 'CREATE EXTENSION atomic_lock');
+	end($psql);
+}
+foreach my $n (1 .. 12)
+{
+	my $psql = session($node, 'Setup', 'source');
+
+	expire($psql, "round$n", 5);
+	expire_rows($psql, "many$n", 1500);
+	end($psql);
+	is(say_of($other, 'CREATE DATABASE copy TEMPLATE source'), '', "round $n: a database that is being swept is copied");
+	is(say_of($other, 'ALTER DATABASE copy RENAME TO renamed'), '', '... its copy renamed');
+	is(say_of($other, 'ALTER DATABASE source RENAME TO copy'), '', '... itself renamed');
+	is(say_of($other, 'ALTER DATABASE copy RENAME TO source'), '', '... and back');
+	is(say_of($other, 'DROP DATABASE renamed' . ($n % 3 ? '' : ' WITH (FORCE)')), '', '... the copy dropped');
+}
+note sprintf('the slowest took %.2f s', $longest);
+my $source = session($node, 'Source', 'source');
+ok(swept($source, '%'), 'after all that, all is swept');
+ok(launcher($watch), '... by a launcher that is still there');
+is(ask($watch, q{SELECT string_agg(database::text, ' ' ORDER BY database) FROM lock_sweeper_status() WHERE database <> current_database()}), 'source', 'lock_sweeper_status shows nobody who is gone') if ask($watch, 'CREATE EXTENSION atomic_lock; SELECT 1');
+is(ask($watch, q{SELECT count(*) FROM lock_stats WHERE database IS NULL OR database NOT IN (SELECT datname FROM pg_database)}), '0', '... nor does lock_stats');
+ask($watch, 'CREATE DATABASE fresh');
+my $fresh = session($node, 'Fresh', 'fresh');
+is(ask($fresh, q{CREATE EXTENSION atomic_lock; SELECT lock_acquire('k', '1 hour', 'o') IS NOT NULL; SELECT grants, expirations, swept FROM lock_stats WHERE database = 'fresh'}), "t\n1|0|0", '... where a new database begins with 0');
+end($fresh);
+ask($watch, 'DROP DATABASE fresh');
+is(shameful($node, qr/FATAL:  database (?:"\w+"|with OID \d+|\d+) does not exist/, qr/FATAL:  terminating (?:connection|background worker) .*due to administrator command/), '', 'nothing to be ashamed of in the log');
+cmp_ok(count_in_log($node, qr/atomic_lock[^\n]*exited with exit code/), '<=', 12, '... and no restart loop');
+cmp_ok(count_in_log($node, qr/LOG:  (?:sweep of|could not start a sweep of) database/), '<=', 12, '... nor one of failed sweeps');
+end($source);
+
+#
+# While the worker stands in a batch
+#
+if (@build)
+{
+	# far more rows than a worker gets through while others wait for it
+	configure($node, $watch, 'atomic_lock.sweep_batch = 2');
+	foreach my $sql ('DROP DATABASE standing', 'ALTER DATABASE standing RENAME TO gone', 'CREATE DATABASE copy TEMPLATE gone')
+	{
+		my $name = $sql =~ /(?:TEMPLATE|DATABASE) (\w+)(?: RENAME.*)?$/ ? $1 : die;
+
+		ask($watch, "CREATE DATABASE $name TEMPLATE source") unless ask($watch, "SELECT count(*) FROM pg_database WHERE datname = '$name'");
+		my $psql = session($node, 'Inside', $name);
+		configure($node, $watch, 'atomic_lock.test_pause_in_sweep = on', q{atomic_lock.sweep_interval = '10ms'});
+		ok(sweep_passes($psql), 'sweeps pass');
+		pause_sweep($psql);
+		expire_rows($psql, 'many', 40_000);
+		expire($psql, 'few', 5);
+		ok(worker_stands($watch), "$sql: a worker stands in a batch");
+		# this visit is the last one
+		configure($node, $watch, 'atomic_lock.sweep_interval = 0');
+		start($other, $sql);
+		poll($watch, "SELECT count(*) > 0 FROM pg_locks l JOIN pg_database d ON l.locktype = 'object' AND l.classid = 'pg_database'::regclass AND l.objid = d.oid AND d.datname = '$name' AND l.pid = " . pid($other));
+		end($psql);
+		is(answer($other), '', '... which waits until that is done');
+		next if $sql =~ /DROP/;
+		$psql = session($node, 'Inside', $sql =~ /(?:TO|DATABASE) (\w+)(?: TEMPLATE.*)?$/);
+		cmp_ok(ask($psql, 'SELECT count(*) FROM app_lock'), '>', 30_000, '... not for all others');
+		end($psql);
+	}
+	is(ask($watch, q{SELECT string_agg(datname, ' ' ORDER BY datname) FROM pg_database WHERE datname !~ '^template'}), 'copy gone postgres source', '... all done');
+
+	configure($node, $watch, q{atomic_lock.sweep_interval = '10ms'});
+	# ... for its owner, too, who may not end sessions of others
+	ask($watch, q{CREATE ROLE boss LOGIN; CREATE DATABASE owned TEMPLATE source OWNER boss});
+	foreach my $n (1 .. 3)
+	{
+		my $setup = session($node, 'Setup', 'owned');
+		my ($inside, $boss) = map { $node->background_psql($_, on_error_stop => 0, extra_params => [ '-U', 'boss' ]) } ('owned', 'postgres');
+		pause_sweep($inside);
+		expire_rows($setup, 'many', 2000);
+		expire($setup, 'few', 5);
+		end($setup);
+		poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($setup));
+		ok(worker_stands($watch), 'a worker stands in a batch');
+		$boss->{al_sent} = 0;
+		start($boss, 'DROP DATABASE owned WITH (FORCE)');
+		poll($watch, q{SELECT count(*) > 0 FROM pg_locks l JOIN pg_database d ON l.locktype = 'object' AND l.classid = 'pg_database'::regclass AND l.objid = d.oid AND d.datname = 'owned' AND l.mode = 'AccessExclusiveLock'});
+		end($inside);
+		is(answer($boss), '', '... which the owner of the database ends, with FORCE');
+		end($boss);
+		ask($watch, q{CREATE DATABASE owned TEMPLATE source OWNER boss});
+	}
+	ask($watch, 'DROP DATABASE owned');
+	configure($node, $watch, 'atomic_lock.test_pause_in_sweep = off', 'atomic_lock.sweep_batch = 1000');
+	foreach my $name ('copy', 'gone')
+	{
+		my $psql = session($node, 'Inside', $name);
+		ask($psql, 'TRUNCATE app_lock');
+		expire($psql, 'few', 5);
+		ok(swept($psql, 'few'), "... and $name goes on being swept");
+		end($psql);
+	}
+}
+
+#
+# Where nobody may connect
+#
+my $lines = count_in_log($node, qr/\n/);
+my $closed = session($node, 'Closed', 'source');
+configure($node, $watch, 'atomic_lock.sweep_interval = 0');
+ok(soon($watch, q{SELECT status ~ '^turned off' FROM lock_sweeper_status() WHERE database IS NULL}), 'turned off');
+expire($closed, 'closed', 10);
+foreach my $way ('datallowconn = false', 'datconnlimit = -2')
+{
+	ask($watch, q{UPDATE pg_database SET datallowconn = true, datconnlimit = -1 WHERE datname = 'source'});
+	ask($watch, "UPDATE pg_database SET $way WHERE datname = 'source'");
+	configure($node, $watch, q{atomic_lock.sweep_interval = '10ms'});
+	ok(sweep_passes($watch), 'on') for (1, 2);
+	is(ask($closed, q{SELECT count(*) FROM app_lock}), '10', "a database that allows no connections, or was nearly dropped, is not swept: $way");
+	unlike(join("\n", (split /\n/, log_of($node))[$lines .. count_in_log($node, qr/\n/) - 1]), qr/source/, '... and not spoken of');
+	configure($node, $watch, 'atomic_lock.sweep_interval = 0');
+	ok(soon($watch, q{SELECT status ~ '^turned off' FROM lock_sweeper_status() WHERE database IS NULL}), 'turned off');
+}
+ask($watch, q{UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'source'});
+configure($node, $watch, q{atomic_lock.sweep_interval = '10ms'});
+ask($watch, 'ALTER DATABASE source ALLOW_CONNECTIONS true');
+expire($closed, 'open', 1);
+ok(swept($closed, 'closed'), '... but when it does again');
+end($closed);
+
+#
+# No slot for a worker
+#
+end($watch, $other);
+$node->append_conf('postgresql.conf', q{
+max_worker_processes = 1
+max_logical_replication_workers = 0
+atomic_lock.sweep_databases = 'postgres'
+atomic_lock.sweep_interval = '20ms'
+});
+$node->restart;
+$watch = session($node, 'Watch');
+ok(launcher($watch), 'a launcher with no slot left for its workers');
+expire($watch, 'slot', 10);
+ok($node->wait_for_log(qr/LOG:  could not start a sweep of database "postgres".*\n(?:.*DETAIL:  .*\n)?.*HINT:  .*max_worker_processes/), '... says so, and what to do');
+ok(soon($watch, q{SELECT bool_or(hint ~ 'max_worker_processes') FROM lock_sweeper_status()}), 'lock_sweeper_status says so') or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
+ask($watch, q{SELECT lock_acquire('held', '1 hour', 'o')});
+is(ask($watch, q{SELECT status FROM lock_try_acquire('held', wait => '1 s')}), 'timeout', '... a while');
+is(count_in_log($node, qr/could not start a sweep/), 1, '... in one line');
+is(ask($watch, q{SELECT lock_sweep()}), '10', 'lock_sweep() by hand');
+ok(launcher($watch), 'the launcher is there');
+end($watch);
+$node->append_conf('postgresql.conf', 'max_worker_processes = 0');
+$node->restart;
+$watch = session($node, 'Watch');
+expire($watch, 'none', 10);
+is(ask($watch, q{SELECT status ~ '^not running' AND hint ~ 'log' FROM lock_sweeper_status() WHERE database IS NULL}), 't', 'no slot for the launcher') or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
+is(ask($watch, q{SELECT lock_sweep()}), '10', '... lock_sweep() by hand');
+end($watch);
+$node->append_conf('postgresql.conf', q{
+max_worker_processes = 8
+atomic_lock.sweep_batch = 100000
+max_connections = 15
+max_locks_per_transaction = 10
+});
+$node->restart;
+$watch = session($node, 'Watch');
+expire($watch, 'slot', 10);
+ok(swept($watch, 'slot'), 'with more slots, and a restart, it sweeps');
+expire_rows($watch, 'lock', 5000);
+ok(swept($watch, 'lock'), '... also where a batch does not fit into the lock table');
+is(count_in_log($node, qr/out of shared memory/), 0, '... which it does not fill');
+is(ask($watch, q{SELECT count(*) FROM lock_sweeper_status() WHERE hint IS NOT NULL}), '0', '... and all is well') or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
+
+# An interval of next to nothing, and nothing to be done
+configure($node, $watch, 'atomic_lock.sweep_interval = 0.0001', q{atomic_lock.sweep_databases = ''});
+end($watch);
+my $began = time();
+$node->stop('fast');
+cmp_ok(time() - $began, '<', 10, 'a fast stop');
+
+done_testing();

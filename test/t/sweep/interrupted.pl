@@ -1,0 +1,277 @@
+# The background sweep, interrupted.
+#
+# Needs a build with AL_TEST_HOOKS, in which a sweep can be made to stand still
+# between its look at a row and the claim, or between a row that it has removed
+# and the next, and to judge as if it were later; waiters sleep until they are
+# woken.
+#
+# Properties: whoever waits for a key that is swept is woken; a row is judged again
+# before it goes; who acquires a key that a sweep has in hand looks again for a
+# moment; a worker that is cancelled, terminated or killed at any
+# moment leaves no part of a batch, and another one comes; DROP EXTENSION and LOCK
+# TABLE wait for a batch and no longer; a worker that stands still delays no
+# shutdown, and the launcher does nothing meanwhile; what is counted adds up,
+# whatever the clock of the sweep says.
+#
+# Turns red when: rows are deleted by key; a batch is more than one transaction;
+# nobody is woken, or before the commit; the launcher waits for its worker in a
+# way that signals disturb; what is rolled back is counted.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use AtomicLockSweep;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+plan skip_all => 'needs a build with AL_TEST_HOOKS, named by AL_HOOKS' unless $ENV{AL_HOOKS};
+
+my $node = PostgreSQL::Test::Cluster->new('sweeper_hooks', install_path => $ENV{AL_HOOKS});
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+restart_after_crash = on
+deadlock_timeout = 1h
+atomic_lock.sweep_interval = '50ms'
+atomic_lock.sweep_batch = 100
+atomic_lock.test_sleep_cap = '1h'
+});
+$node->start;
+my $watch = session($node, 'Watch');
+ask($watch, 'CREATE EXTENSION atomic_lock');
+my ($holder, $one) = map { session($node, $_) } ('Holder', 'One');
+
+# Who waits for what the sweep removes
+ask($holder, q{SELECT lock_acquire('k', '200 ms', 'holder')});
+queue_up($watch, $one, q{SET atomic_lock.lock_delay = '1 h'; SELECT CASE WHEN waited < '20 s' THEN status ELSE 'not woken' END FROM lock_try_acquire('k', '1 hour', 'one', wait => '20 s')});
+is(answer($one), 'acquired', 'one who would leave the key closed for longer than the sweep does is woken by it');
+ask($one, q{RESET atomic_lock.lock_delay; SELECT lock_release('k', 'one')});
+ask($holder, q{SELECT lock_acquire('k-1', '300 ms', 'holder')});
+queue_up($watch, $one, q{SELECT CASE WHEN waited < '20 s' THEN status ELSE 'not woken' END FROM lock_try_acquire('k-1', '1 hour', 'one', wait => '20 s')});
+kill 'STOP', pid($one);
+ok(swept($watch, 'k'), 'a lease that ran out is swept under a waiter');
+kill 'CONT', pid($one);
+is(answer($one), 'acquired', '... who is granted the key all the same');
+ask($one, q{SELECT lock_release('k-1', 'one')});
+ask($watch, 'DELETE FROM app_lock');
+
+#
+# The clock: a sweep that thinks it is later (or that no time has passed) counts
+# what it removes, and nothing else.
+#
+configure($node, $watch, 'atomic_lock.sweep_interval = 0');
+ok(soon($watch, q{SELECT status ~ '^turned off' FROM lock_sweeper_status() WHERE database IS NULL}), 'turned off');
+ask($watch, 'SELECT lock_stats_reset()');
+my $counters = q{SELECT grants, releases, expirations, forced, swept FROM lock_stats WHERE database = 'postgres'};
+ask($watch, q{SELECT count(lock_acquire('min-' || n, n * interval '1 min', 'o')) FROM generate_series(1, 30) n});
+ask($watch, q{SELECT count(lock_release('min-' || n, 'o')) FROM generate_series(1, 5) n});
+ask($watch, q{SELECT force_release('min-6', 'test')});
+is(ask($watch, "SELECT lock_sweep(); $counters"), "0\n30|5|0|1|0", 'a sweep that finds nothing to remove');
+is(ask($watch, "SET atomic_lock.test_sweep_ahead = '10 min'; SELECT lock_sweep(); $counters"), "4\n30|5|4|1|4", 'ten minutes later: leases of 7 to 10 minutes');
+is(ask($watch, "SELECT lock_sweep(); $counters"), "0\n30|5|4|1|4", '... once');
+is(ask($watch, q{SET atomic_lock.test_sweep_ahead = '61 min'; SELECT lock_sweep(12)}), '12', 'an hour later, not all at once');
+is(ask($watch, q{SELECT lock_sweep(100)}), '14', '... and the rest');
+is(ask($watch, $counters), '30|5|24|1|30', '... all leases, and the released keys');
+is(ask($watch, q{SELECT grants = releases + expirations + forced + (SELECT count(*) FROM app_lock WHERE NOT released) FROM lock_stats WHERE database = 'postgres'}), 't', 'it adds up');
+ask($watch, 'RESET atomic_lock.test_sweep_ahead');
+
+# ... rolled back, it has not been
+ask($watch, 'SELECT lock_stats_reset()');
+expire($watch, 'back', 10);
+is(ask($watch, "BEGIN; SELECT lock_sweep(4); ROLLBACK; $counters"), "4\n10|0|0|0|0", 'a sweep that is rolled back');
+is(ask($watch, "BEGIN; SAVEPOINT s; SELECT lock_sweep(4); ROLLBACK TO s; SELECT lock_sweep(3); COMMIT; $counters"), "4\n3\n10|0|3|0|3", '... to a savepoint');
+is(ask($watch, "SELECT lock_sweep(100); $counters"), "7\n10|0|10|0|10", '... the rest');
+
+# The worker, an hour ahead
+ask($watch, q{SELECT lock_stats_reset(); SELECT count(lock_acquire('min-' || n, n * interval '1 min', 'o')) FROM generate_series(41, 100) n});
+configure($node, $watch, q{atomic_lock.test_sweep_ahead = '1h'}, q{atomic_lock.sweep_interval = '50ms'}, 'atomic_lock.sweep_batch = 7');
+ok(soon($watch, q{SELECT count(*) = 40 FROM app_lock}), 'the clock of the worker jumps an hour ahead: it removes what ran out by that');
+ok(soon($watch, q{SELECT sweeps > 1 FROM lock_stats WHERE database = 'postgres'}), '... and sweeps on');
+is(ask($watch, "SELECT count(*), min(ttl_us) / 60000000 FROM app_lock; $counters"), "40|61\n60|0|20|0|20", '... but nothing else, and counts each once');
+configure($node, $watch, q{atomic_lock.test_sweep_ahead = 0}, 'atomic_lock.sweep_batch = 100');
+ask($watch, q{SELECT lock_release_all('o'); DELETE FROM app_lock});
+
+#
+# A row that was chosen is judged again.
+#
+configure($node, $watch, q{atomic_lock.test_pause_before_sweep = on});
+ok(sweep_passes($watch), 'sweeps pass');
+foreach my $how (
+	[ 'somebody else acquires the key', q{SELECT status FROM lock_acquire('chosen-1', '1 hour', 'new')}, 'acquired' ],
+	[ '... and releases it', q{SELECT lock_acquire('chosen-1', '1 hour', 'new') IS NOT NULL AND lock_release('chosen-1', 'new')}, 't' ],
+	[ 'its owner acquires it again', q{SELECT status FROM lock_acquire('chosen-1', '1 hour', 'owner of chosen')}, 'acquired' ],
+	[ 'a transaction acquires it', q{BEGIN; SELECT status FROM lock_acquire('chosen-1', '1 hour', 'new')}, 'acquired' ],
+	[ 'somebody steals it', q{SELECT status FROM lock_steal('chosen-1', 'new', 'test')}, 'acquired' ],
+	[ 'another sweep is first', q{SET atomic_lock.test_pause_before_sweep = off; SELECT lock_sweep(); RESET atomic_lock.test_pause_before_sweep}, '1' ],
+	[ 'the row is deleted', q{DELETE FROM app_lock WHERE key = 'chosen-1' RETURNING 1}, '1' ])
+{
+	my ($name, $sql, $expected) = @$how;
+
+	pause_sweep($holder);
+	expire($watch, 'chosen', 1);
+	ok(worker_stands($watch), 'a worker that has chosen a row');
+	is(ask($one, $sql), $expected, "... $name");
+	my $rows = ask($one, q{SELECT string_agg(fencing_token || ' ' || owner, ',') FROM app_lock});
+	let_sweep($holder);
+	ok(sweep_passes($watch), '... it goes on');
+	is(ask($one, q{SELECT string_agg(fencing_token || ' ' || owner, ',') FROM app_lock}), $rows, '... and has not removed what is not that row');
+	ask($one, 'COMMIT') if $sql =~ /BEGIN/;
+	ask($one, 'DELETE FROM app_lock');
+}
+configure($node, $watch, q{atomic_lock.test_pause_before_sweep = off}, q{atomic_lock.test_pause_in_sweep = on});
+ok(sweep_passes($watch), 'sweeps pass');
+
+#
+# In mid-batch
+#
+my $stand = sub {
+	my ($prefix) = @_;
+	my $pid;
+
+	pause_sweep($holder);
+	expire($watch, $prefix, 250);
+	$pid = worker_stands($watch);
+	ok($pid, "a worker stands in a batch: $prefix");
+	return $pid;
+};
+
+my $worker = $stand->('look');
+is(ask($watch, "SELECT datname, backend_type FROM pg_stat_activity WHERE pid = $worker"), 'postgres|atomic_lock sweeper', 'the worker in pg_stat_activity');
+like(ask($watch, "SELECT query, state FROM pg_stat_activity WHERE pid = $worker"), qr/^sweeping\b.*\|active$/, '... says what it does');
+is(ask($watch, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'atomic_lock%'}), '2', '... there is one');
+is(ask($watch, q{SELECT count(*) FROM app_lock}), '250', '... what it does is not seen before it commits');
+is(ask($one, q{SELECT count(*) FILTER (WHERE status = 'acquired'), count(*) FILTER (WHERE status = 'held'), clock_timestamp() - statement_timestamp() > '20 ms' FROM generate_series(1, 250) n, lock_try_acquire('look-' || n, '1 ms', 'other')}), '249|1|t', '... nobody gets the row that it has removed, and only that, nor is refused it at once');
+configure($node, $watch, 'atomic_lock.sweep_batch = 50', q{atomic_lock.sweep_interval = '60ms'});
+# Time on a processor, in hundredths of seconds
+sub ticks
+{
+	my ($pid) = @_;
+	my @stat = -e "/proc/$pid/stat" ? split / /, slurp_file("/proc/$pid/stat") =~ s/\(.*\)/x/r : ();
+	return @stat ? $stat[13] + $stat[14] : undef;
+}
+my $launcher = launcher($watch);
+SKIP:
+{
+	my $ticks = ticks($launcher);
+	skip 'no /proc', 1 unless defined $ticks;
+	is(ask($watch, q{SELECT status FROM lock_acquire('held', '1 hour', 'o'); SELECT status FROM lock_try_acquire('held', '1 hour', 'p', wait => '500 ms'); SELECT lock_release('held', 'o')}), "acquired\ntimeout\nt", 'settings change, a while');
+	cmp_ok(ticks($launcher) - $ticks, '<', 20, '... the launcher sleeps');
+}
+let_sweep($holder);
+ok(swept($watch, 'look'), 'settings change, and it goes on');
+
+# Cancelled, terminated
+foreach my $what ('cancel', 'terminate')
+{
+	my $pid = $stand->($what);
+
+	ask($watch, "SELECT pg_${what}_backend($pid)");
+	ok(soon($watch, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid"), "$what: it is gone") if $what eq 'terminate';
+	let_sweep($holder);
+	ok(swept($watch, $what), '... its rows are swept all the same');
+}
+ok(launcher($watch), '... the launcher lives on');
+note join "\n", grep { /canceling|terminating|sweep of/ } split /\n/, log_of($node);
+cmp_ok(count_in_log($node, qr/canceling statement/), '<=', 1, '... with one line in the log');
+cmp_ok(count_in_log($node, qr/FATAL:  terminating/), '<=', 1, '... each');
+
+# Terminated at any moment; then it is tried again, after a while that is longer
+# and longer, or after a reload
+configure($node, $watch, 'atomic_lock.sweep_batch = 1');
+foreach my $n (1 .. 5)
+{
+	expire_rows($watch, "any$n", 3000);
+	poll($watch, q{SELECT count(pg_terminate_backend(pid)) > 0 FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper'});
+	configure($node, $watch, q{atomic_lock.sweep_interval = '50ms'});
+}
+configure($node, $watch, 'atomic_lock.sweep_batch = 1000');
+ok(swept($watch, 'any%'), 'terminated at any moment: all is swept') or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
+
+configure($node, $watch, 'atomic_lock.sweep_batch = 50');
+
+# Killed: off, so that what it leaves can be seen
+$worker = $stand->('kill');
+configure($node, $watch, 'atomic_lock.sweep_interval = 0');
+my $crashes = count_in_log($node, qr/all server processes terminated; reinitializing/);
+kill 'KILL', $worker;
+end($watch, $holder, $one);
+ok($node->wait_for_log(qr/all server processes terminated; reinitializing/), 'killed: a crash');
+$node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
+($watch, $holder, $one) = map { session($node, $_) } ('Watch', 'Holder', 'One');
+is(ask($watch, q{SELECT count(*) FROM app_lock WHERE key LIKE 'kill-%'}), '250', '... nothing of its batch was removed');
+is(ask($one, q{SELECT count(*) FROM generate_series(1, 250) n, lock_try_acquire('kill-' || n, '1 ms', 'other') WHERE acquired}), '250', '... and nothing is locked');
+configure($node, $watch, q{atomic_lock.sweep_interval = '50ms'});
+ok(swept($watch, 'kill'), '... all is swept when it is on again');
+$worker = $stand->('again');
+kill 'KILL', $worker;
+end($watch, $holder, $one);
+sleep 0 while count_in_log($node, qr/all server processes terminated; reinitializing/) < $crashes + 2;
+$node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
+($watch, $holder, $one) = map { session($node, $_) } ('Watch', 'Holder', 'One');
+ok(swept($watch, 'again'), 'killed: the launcher is back by itself');
+is(count_in_log($node, qr/all server processes terminated; reinitializing/), $crashes + 2, '... after one crash each');
+
+# DROP EXTENSION
+$stand->('drop');
+start($one, 'DROP EXTENSION atomic_lock');
+poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($one));
+pass('DROP EXTENSION waits for the batch');
+let_sweep($holder);
+is(answer($one), '', '... and no longer');
+is(ask($watch, q{SELECT count(*) FROM pg_extension WHERE extname = 'atomic_lock'; CREATE EXTENSION atomic_lock}), '0', 'CREATE EXTENSION');
+# sessions that have seen the former, and a new one
+expire($holder, 'new', 50);
+ok(swept($watch, 'new'), '... it is swept again');
+foreach my $n (1 .. 5)
+{
+	expire_rows($watch, "many$n", 2000);
+	start($one, "SET lock_timeout = '10 s'; DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock");
+	is(answer($one), '', 'dropped at any moment');
+}
+expire($watch, 'last', 50);
+ok(swept($watch, 'last'), '... and swept');
+
+# Somebody locks the table between two batches.
+$stand->('table');
+start($one, 'BEGIN; LOCK app_lock');
+poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($one));
+let_sweep($holder);
+is(answer($one), '', 'LOCK TABLE waits for the batch, too');
+ok(soon($watch, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper'}), '... for which the worker does not wait');
+is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE relation = 'app_lock'::regclass AND NOT granted}), '0', '... nor anybody');
+ask($one, 'ROLLBACK');
+ok(swept($watch, 'table'), '... but comes again when that is over');
+
+# A worker that does not end by itself: the other databases need not wait for that
+ask($watch, 'CREATE DATABASE second');
+my $second = session($node, 'Second', 'second');
+ask($second, 'CREATE EXTENSION atomic_lock');
+configure($node, $watch, q{atomic_lock.test_longest_visit = '250ms'});
+my $failures = count_in_log($node, qr/sweep of database "postgres" failed/);
+my $hung = $stand->('hung');
+expire($second, 'other', 3);
+ok(swept($second, 'other'), 'a worker stands, and another database is swept');
+is(ask($watch, "SELECT count(*) FROM pg_stat_activity WHERE pid = $hung"), '0', '... since the launcher has ended the worker');
+is(count_in_log($node, qr/sweep of database "postgres" failed/), $failures, '... which is no failure');
+configure($node, $watch, q{atomic_lock.test_longest_visit = '10s'});
+let_sweep($holder);
+ok(swept($watch, 'hung'), '... and what it left is swept later');
+end($second);
+
+# Shutdown
+$stand->('stop');
+my $began = time();
+$node->stop('fast');
+cmp_ok(time() - $began, '<', 10, 'a fast stop while a worker stands in a batch');
+end($watch, $holder, $one);
+is(shameful($node, qr/WARNING:  PID \d+ is not a PostgreSQL|FATAL:  terminating|ERROR:  canceling|terminated by signal 9|WARNING:  terminating connection because of crash|FATAL:  the database system is (?:in recovery mode|starting up|shutting down|not yet accepting)/), '', 'nothing to be ashamed of in the log');
+
+done_testing();

@@ -1,0 +1,112 @@
+# Circles of those who wait, in as few steps as each takes; not_granted has more
+# of them, and what else can end a wait.
+#
+# Properties: three who wait for each other's leases, two whose circle goes through
+# a row lock, two sessions whose locks end with them and whose owners nobody else
+# knows: in each circle one is told so, the others go on, and whoever comes next
+# finds the queue in order; a mere chain is none.
+#
+# Turns red when: the search ends at those who are waited for directly, at who waits
+# in the lock manager, or at a lease whose owner does not wait by that name; a
+# victim keeps its place, or a lock on the queue.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('circles');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+atomic_lock.sweep_interval = 0
+log_statement = none
+autovacuum = off
+deadlock_timeout = 1h
+});
+$node->start;
+$node->safe_psql('postgres', q{CREATE EXTENSION atomic_lock; CREATE TABLE data (id int); INSERT INTO data VALUES (1)});
+
+my ($watch, @sessions) = map { session($node, $_) } ('Watch', 'One', 'Two', 'Three');
+my ($one, $two, $three) = @sessions;
+
+# The one who shall find the circle looks for it soon; the others do not.
+my $soon = q{SET deadlock_timeout = '50 ms';};
+
+# Whatever it holds, and has set
+sub discard_all
+{
+	my ($psql) = @_;
+	ask($psql, 'SET client_min_messages = error; ROLLBACK');
+	ask($psql, 'DISCARD ALL');
+	return;
+}
+
+sub clean
+{
+	discard_all($_) for @sessions;
+	ask($watch, 'TRUNCATE app_lock');
+	is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', '... and nobody is left in the queue');
+	return;
+}
+
+# Three owners
+foreach my $closed (1, 0)
+{
+	ask($sessions[$_], "SELECT lock_acquire('key-$_', '1 hour', 'owner-$_')") for (0 .. ($closed ? 2 : 1));
+	queue_up($watch, $sessions[$_], "SELECT status FROM lock_try_acquire('key-@{[$_ + 1]}', '1 hour', 'owner-$_', wait => '20 s')") for (0 .. ($closed ? 1 : 0));
+	if ($closed)
+	{
+		start($three, "$soon SELECT status FROM lock_try_acquire('key-0', '1 hour', 'owner-2', wait => '20 s')");
+		is(answer($three), 'deadlock', 'three who wait for each other: one is told');
+		ok(is_waiting($watch, $one) && is_waiting($watch, $two), '... the others wait on');
+		ask($three, q{SELECT lock_release('key-2', 'owner-2')});
+		is(answer($two), 'acquired', '... and get what it gives up');
+		ask($two, q{SELECT lock_release_all('owner-1')});
+		is(answer($one), 'acquired', '... one after the other');
+	}
+	else
+	{
+		start($three, "$soon SELECT status FROM lock_try_acquire('key-0', '1 hour', 'owner-2', wait => '200 ms')");
+		is(answer($three), 'timeout', 'a chain of three is no circle');
+		ask($two, q{SELECT lock_release_all('owner-1')});
+		is(answer($one), 'acquired', '... which moves on');
+	}
+	clean();
+}
+
+# Through a row lock
+ask($two, 'BEGIN; UPDATE data SET id = 1');
+ask($one, q{BEGIN; SELECT lock_acquire('key', '1 hour', 'one')});
+start($one, 'UPDATE data SET id = 2');
+poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($one));
+start($two, "$soon SELECT status FROM lock_try_acquire('key', '1 hour', 'two', wait => '20 s')");
+is(answer($two), 'deadlock', 'who waits for a transaction that waits for a row of ours is told');
+ask($two, 'ROLLBACK');
+is(answer($one), '', '... the other goes on');
+clean();
+
+# Sessions whose owners are generated
+foreach my $mode ('exclusive', 'shared')
+{
+	ask($one, "SELECT lock_acquire('a', mode => '$mode', lifetime => 'session')");
+	ask($two, "SELECT lock_acquire('b', mode => '$mode', lifetime => 'session')");
+	queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('b', wait => '20 s')});
+	start($two, "$soon SELECT status FROM lock_try_acquire('a', wait => '20 s')");
+	is(answer($two), 'deadlock', "two sessions that wait for the end of each other are a circle, in mode $mode");
+	discard_all($two);
+	is(answer($one), 'acquired', '... one of them lets go');
+	clean();
+}
+
+end($watch, @sessions);
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d|XX000/, 'nothing to be ashamed of in the log');
+
+done_testing();

@@ -1,0 +1,172 @@
+# Waiting where atomic_lock is not preloaded.
+#
+# Properties: waits are granted, time out and end with the lease all the same.
+# From PostgreSQL 17 on the queue is there too, from its first use, whoever that
+# was.  Before 17 there is none: waiters look every now and then, who waits is
+# not known, and whoever asks is told why.  Sweeping is done by hand, and
+# lock_sweeper_status() says that; counters are there where a queue is.
+#
+# Turns red when: waiting needs the preload; the queue goes with the session
+# that made it, or each session has its own; polls go on for ever, or not at
+# all; lock_waiters shows an empty queue where there is none; counters are all
+# zero there, or the sweep needs them.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use AtomicLockSweep;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('wait_unloaded');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+log_statement = none
+autovacuum = off
+max_prepared_transactions = 10
+deadlock_timeout = 100ms
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+my $has_queue = $node->pg_version >= 17;
+note $has_queue ? 'a queue in dynamic shared memory' : 'no queue';
+
+my ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
+
+#
+# Sweeping, and what people see
+#
+is(ask($watch, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'atomic_lock%'}), '0', 'no launcher');
+is(ask($watch, q{SELECT database IS NULL, status, hint ~ 'shared_preload_libraries' FROM lock_sweeper_status()}), 't|not running: atomic_lock is not preloaded|t', 'lock_sweeper_status says so, and what to do')
+  or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
+expire($holder, 'sweep', 7);
+is(ask($watch, q{SELECT lock_sweep(3), lock_sweep()}), '3|4', 'a sweep by hand');
+ask($holder, q{SELECT lock_acquire('lease', '1 hour', 'holder'), lock_acquire('session', owner => 'holder', lifetime => 'session')});
+is(ask($watch, q{SELECT string_agg(concat_ws(' ', key, holder, held_for >= '0', time_left > '59 min', pid), ', ' ORDER BY key) FROM lock_activity}), 'lease Holder t t, session Holder t ' . pid($holder), 'lock_activity shows who has what');
+is(ask($watch, q{SELECT string_agg(concat_ws(' ', key, application, state), ', ' ORDER BY key) FROM lock_activity}), 'lease, session Holder idle', '... and what that does');
+is(ask($watch, q{SELECT bool_and(waiters = 0), bool_or(waiters IS NOT NULL), bool_or(longest_wait IS NOT NULL) FROM lock_activity}), $has_queue ? 't|t|f' : '|f|f', '... and who waits, as far as that is known');
+ask($holder, q{SELECT lock_release_all('holder')});
+if ($has_queue)
+{
+	is(ask($watch, q{SELECT grants, releases, expirations, swept FROM lock_stats WHERE database = current_database()}), '9|2|7|7', 'counters');
+	is(ask($watch, q{SELECT lock_stats_reset(); SELECT grants, swept FROM lock_stats WHERE database = current_database(); SELECT count(*) FROM lock_contention}), "\n0|0\n0", '... reset');
+}
+else
+{
+	foreach my $sql ('SELECT * FROM lock_stats', 'SELECT * FROM lock_contention', 'SELECT lock_stats_reset()')
+	{
+		start($watch, $sql);
+		like(answer($watch), qr/^ERROR:  55000: .*\n(?:.*\n)*HINT:  Add atomic_lock to shared_preload_libraries/, "$sql: nobody counts");
+	}
+}
+ask($watch, 'TRUNCATE app_lock');
+
+# Start SQL that waits for a lock, and return when it does.
+sub wait_with
+{
+	my ($psql, $sql) = @_;
+
+	start($psql, $sql);
+	poll($watch, "SELECT wait_event_type = 'Extension' AND state = 'active' FROM pg_stat_activity WHERE pid = " . pid($psql));
+	return;
+}
+sub waiting
+{
+	my ($key, $owner) = @_;
+	return "SELECT status, waited > '0' FROM lock_try_acquire('$key', '1 hour', '$owner', wait => '1 min')";
+}
+
+if ($has_queue)
+{
+	# Who makes the queue does not wait for anything, and is gone when others do.
+	my $first = session($node, 'First');
+	is(ask($first, q{SELECT lock_acquire('k', '1 hour', 'holder') IS NOT NULL; SELECT count(*) FROM lock_waiters}), "t\n0", 'the first session to use the queue') ;
+	end($first);
+	poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($first));
+
+	queue_up($watch, $one, waiting('k', 'one') . q{; SELECT lock_release('k', 'one')});
+	queue_up($watch, $two, waiting('k', 'two'));
+	is(ask($watch, q{SELECT string_agg(concat_ws(' ', place, holder, blocked_by), ', ' ORDER BY place) FROM lock_waiters}), '1 One First, 2 Two First', 'lock_waiters shows who waits');
+	is(ask($watch, q{SELECT waiters FROM lock_status('k')}), '2', '... lock_status counts them');
+	ask($holder, q{SELECT lock_release('k', 'holder')});
+	is(answer($one), "acquired|t\nt", 'a session that has only just loaded the library lets the first in line have it');
+	is(answer($two), 'acquired|t', '... and then the next');
+	ask($two, q{SELECT lock_release('k', 'two')});
+	is(ask($watch, q{SELECT count(*) FROM lock_waiters}), '0', '... nobody is left');
+}
+else
+{
+	start($watch, 'SELECT * FROM lock_waiters');
+	like(answer($watch), qr/^ERROR:  55000: it is not known who waits for locks\nDETAIL:  .*polls?\b.*\nHINT:  Add atomic_lock to shared_preload_libraries/, 'lock_waiters says that it cannot know');
+	ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
+	wait_with($one, waiting('k', 'one'));
+	is(ask($watch, q{SELECT locked, waiters IS NULL FROM lock_status('k')}), 't|t', '... nor does lock_status');
+	is(ask($watch, q{SELECT waiters IS NULL FROM lock_status()}), 't', '... of all keys');
+	ask($holder, q{SELECT lock_release('k', 'holder')});
+	is(answer($one), 'acquired|t', '... but a release is noticed');
+	ask($one, q{SELECT lock_release('k', 'one')});
+}
+
+# Everything that ends a holding
+$holder = play_endings($node, $holder, $one, $two,
+	sub { wait_with($one, waiting($_[0], 'waiter')) },
+	sub { is(answer($one), 'acquired|t', "granted: $_[0]") });
+ask($holder, q{BEGIN; SELECT lock_acquire('k', '1 hour', 'holder'); PREPARE TRANSACTION 'p'});
+wait_with($one, waiting('k', 'one'));
+ask($two, q{ROLLBACK PREPARED 'p'});
+is(answer($one), 'acquired|t', 'granted: ROLLBACK PREPARED');
+ask($one, q{SELECT lock_release('k', 'one')});
+
+# What ends a wait
+ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
+is(ask($one, q{SELECT status, holder, waited >= interval '250 ms' FROM lock_try_acquire('k', wait => '250 ms')}), 'timeout|Holder|t', 'a time-out');
+wait_with($one, waiting('k', 'one'));
+ask($watch, 'SELECT pg_cancel_backend(' . pid($one) . ')');
+like(answer($one), qr/^ERROR:  57014/, 'a cancel');
+start($one, q{SET statement_timeout = '100 ms'; } . waiting('k', 'one'));
+like(answer($one), qr/^ERROR:  57014: canceling statement due to statement timeout/, 'statement_timeout');
+ask($one, 'RESET statement_timeout');
+my $dead = session($node, 'Dead');
+ask($dead, 'SET client_connection_check_interval = 0');
+wait_with($dead, waiting('k', 'dead'));
+$dead->{run}->signal('KILL');
+end($dead);
+poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($dead));
+is(ask($watch, q{SELECT lock_holder('k')}), 'Holder', 'the death of the client');
+wait_with($one, waiting('k', 'one'));
+ask($watch, 'SELECT pg_terminate_backend(' . pid($one) . ')');
+like(answer($one), qr/^FATAL:  57P01/, 'a termination');
+end($one);
+$one = session($node, 'One');
+ask($holder, q{SELECT lock_release('k', 'holder')});
+is(ask($two, q{SELECT status FROM lock_try_acquire('k', owner => 'two')}), 'acquired', '... nobody is in the way afterwards');
+
+# A circle: without a queue it ends when somebody's time is over.
+ask($one, q{SELECT lock_acquire('x', '1 hour', 'one')});
+wait_with($one, q{SELECT status FROM lock_try_acquire('k', owner => 'one', wait => '700 ms'); SELECT lock_release_all('one')});
+start($two, q{SET deadlock_timeout = '1 h'; } . waiting('x', 'two'));
+like(answer($one), $has_queue ? qr/^deadlock\n/ : qr/^timeout\n/, 'a circle');
+is(answer($two), 'acquired|t', '... of which the other goes on');
+
+# A crash takes the queue along.
+ask($holder, q{SELECT lock_acquire('last', '1 hour', 'holder')});
+wait_with($one, waiting('last', 'one'));
+$node->stop('immediate');
+end($watch, $holder, $one, $two);
+$node->start;
+($watch, $holder, $one) = map { session($node, $_) } ('Watch', 'Holder', 'One');
+is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', 'after a crash the queue is empty') if $has_queue;
+wait_with($one, waiting('last', 'one'));
+is(ask($holder, q{SELECT lock_release('last', 'holder')}), 't', 'after a crash the lease is there');
+is(answer($one), 'acquired|t', '... and waiting works');
+
+end($watch, $holder, $one);
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d|XX000/, 'nothing to be ashamed of in the log');
+
+done_testing();

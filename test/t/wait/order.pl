@@ -1,0 +1,414 @@
+# Waiting for a lock: who gets it, when, and what others see meanwhile.
+#
+# Properties: those who wait get the key in the order in which they came, and
+# nobody overtakes them; a wait ends with whatever ends the holding, and not
+# before that is committed; it ends by itself when the lease or the time to
+# wait is over; the newest committed state decides at every isolation level; a
+# waiter holds no lock on app_lock, leaves its place however its call ends,
+# and is seen, with its place, in its own database only.
+#
+# Turns red when: the key goes to whoever looks first, or to the last in line;
+# an acquire that does not wait is not told of those who do; waiters are woken
+# or judge before commit; the end of the lease is read once and kept, be it
+# shortened or taken over; a snapshot decides; app_lock stays open while one
+# sleeps; places are counted, or keys compared, over several databases or by
+# the part of a key that fits into shared memory.
+
+use strict;
+use warnings FATAL => 'all';
+use utf8;
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('wait');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+max_connections = 50
+max_prepared_transactions = 10
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock; CREATE TABLE data (id int)');
+$node->safe_psql('postgres', 'CREATE DATABASE elsewhere');
+$node->safe_psql('elsewhere', 'CREATE EXTENSION atomic_lock');
+
+my $watch = session($node, 'Watch');
+my $holder = session($node, 'Holder');
+my @waiters = map { session($node, "Waiter $_") } (1 .. 10);
+my ($one, $two) = @waiters;
+
+# What is compared with answers of psql is bytes.
+sub bytes
+{
+	my ($text) = @_;
+	utf8::encode($text);
+	return $text;
+}
+
+sub hold
+{
+	my ($key) = @_;
+	return ask($holder, qq{SELECT status FROM lock_acquire('$key', '1 hour', 'holder')});
+}
+sub release
+{
+	my ($key) = @_;
+	return ask($holder, qq{SELECT lock_release('$key', 'holder')});
+}
+
+# A statement that waits and never raises, and what is of interest in its answer
+sub waiting
+{
+	my ($key, $what, $args) = @_;
+	return "SELECT $what FROM lock_try_acquire('$key', " . ($args || q{'1 hour', 'waiter', wait => '1 min'}) . ')';
+}
+
+# Nobody waits any more.
+sub empty_queue
+{
+	my ($name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', $name || '... nobody is left in the queue');
+	return;
+}
+
+empty_queue('at the start nobody waits');
+is(ask($watch, waiting('k', 'status, waited')), 'acquired|00:00:00', 'a free key is had without a wait');
+is(ask($watch, waiting('k', 'status, waited')), 'reacquired|00:00:00', '... and again');
+is(ask($watch, waiting('k', 'status, waited', q{owner => 'other'})), 'held|00:00:00', 'without "wait" nobody waits');
+ask($watch, q{SELECT lock_release('k', 'waiter')});
+
+#
+# Order
+#
+hold('fifo');
+foreach my $n (1 .. 10)
+{
+	queue_up($watch, $waiters[ $n - 1 ],
+		qq{SELECT fencing_token, status, waited > '0' FROM lock_acquire('fifo', '1 hour', 'waiter $n', wait => '1 min');
+		SELECT lock_release('fifo', 'waiter $n')});
+	is(ask($watch, q{SELECT waiters FROM lock_status('fifo')}), $n, "lock_status counts $n") if $n % 3 == 1;
+}
+is( ask($watch, q{SELECT holder, place, key, mode, blocked_by, blocking_pid, since <= clock_timestamp() AND since > clock_timestamp() - interval '1 hour'
+		FROM lock_waiters ORDER BY place}),
+	join("\n", map { "Waiter $_|$_|fifo|exclusive|Holder||t" } (1 .. 10)),
+	'lock_waiters shows the line');
+is(ask($watch, 'SELECT array_agg(pid ORDER BY since) = array_agg(pid ORDER BY place) AND array_agg(pid ORDER BY place) = ARRAY['
+		. join(', ', map { pid($_) } @waiters) . '] FROM lock_waiters'), 't', '... in the order in which they came');
+
+# What a transaction has released and not committed was never on offer.
+is(ask($holder, q{BEGIN; SELECT lock_release('fifo', 'holder'); } . waiting('fifo', 'status', q{'1 hour', 'holder'}) . '; ROLLBACK'),
+	"t\nacquired", 'a transaction takes back what it has released');
+is(ask($watch, q{SELECT lock_holder('fifo'), (SELECT count(*) FROM lock_waiters)}), 'Holder|10', '... which overtakes nobody');
+
+# All the others go first, though one tries all the time not to wait.
+ask($watch, q{CREATE TABLE overtaken (token bigint);
+CREATE PROCEDURE overtake() LANGUAGE plpgsql AS $$
+DECLARE
+	g	lock_grant;
+BEGIN
+	LOOP
+		g := lock_try_acquire('fifo', '1 hour', 'overtaker');
+		COMMIT;
+		IF g.acquired THEN
+			INSERT INTO overtaken VALUES (g.fencing_token);
+			PERFORM lock_release('fifo', 'overtaker');
+			COMMIT;
+			RETURN;
+		END IF;
+	END LOOP;
+END $$});
+my $overtaker = session($node, 'Overtaker');
+start($overtaker, 'CALL overtake()');
+
+# The first in line stands still for a moment, in which the key is free.
+kill 'STOP', pid($one);
+is(ask($holder, q{SELECT lock_release('fifo', 'holder'); } . waiting('fifo', 'acquired, status, holder, mode, expires_at, owner, fencing_token, waited', q{'1 hour', 'overtaker'})),
+	"t\nf|held|Waiter 1|||||00:00:00", 'an acquire that does not wait does not overtake');
+start($holder, q{SELECT lock_acquire('fifo', '1 hour', 'overtaker')});
+my $refusal = answer($holder);
+kill 'CONT', pid($one);
+like($refusal,
+	qr/^ERROR:  55P03: lock "fifo" is about to go to Waiter 1, who waits for it\nDETAIL:  It goes to those who wait for it first\.\nHINT:  .*wait/,
+	'... and is told so');
+my @answers = map { answer($_) } @waiters;
+is(answer($overtaker), '', 'one that does not wait');
+my @tokens = map { /^(\d+)\|/ ? $1 : 0 } @answers;
+like($_, qr/^\d+\|acquired\|t\nt$/, '... granted after a wait') for @answers;
+is("@tokens", join(' ', sort { $a <=> $b } @tokens), 'ten waiters get it in the order in which they came');
+cmp_ok(ask($watch, 'SELECT min(token) FROM overtaken'), '>', $tokens[9], '... and before one that does not wait');
+is(ask($watch, q{SELECT waiters FROM lock_status('fifo')}), '', '... lock_status of a free key');
+empty_queue();
+end($overtaker);
+
+# Behind others of the same owner, and with a lease that it has by then
+hold('same');
+queue_up($watch, $one, waiting('same', 'status, fencing_token'));
+queue_up($watch, $two, waiting('same', 'status, fencing_token'));
+release('same');
+my ($token) = answer($one) =~ /^acquired\|(\d+)$/;
+is(answer($two), "reacquired|$token", 'two waits of one owner: one lease');
+ask($one, q{SELECT lock_release('same', 'waiter')});
+
+#
+# What ends a wait
+#
+my $moment;
+$holder = play_endings(
+	$node, $holder, $one, $two,
+	sub {
+		my ($key) = @_;
+
+		queue_up($watch, $one, waiting($key, q{status, acquired_at, waited > '0', waited < clock_timestamp() - statement_timestamp() + interval '1 s', holder}));
+		$moment = ask($watch, 'SELECT clock_timestamp()');
+	},
+	sub {
+		my ($name, $answer) = @_;
+		my ($status, $acquired_at, $rest) = split /\|/, answer($one), 3;
+
+		$moment = $1 if $answer =~ /.*^(\d{4}-\d\d-\d\d [^|\n]*)/ms;
+		return is("$status|" . ($rest // ''), 'acquired|t|t|Waiter 1', "granted: $name")
+		  && is(ask($watch, "SELECT '$acquired_at'::timestamptz >= '$moment'"), 't', '... and not before');
+	});
+empty_queue('after all endings nobody is left in the queue');
+
+# Whose locks a prepared transaction has, no backend will release: the waiters
+# look again within a second.
+foreach my $end ('COMMIT', 'ROLLBACK')
+{
+	my ($before, $in) = $end eq 'COMMIT' ? (q{SELECT lock_acquire('2pc', '1 hour', 'holder')}, q{lock_release('2pc', 'holder')}) :
+	  ('', q{lock_acquire('2pc', '1 hour', 'holder')});
+	my $moment;
+
+	ask($holder, "$before; BEGIN; SELECT $in; PREPARE TRANSACTION 'prepared'");
+	queue_up($watch, $one, waiting('2pc', q{acquired_at, status, acquired_at < clock_timestamp(), waited < '30 s'}));
+	is(ask($watch, q{SELECT blocked_by, blocking_pid FROM lock_waiters}), $end eq 'COMMIT' ? 'Holder|' : '|', "prepared: no process is in the way");
+	$moment = ask($two, qq{SELECT clock_timestamp(); $end PREPARED 'prepared'});
+	like(my $answer = answer($one), qr/\|acquired\|t\|t$/, "$end PREPARED by another session is noticed");
+	is(ask($watch, "SELECT '" . $answer =~ s/\|.*//r . "'::timestamptz >= '$moment'"), 't', '... and not before');
+	ask($one, q{SELECT lock_release('2pc', 'waiter')});
+}
+
+# Nothing but an end ends it: not an extension, nor a commit of something else.
+hold('stays');
+queue_up($watch, $one, waiting('stays', 'status, holder, waited >= interval \'300 ms\'', q{'1 hour', 'waiter', wait => '300 ms'}));
+is(ask($holder, q{SELECT lock_extend('stays', 'holder') IS NOT NULL, (lock_acquire('stays-2', owner => 'holder')).status}), 't|acquired', 'while one waits');
+ask($holder, q{SELECT lock_release('stays-2', 'holder')});
+is(answer($one), 'timeout|Holder|t', 'a time-out, after the whole of the wait');
+empty_queue();
+is(ask($watch, q{SELECT waiters FROM lock_status('stays')}), '0', '... lock_status says so');
+is(ask($watch, waiting('stays', 'acquired, status, mode, owner, fencing_token, holder, acquired_at < expires_at, waited >= interval \'20 ms\'', q{owner => 'x', wait => '20 ms'})),
+	'f|timeout|exclusive|||Holder|t|t', '... the answer says who has it');
+start($one, q{SELECT lock_acquire('stays', wait => '20 ms')});
+like(answer($one), qr/^ERROR:  55P03: timed out waiting for lock "stays", which is held by Holder\nDETAIL:  Waited for \d+ ms\.  Held in exclusive mode since .*, until .*\.\nHINT:  /,
+	'... the error of lock_acquire too');
+ask($holder, q{BEGIN; SELECT lock_acquire('claimed', owner => 'holder')});
+start($one, q{SELECT lock_acquire('claimed', wait => '20 ms')});
+like(answer($one), qr/^ERROR:  55P03: timed out waiting for lock "claimed", which is held by an unfinished transaction\nDETAIL:  Waited for \d+ ms\.  Process @{[pid($holder)]} has/,
+	'... of an unfinished transaction');
+ask($holder, 'ROLLBACK');
+release('stays');
+is(ask($one, waiting('stays', 'status, waited')), 'acquired|00:00:00', '... and the key can be had later');
+ask($one, q{SELECT lock_release('stays', 'waiter')});
+
+# A key that is closed after its lease ran out opens by itself, too.
+is( ask($one, q{SET atomic_lock.lock_delay = '300 ms'; SELECT lock_acquire('delay', '50 ms', 'holder') IS NOT NULL;
+		WITH before AS MATERIALIZED (SELECT expires_at FROM app_lock WHERE key = 'delay')
+		SELECT g.status, g.acquired_at >= b.expires_at + interval '300 ms' FROM before b, lock_try_acquire('delay', owner => 'waiter', wait => '1 min') g;
+		RESET atomic_lock.lock_delay}),
+	"t\nacquired|t", 'a key that is closed for atomic_lock.lock_delay');
+ask($one, q{SELECT lock_release('delay', 'waiter')});
+
+#
+# Isolation levels: the snapshot is older than what the answer rests on.
+#
+foreach my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
+{
+	foreach my $case ([ 'release', q{SELECT lock_acquire('KEY', '1 hour', 'holder')}, q{SELECT lock_release('KEY', 'holder')} ],
+		[ 'rollback', q{BEGIN; SELECT lock_acquire('KEY', '1 hour', 'holder')}, 'ROLLBACK' ],
+		[ 'expiry', q{SELECT lock_acquire('KEY', '300 ms', 'holder')}, 'SELECT 1' ])
+	{
+		my ($name, $before, $sql) = @$case;
+		my $key = "$name at $level";
+		my $seen;
+
+		s/KEY/$key/ for ($before, $sql);
+		$seen = ask($one, "BEGIN ISOLATION LEVEL $level; SELECT count(*) FROM data");
+		ask($holder, $before);
+		queue_up($watch, $one, waiting($key, 'status'));
+		ask($two, 'INSERT INTO data VALUES (1)');
+		ask($holder, $sql);
+		is(answer($one), 'acquired', "$level: granted after $name, on a row that its snapshot does not see");
+		is(ask($one, 'SELECT count(*) FROM data'), $level eq 'READ COMMITTED' ? $seen + 1 : $seen, '... while the snapshot is as it should be');
+		is(ask($one, "SELECT lock_is_held('$key', 'waiter'); COMMIT"), 't', '... the lease is there');
+		is(ask($two, waiting($key, 'status', q{owner => 'x'})), 'held', '... after commit too, for others');
+		ask($one, qq{SELECT lock_release('$key', 'waiter')});
+	}
+}
+empty_queue();
+
+#
+# Transactions of the waiter
+#
+hold('sub');
+queue_up($watch, $one, 'BEGIN; SAVEPOINT s; ' . waiting('sub', 'status'));
+queue_up($watch, $two, waiting('sub', 'status', q{owner => 'two', wait => '1 min'}));
+release('sub');
+is(answer($one), 'acquired', 'a wait in a savepoint');
+is(ask($watch, "SELECT pid, place, blocking_pid FROM lock_waiters"), pid($two) . '|1|' . pid($one), '... whose transaction the next waits for');
+is(ask($one, 'ROLLBACK TO s; SELECT 1'), '1', '... that is rolled back');
+is(answer($two), 'acquired', '... lets the next have it, before the transaction ends');
+ask($one, 'COMMIT');
+start($one, q{BEGIN; SAVEPOINT s; SELECT lock_acquire('sub', wait => '20 ms')});
+like(answer($one), qr/^ERROR:  55P03: timed out/, 'a time-out in a savepoint');
+is(ask($one, q{ROLLBACK TO s; SELECT status FROM lock_acquire('other', owner => 'waiter'); COMMIT; SELECT lock_release('other', 'waiter')}),
+	"acquired\nt", '... and its transaction goes on');
+start($one, q{DO $$ BEGIN PERFORM lock_acquire('sub', wait => '20 ms'); EXCEPTION WHEN lock_not_available THEN PERFORM lock_acquire('other', owner => 'waiter'); END $$});
+is(answer($one), '', '... or is caught');
+is(ask($watch, q{SELECT lock_holder('other')}), 'Waiter 1', '... for another key');
+empty_queue();
+ask($one, q{SELECT lock_release('other', 'waiter')});
+ask($two, q{SELECT lock_release('sub', 'two')});
+
+# Two waits in one statement
+ask($holder, q{SELECT lock_acquire('first', '1 hour', 'holder'), lock_acquire('second', '1 hour', 'holder')});
+queue_up($watch, $one, q{SELECT string_agg((lock_acquire(k, '1 hour', 'waiter', wait => '1 min')).status, ' ') FROM unnest('{first,second}'::text[]) k});
+release('first');
+poll($watch, q{SELECT key = 'second' FROM lock_waiters});
+release('second');
+is(answer($one), 'acquired acquired', 'two waits in one statement');
+is(ask($one, q{SELECT lock_release_all('waiter')}), '2', '... two leases');
+
+#
+# The table is not locked meanwhile.
+#
+hold('table');
+queue_up($watch, $one, waiting('table', 'status'));
+is(ask($two, q{BEGIN; LOCK TABLE app_lock IN ACCESS EXCLUSIVE MODE NOWAIT; SELECT 'locked'; COMMIT}), 'locked', 'app_lock can be locked while one waits');
+is(ask($two, "SELECT count(*) FROM pg_locks WHERE pid = @{[pid($one)]} AND relation = 'app_lock'::regclass"), '0', '... the waiter has no lock on it');
+ask($two, 'VACUUM FULL app_lock; REINDEX TABLE app_lock');
+release('table');
+is(answer($one), 'acquired', '... and is granted it, in a table that was rewritten');
+ask($one, q{SELECT lock_release('table', 'waiter')});
+
+$node->safe_psql('postgres', 'CREATE DATABASE dropped');
+$node->safe_psql('dropped', 'CREATE EXTENSION atomic_lock');
+my ($dropping, $disappointed) = map { session($node, $_, 'dropped') } ('Dropping', 'Disappointed');
+ask($dropping, q{SELECT lock_acquire('k', '300 ms')});
+queue_up($dropping, $disappointed, q{SELECT lock_acquire('k', wait => '1 min')});
+ask($dropping, 'DROP EXTENSION atomic_lock');
+like(answer($disappointed), qr/^ERROR:  (?!XX)\w{5}: .*atomic_lock/, 'DROP EXTENSION does not wait for waiters, who hear of it');
+ask($dropping, 'CREATE EXTENSION atomic_lock');
+is(ask($dropping, q{SELECT count(*) FROM lock_waiters}), '0', '... and are gone');
+is(ask($disappointed, q{SELECT status FROM lock_acquire('k', '1 hour', 'me', wait => '1 min')}), 'acquired', '... after CREATE EXTENSION all is well');
+end($dropping, $disappointed);
+
+#
+# What is seen of waiters
+#
+
+# Keys that are longer than their part in shared memory, with a character
+# across its end, and labels that are too long, too
+my $start = 'x' . 'ü' x 80;
+my @long = map { $start . $_ } ('a', 'b');
+my $label = 'ü' x 40;
+my $short_label = bytes('ü' x 31);
+hold(bytes($_)) for @long;
+queue_up($watch, $one, bytes(waiting($long[0], 'status', qq{owner => 'one', wait => '1 min', holder => '$label'})));
+queue_up($watch, $two, bytes(waiting($long[1], 'status', qq{owner => 'two', wait => '1 min', holder => '$label'})));
+is( ask($watch, bytes(qq{SELECT key IN ('$long[0]', '$long[1]'), octet_length(holder), holder, place, blocked_by, blocking_pid FROM lock_waiters ORDER BY key})),
+	join("\n", ("t|62|$short_label|1|Holder|") x 2),
+	'long keys are shown whole, long labels cut after a character');
+is(ask($watch, bytes("SELECT string_agg(waiters::text, ' ') FROM lock_status()")), '1 1', '... and keys that begin alike are two');
+release(bytes($long[1]));
+is(answer($two), 'acquired', '... with a queue each');
+is(ask($watch, bytes("SELECT waiters FROM lock_status('$long[0]')")), '1', '... the other goes on');
+release(bytes($long[0]));
+is(answer($one), 'acquired', '... until its time has come');
+ask($one, q{SELECT lock_release_all('one'), lock_release_all('two')});
+
+# A key that nobody has yet
+ask($holder, bytes(qq{BEGIN; SELECT lock_acquire('$long[0]-new')}));
+queue_up($watch, $one, bytes(waiting("$long[0]-new", 'status')));
+is(ask($watch, bytes(qq{SELECT key = '$long[0]-new', blocked_by, blocking_pid FROM lock_waiters})),
+	't||' . pid($holder), 'a new key is shown whole, and blocked by a process');
+is(ask($watch, bytes(qq{SELECT locked, waiters FROM lock_status('$long[0]-new')})), 'f|1', '... lock_status counts who waits for it');
+ask($holder, 'ROLLBACK');
+is(answer($one), 'acquired', '... granted');
+ask($one, bytes(qq{SELECT lock_release('$long[0]-new', 'waiter')}));
+
+# Control characters; an empty application_name; a label of one's own
+hold('labels');
+queue_up($watch, $one, waiting('labels', 'holder', q{owner => 'a', wait => '1 min', holder => E'A\nB'}));
+queue_up($watch, $two, q{SET application_name = ''; } . waiting('labels', 'status', q{owner => 'b', wait => '1 min'}));
+is(ask($watch, q{SELECT string_agg(quote_literal(holder), ' ' ORDER BY place) = quote_literal(E'A\nB') || ' ' || quote_literal(current_user) FROM lock_waiters}),
+	't', 'labels of waiters are those that their leases will have');
+ask($watch, "SELECT pg_cancel_backend(pid) FROM lock_waiters");
+like(answer($_), qr/^ERROR:  57014/, '... cancelled') for ($one, $two);
+ask($two, q{SET application_name = 'Waiter 2'});
+release('labels');
+
+# In another database the same key is another lock.
+my $elsewhere = session($node, 'Elsewhere', 'elsewhere');
+my $there = session($node, 'There', 'elsewhere');
+hold('both');
+ask($elsewhere, q{SELECT lock_acquire('both', '1 hour', 'me')});
+queue_up($watch, $one, waiting('both', 'status'));
+is(ask($elsewhere, q{SELECT count(*), (SELECT waiters FROM lock_status('both')) FROM lock_waiters}), '0|0', 'waiters of another database are not seen');
+queue_up($elsewhere, $there, waiting('both', 'status'));
+is(ask($elsewhere, q{SELECT holder, place, blocked_by FROM lock_waiters}), 'There|1|Elsewhere', '... each has a line of its own');
+is(ask($watch, q{SELECT holder, place, blocked_by FROM lock_waiters}), 'Waiter 1|1|Holder', '... there too');
+ask($elsewhere, q{SELECT lock_release('both', 'me')});
+is(answer($there), 'acquired', '... a release there is for those there');
+is(ask($there, q{SELECT lock_release('both', 'waiter'); SELECT status FROM lock_try_acquire('both', owner => 'x')}), "t\nacquired", '... nor is anybody in the way there');
+ok(is_waiting($watch, $one), '... while here one goes on waiting');
+release('both');
+is(answer($one), 'acquired', '... until it is released here');
+ask($one, q{SELECT lock_release('both', 'waiter')});
+end($elsewhere, $there);
+
+# Many keys, of one transaction
+my @keys = map { "many-$_" } (1 .. 10);
+ask($holder, q{SELECT count(lock_acquire('many-' || n, '1 hour', 'holder')) FROM generate_series(1, 10) n});
+queue_up($watch, $waiters[$_], waiting($keys[$_], 'status, key')) for (0 .. 9);
+is(ask($watch, q{SELECT count(*), count(DISTINCT key), min(place), max(place), string_agg(DISTINCT blocked_by, ' ') FROM lock_waiters}), '10|10|1|1|Holder', 'ten keys are waited for');
+is(ask($holder, q{SELECT lock_release_all('holder')}), '10', '... released in one transaction');
+is(join(' ', map { answer($_) } @waiters), join(' ', map { "acquired|$_" } @keys), '... granted to all');
+is(ask($watch, q{SELECT lock_release_all('waiter')}), '10', '... each');
+
+# pg_stat_activity
+hold('event');
+queue_up($watch, $one, waiting('event', 'status'));
+poll($watch, "SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = " . pid($one));
+is(ask($watch, 'SELECT wait_event FROM pg_stat_activity WHERE pid = ' . pid($one)),
+	$node->pg_version >= 17 ? 'AtomicLock' : 'Extension', 'pg_stat_activity shows what it waits for');
+release('event');
+is(answer($one), 'acquired', '... granted');
+ask($one, q{SELECT lock_release('event', 'waiter')});
+
+# Who may look
+ask($watch, q{CREATE ROLE monitor; CREATE ROLE app; SELECT lock_grant_access('monitor', 'monitor'), lock_grant_access('app', 'user')});
+is(ask($watch, 'SET ROLE monitor; SELECT count(*) FROM lock_waiters; RESET ROLE'), '0', 'monitors see lock_waiters');
+foreach my $relation ('lock_waiters', 'lock_waiters()')
+{
+	start($watch, "SET ROLE app; SELECT count(*) FROM $relation");
+	like(answer($watch), qr/^ERROR:  42501:/, "users do not see $relation");
+	ask($watch, 'RESET ROLE');
+}
+
+empty_queue('at the end nobody waits');
+is(ask($watch, 'SELECT count(*) FROM lock_status()'), '0', '... and no lease is left');
+end(@waiters, $holder, $watch);
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d|could not serialize|concurrently (updated|deleted)|XX000/,
+	'nothing to be ashamed of in the log');
+
+done_testing();

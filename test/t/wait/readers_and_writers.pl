@@ -1,0 +1,409 @@
+# Readers and writers that wait in one line.
+#
+# Properties: the line is one for both modes, in the order of arrival; readers
+# with no writer before them get in together; a reader that comes later passes no
+# writer that waits, with or without a wait of its own, but one that has the lock
+# may keep it; who leaves the line, in whatever way, lets those behind go on; who
+# reads and wants to write goes before others, who could not write before; a
+# second one would wait for ever and is told so at once; a writer that becomes a
+# reader lets the readers at the head of the line in.
+#
+# Turns red when: readers are let in one after the other; a stream of readers
+# keeps a writer out; readers wait on behind a writer that has given up; a writer
+# is let in beside a reader; an upgrade stands in line behind whom it blocks.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# A waiter looks again by itself after a second, which hides wake-ups that are
+# lost; in a build with AL_TEST_HOOKS after an hour, and nobody searches for
+# deadlocks before that: then such a wait times out.
+my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
+my $node = PostgreSQL::Test::Cluster->new('shared_wait', @build);
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+deadlock_timeout = 1h
+max_connections = 30
+});
+$node->append_conf('postgresql.conf', 'atomic_lock.test_sleep_cap = 1h') if @build;
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+
+my $watch = session($node, 'Watch');
+my %session;
+my $number = 0;
+my $key;
+
+# A session by its label, which is also its owner
+sub by
+{
+	my ($who) = @_;
+	return $session{$who} //= session($node, $who);
+}
+
+# Each case has a key of its own.
+sub case
+{
+	my ($name) = @_;
+	$key = 'key ' . ++$number;
+	note($name);
+	return;
+}
+
+# What is asked for, without a wait and with one; a waiter that nobody has woken
+# gets it when its wait ends.
+sub acquire
+{
+	my ($who, $mode, $more) = @_;
+	return "SELECT CASE WHEN waited < '30 s' THEN status ELSE 'late: ' || status END, mode, holder FROM lock_try_acquire('$key', '1 hour', '$who', '$mode', holder => '$who'" . ($more // '') . ')';
+}
+sub try
+{
+	my ($who, $mode, $more) = @_;
+	return ask(by($who), acquire($who, $mode, $more));
+}
+sub wait_for
+{
+	my ($who, $mode, $wait) = @_;
+	queue_up($watch, by($who), acquire($who, $mode, ", wait => '" . ($wait // '1 min') . "'"));
+	return;
+}
+sub convert
+{
+	my ($who, $mode, $wait) = @_;
+	return "SELECT CASE WHEN waited < '30 s' THEN status ELSE 'late: ' || status END, mode, holder FROM lock_convert('$key', '$who', '$mode', '" . ($wait // '1 min') . "')";
+}
+sub release
+{
+	my ($who) = @_;
+	return ask(by($who), "SELECT lock_release('$key', '$who')");
+}
+
+# Who waits, in which order, and who has the key
+sub line
+{
+	return ask($watch, "SELECT string_agg(holder || ' ' || mode, ', ' ORDER BY place) FROM lock_waiters WHERE key = '$key'");
+}
+sub holders
+{
+	return ask($watch, "SELECT string_agg(holder || ' ' || mode, ', ' ORDER BY holder) FROM lock_status() WHERE key = '$key'");
+}
+
+# Of the sessions that wait exactly these have been granted the key.
+sub granted
+{
+	my ($name, $mode, @who) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is(answer(by($_)), "acquired|$mode|$_", "$name: $_") for @who;
+	return;
+}
+
+case('readers behind a writer');
+is(try('Writer', 'exclusive'), 'acquired|exclusive|Writer', 'a writer');
+wait_for("Reader $_", 'shared') for (1 .. 5);
+is(line(), join(', ', map { "Reader $_ shared" } (1 .. 5)), 'five readers wait');
+is(ask($watch, "SELECT count(*) FROM lock_waiters WHERE key = '$key' AND blocked_by = 'Writer'"), 5, '... for the writer');
+release('Writer');
+granted('readers get in together', 'shared', map { "Reader $_" } (1 .. 5));
+is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 5)), '... and have the lock at the same time');
+is(line(), '', '... and nobody waits');
+release("Reader $_") for (1 .. 5);
+
+case('readers behind a writer, in transactions that go on');
+try('Writer', 'exclusive');
+ask(by("Reader $_"), 'BEGIN') for (1 .. 3);
+wait_for("Reader $_", 'shared') for (1 .. 3);
+release('Writer');
+granted('nobody has to commit for the next one', 'shared', map { "Reader $_" } (1 .. 3));
+ask(by("Reader $_"), 'COMMIT') for (1 .. 3);
+
+case('a reader that comes after a writer');
+try('Reader 1', 'shared');
+wait_for('Writer', 'exclusive');
+is(try('Reader 2', 'shared'), 'held||Writer', 'a new reader does not pass a writer that waits');
+start(by('Reader 2'), "SELECT lock_acquire('$key', '1 hour', 'Reader 2', 'shared')");
+like(answer(by('Reader 2')), qr/^ERROR:  55P03: lock "$key" is about to go to Writer, who waits for it\n/, '... and is told so');
+is(try('Reader 2', 'shared', ", wait => '10 ms'"), 'timeout||Writer', '... nor with a short wait');
+is(ask(by('Reader 2'), "SELECT status, holder FROM lock_try_acquire('$key', owner => 'Reader 2', mode => 'shared', lifetime => 'transaction')"), 'held|Writer', '... nor for a transaction');
+is(ask(by('Reader 2'), "SELECT status, holder FROM lock_try_acquire_all(ARRAY['$key', 'other'], owner => 'Reader 2', mode => 'shared')"), 'held|Writer', '... nor with a set');
+is(try('Reader 1', 'shared'), 'reacquired|shared|Reader 1', 'one that has the lock is not in line');
+is(ask(by('Reader 1'), "SELECT lock_extend('$key', 'Reader 1') IS NOT NULL"), 't', '... and may extend it');
+is(ask(by('Reader 1'), convert('Reader 1', 'shared', '0')), 'reacquired|shared|Reader 1', '... and convert it to what it is');
+wait_for('Reader 2', 'shared');
+wait_for('Reader 3', 'shared');
+is(line(), 'Writer exclusive, Reader 2 shared, Reader 3 shared', 'new readers wait behind it');
+release('Reader 1');
+granted('the writer is first', 'exclusive', 'Writer');
+is(line(), 'Reader 2 shared, Reader 3 shared', '... and the readers wait on');
+release('Writer');
+granted('then the readers', 'shared', 'Reader 2', 'Reader 3');
+
+foreach my $end (
+	[ 'its wait runs out', sub { wait_for('Writer', 'exclusive', '700 ms') }, sub { }, qr/^timeout/ ],
+	[ 'it is canceled', sub { wait_for('Writer', 'exclusive') }, sub { ask($watch, 'SELECT pg_cancel_backend(' . pid(by('Writer')) . ')') }, qr/^ERROR:  57014/ ],
+	[ 'its session is terminated', sub { wait_for('Writer', 'exclusive') }, sub { ask($watch, 'SELECT pg_terminate_backend(' . pid(by('Writer')) . ')') }, qr/57P01/ ])
+{
+	my ($name, $wait, $give_up, $answer) = @$end;
+
+	case("a writer gives up: $name");
+	try('Reader 1', 'shared');
+	$wait->();
+	wait_for('Reader 2', 'shared');
+	wait_for('Reader 3', 'shared');
+	$give_up->();
+	like(answer(by('Writer')), $answer, "a writer gives up: $name");
+	granted('readers behind it go on', 'shared', 'Reader 2', 'Reader 3');
+	is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 3)), '... beside the one that was there');
+	end(delete $session{Writer}) if $name =~ /terminated/;
+}
+
+case('a line of both');
+try('Writer', 'exclusive');
+wait_for('Reader 1', 'shared');
+wait_for('Reader 2', 'shared');
+wait_for('Writer 2', 'exclusive');
+wait_for('Reader 3', 'shared');
+is(line(), 'Reader 1 shared, Reader 2 shared, Writer 2 exclusive, Reader 3 shared', 'a line of both');
+release('Writer');
+granted('the readers before the next writer', 'shared', 'Reader 1', 'Reader 2');
+is(line(), 'Writer 2 exclusive, Reader 3 shared', '... and not the one behind it');
+release('Reader 1');
+is(line(), 'Writer 2 exclusive, Reader 3 shared', 'one of two readers goes: the writer waits');
+release('Reader 2');
+granted('the other goes', 'exclusive', 'Writer 2');
+release('Writer 2');
+granted('and at last', 'shared', 'Reader 3');
+
+case('a reader gives up');
+try('Writer', 'exclusive');
+wait_for('Reader 1', 'shared', '500 ms');
+wait_for('Writer 2', 'exclusive');
+wait_for('Reader 2', 'shared');
+is(answer(by('Reader 1')), 'timeout|exclusive|Writer', 'a reader at the head of the line gives up');
+is(line(), 'Writer 2 exclusive, Reader 2 shared', '... and the others keep their order');
+release('Writer');
+granted('the writer', 'exclusive', 'Writer 2');
+release('Writer 2');
+granted('the reader', 'shared', 'Reader 2');
+
+case('an upgrade');
+try('Reader 1', 'shared');
+try('Reader 2', 'shared');
+wait_for('Writer', 'exclusive');
+wait_for('Reader 3', 'shared');
+queue_up($watch, by('Reader 1'), convert('Reader 1', 'exclusive'));
+is(line(), 'Reader 1 exclusive, Writer exclusive, Reader 3 shared', 'a reader that wants to write is ahead of the writers');
+start(by('Reader 2'), convert('Reader 2', 'exclusive'));
+like(answer(by('Reader 2')), qr/^ERROR:  40P01: deadlock detected while waiting for lock "$key"\n/, 'a second one is refused at once');
+is(try('Reader 2', 'exclusive', ", wait => '1 min'"), 'deadlock|shared|Reader 1', '... by lock_try_acquire, too');
+is(try('Reader 2', 'exclusive'), 'held|shared|Reader 1', 'without a wait it is just refused');
+is(ask(by('Reader 2'), "SELECT lock_extend('$key', 'Reader 2') IS NOT NULL"), 't', '... and may keep what it has');
+is(try('Reader 4', 'shared'), 'held||Reader 1', 'a new reader is refused');
+is(line(), 'Reader 1 exclusive, Writer exclusive, Reader 3 shared', '... none of which has changed the line');
+release('Reader 2');
+granted('the upgrade', 'exclusive', 'Reader 1');
+is(line(), 'Writer exclusive, Reader 3 shared', '... and the others wait on');
+is(ask(by('Reader 1'), convert('Reader 1', 'shared')), 'acquired|shared|Reader 1', 'it is a reader again');
+is(line(), 'Writer exclusive, Reader 3 shared', '... which lets no reader in that is behind a writer');
+release('Reader 1');
+granted('the writer', 'exclusive', 'Writer');
+release('Writer');
+granted('the reader', 'shared', 'Reader 3');
+
+case('an upgrade gives up');
+try('Reader 1', 'shared');
+try('Reader 2', 'shared');
+queue_up($watch, by('Reader 1'), convert('Reader 1', 'exclusive', '700 ms'));
+wait_for('Reader 3', 'shared');
+like(answer(by('Reader 1')), qr/^ERROR:  55P03: timed out waiting for lock "$key", which is held by Reader 2\n/, 'an upgrade gives up');
+granted('a reader behind it goes on', 'shared', 'Reader 3');
+is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 3)), '... and all of them have it');
+queue_up($watch, by('Reader 2'), convert('Reader 2', 'exclusive'));
+release('Reader 1');
+is(line(), 'Reader 2 exclusive', 'now another one may wait to write, for all of the others');
+release('Reader 3');
+granted('the upgrade', 'exclusive', 'Reader 2');
+
+case('a writer becomes a reader');
+try('Writer', 'exclusive');
+wait_for('Reader 1', 'shared');
+wait_for('Reader 2', 'shared');
+wait_for('Writer 2', 'exclusive');
+ask(by('Writer'), 'BEGIN; ' . convert('Writer', 'shared'));
+is(line(), 'Reader 1 shared, Reader 2 shared, Writer 2 exclusive', 'a writer becomes a reader: nobody gets in before it commits');
+ask(by('Writer'), 'COMMIT');
+granted('readers at the head of the line get in', 'shared', 'Reader 1', 'Reader 2');
+is(line(), 'Writer 2 exclusive', '... and the writer waits');
+release($_) for ('Writer', 'Reader 1', 'Reader 2');
+granted('until all have gone', 'exclusive', 'Writer 2');
+
+case('readers that have not committed');
+ask(by("Reader $_"), 'BEGIN; ' . acquire("Reader $_", 'shared')) for (1, 2);
+wait_for('Writer', 'exclusive');
+is(ask($watch, "SELECT blocking_pid IN (" . pid(by('Reader 1')) . ', ' . pid(by('Reader 2')) . ") FROM lock_waiters WHERE key = '$key'"), 't', 'a writer waits for an unfinished reader');
+is(try('Reader 3', 'shared'), 'held||Writer', 'a new reader does not pass it');
+ask(by('Reader 1'), 'ROLLBACK');
+ask(by('Reader 2'), 'COMMIT');
+is(line(), 'Writer exclusive', 'one is undone, the other commits: the writer waits');
+release('Reader 2');
+granted('released', 'exclusive', 'Writer');
+
+case('readers of all lifetimes');
+try('Reader 1', 'shared');
+ask(by('Reader 2'), "SELECT lock_acquire('$key', owner => 'Reader 2', mode => 'shared', holder => 'Reader 2', lifetime => 'session')");
+ask(by('Reader 3'), "BEGIN; SELECT lock_acquire('$key', owner => 'Reader 3', mode => 'shared', holder => 'Reader 3', lifetime => 'transaction')");
+is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 3)), 'readers of all lifetimes are seen');
+is(ask($watch, "SELECT string_agg(lifetime || ' ' || coalesce(pid::text, ''), ', ' ORDER BY holder) FROM lock_status() WHERE key = '$key'"),
+	'lease , session ' . pid(by('Reader 2')) . ', transaction ' . pid(by('Reader 3')), '... with the processes they are bound to');
+wait_for('Writer', 'exclusive');
+release('Reader 1');
+ask(by('Reader 3'), 'COMMIT');
+is(line(), 'Writer exclusive', 'two of three have gone: the writer waits');
+end(delete $session{'Reader 2'});
+granted('the session has ended', 'exclusive', 'Writer');
+release('Writer');
+
+case('a set in line');
+try('Writer', 'exclusive');
+queue_up($watch, by('Reader 1'), "SELECT key, status FROM lock_try_acquire_all(ARRAY['b $key', '$key', 'z $key'], '1 hour', 'Reader 1', 'shared', '1 min')");
+wait_for('Writer 2', 'exclusive');
+wait_for('Reader 2', 'shared');
+is(line(), 'Reader 1 shared, Writer 2 exclusive, Reader 2 shared', 'a set waits in the line of the key in the way');
+is(ask($watch, "SELECT count(*) FROM lock_waiters WHERE pid = " . pid(by('Reader 1'))), 1, '... and in no other');
+is(ask($watch, "SELECT status FROM lock_try_acquire('b $key', owner => 'other')"), 'held', '... with a claim on the key before');
+is(ask($watch, "SELECT status FROM lock_try_acquire('b $key', owner => 'other', mode => 'shared')"), 'acquired', '... that readers may share');
+release('Writer');
+is(answer(by('Reader 1')), "b $key|acquired\n$key|acquired\nz $key|acquired", 'it gets all of its keys');
+is(line(), 'Writer 2 exclusive, Reader 2 shared', '... before those behind it');
+release('Reader 1');
+granted('the writer', 'exclusive', 'Writer 2');
+release('Writer 2');
+granted('the reader', 'shared', 'Reader 2');
+
+case('readers that run out');
+ask(by('Reader 1'), "SELECT lock_acquire('$key', '1 hour', 'Reader 1', 'shared', holder => 'Reader 1')");
+my $until = ask(by('Reader 2'), "SELECT expires_at FROM lock_acquire('$key', '1500 ms', 'Reader 2', 'shared', holder => 'Reader 2')");
+queue_up($watch, by('Writer'), "SELECT acquired_at >= '$until' FROM lock_acquire('$key', '1 hour', 'Writer', wait => '1 min')");
+release('Reader 1');
+is(answer(by('Writer')), 't', 'the last reader runs out, and is not the one that would have lasted longest');
+release('Writer');
+ask(by('Reader 1'), "SELECT lock_acquire('$key', '1 hour', 'Reader 1', 'shared', holder => 'Reader 1')");
+$until = ask(by('Reader 2'), "SELECT expires_at FROM lock_acquire('$key', '1 s', 'Reader 2', 'shared', holder => 'Reader 2')");
+queue_up($watch, by('Reader 1'), "SELECT clock_timestamp() >= '$until', mode FROM lock_convert('$key', 'Reader 1', wait => '1 min')");
+is(answer(by('Reader 1')), 't|exclusive', 'an upgrade waits for a reader that runs out');
+release('Reader 1');
+ask(by('Reader 1'), "SELECT lock_acquire('$key', '1 hour', 'Reader 1', 'shared', holder => 'Reader 1')");
+wait_for('Writer', 'exclusive');
+ask(by('Reader 1'), "SELECT lock_extend('$key', 'Reader 1', '200 ms')");
+granted('a reader makes its lease shorter', 'exclusive', 'Writer');
+
+case('readers without a row');
+foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'release')
+{
+	ask(by($_), "BEGIN; SAVEPOINT s; SELECT lock_acquire('$key', owner => '$_', mode => 'shared', holder => '$_', lifetime => 'transaction')") for ('Reader 1', 'Reader 2');
+	wait_for('Writer', 'exclusive');
+	ask(by('Reader 1'), 'ROLLBACK');
+	is(line(), 'Writer exclusive', 'one of two readers goes: the writer waits');
+	ask(by('Reader 2'), $end eq 'release' ? "SELECT lock_release('$key', 'Reader 2'); COMMIT" : $end);
+	granted("the last reader without a row goes by $end", 'exclusive', 'Writer');
+	ask(by('Reader 2'), 'COMMIT') if $end eq 'ROLLBACK TO s';
+	release('Writer');
+}
+
+case('what a set lets go of');
+ask(by('Reader 1'), "SELECT lock_acquire('z $key', '1 hour', 'Reader 1', 'shared')");
+queue_up($watch, by('Reader 2'), "SELECT key, status FROM lock_try_acquire_all(ARRAY['$key', 'z $key'], '1 hour', 'Reader 2', wait => '1500 ms')");
+wait_for('Writer', 'exclusive');
+is(answer(by('Reader 2')), "z $key|timeout", 'a set gives up');
+granted('who waits for a key before goes on', 'exclusive', 'Writer');
+release('Writer');
+queue_up($watch, by('Reader 2'), "SELECT key, status FROM lock_try_acquire_all(ARRAY['$key', 'z $key'], '1 hour', 'Reader 2', wait => '1 min')");
+wait_for('Writer', 'exclusive');
+ask($watch, 'SELECT pg_cancel_backend(' . pid(by('Reader 2')) . ')');
+like(answer(by('Reader 2')), qr/^ERROR:  57014/, 'a set is canceled');
+granted('who waits for a key before goes on', 'exclusive', 'Writer');
+release('Writer');
+ask(by('Reader 1'), "SELECT lock_release('z $key', 'Reader 1')");
+
+case('one owner in several sessions');
+try('Reader 1', 'shared');
+wait_for('Writer', 'exclusive');
+ask(by('Reader 1'), "SELECT lock_transfer('$key', 'Reader 1', 'Writer', 'Writer')");
+granted('what is in the way is handed over to who waits for it', 'exclusive', 'Writer');
+release('Writer');
+try('Writer', 'exclusive');
+wait_for('Reader 1', 'shared');
+queue_up($watch, by('Reader 2'), acquire('Reader 1', 'shared', ", wait => '1 min'"));
+queue_up($watch, by('Reader 3'), acquire('Reader 1', 'exclusive', ", wait => '1 min'"));
+wait_for('Reader 4', 'shared');
+release('Writer');
+# Whoever of the first two looks first; the other may look when the third has got on.
+like(join(' ', sort map { answer(by($_)) } ('Reader 1', 'Reader 2')),
+	qr/^acquired\|shared\|Reader 1 reacquired\|(shared|exclusive)\|Reader 1$/, 'two waits of one owner: one holding');
+is(answer(by('Reader 3')), 'acquired|exclusive|Reader 1', 'one that wants to write has become an upgrade');
+is(holders(), 'Reader 1 exclusive', '... of the one holding');
+release('Reader 1');
+granted('and those behind', 'shared', 'Reader 4');
+release('Reader 4');
+try('Reader 1', 'shared');
+wait_for('Writer', 'exclusive');
+queue_up($watch, by('Reader 2'), "SELECT status, mode, holder FROM lock_try_acquire('$key', '1 hour', 'Reader 2', wait => '1 min')");
+ask(by('Reader 1'), "SELECT lock_transfer('$key', 'Reader 1', 'Reader 2', 'Reader 2')");
+is(answer(by('Reader 2')), 'acquired|exclusive|Reader 2', 'an owner that is handed over what it wants to write goes before those who came earlier');
+is(line(), 'Writer exclusive', '... who wait on');
+release('Reader 2');
+granted('and get it then', 'exclusive', 'Writer');
+
+case('a writer that is forced out, and one that takes over');
+try('Writer', 'exclusive');
+wait_for('Reader 1', 'shared');
+wait_for('Reader 2', 'shared');
+wait_for('Writer 2', 'exclusive');
+ask($watch, "SELECT force_release('$key', 'test')");
+granted('a writer is forced out', 'shared', 'Reader 1', 'Reader 2');
+wait_for('Reader 3', 'shared');
+ask($watch, "SELECT lock_steal('$key', 'thief', 'test')");
+is(line(), 'Writer 2 exclusive, Reader 3 shared', 'readers are robbed: the line stays');
+ask($watch, "SELECT lock_release('$key', 'thief')");
+granted('in its order', 'exclusive', 'Writer 2');
+release('Writer 2');
+granted('in its order', 'shared', 'Reader 3');
+
+# Two sets in opposite order, many times
+my $sets = q{DO $$ BEGIN FOR i IN 1..50 LOOP PERFORM lock_acquire_all(ARRAY[KEYS], '1 hour', 'OWNER', i_mode, '1 min') FROM (SELECT CASE i % 3 WHEN 0 THEN 'shared' ELSE 'exclusive' END AS i_mode) m;
+	COMMIT; PERFORM lock_release_all('OWNER'); COMMIT; END LOOP; END $$};
+my @orders = (q{'m', 'n', 'o'}, q{'o', 'n', 'm'}, q{'n', 'o'}, q{'o', 'm'});
+start(by("Set $_"), $sets =~ s/KEYS/$orders[$_]/r =~ s/OWNER/Set $_/gr) for (0 .. $#orders);
+is(answer(by("Set $_")), '', "sets of the same keys in other orders do not deadlock: $orders[$_]") for (0 .. $#orders);
+
+# Circles of readers and writers
+case('a circle');
+ask(by("Reader $_"), q{SET deadlock_timeout = '100 ms'}) for (1, 2);
+ask(by('Reader 1'), "SELECT lock_acquire('$key a', '1 hour', 'Reader 1', 'shared', holder => 'Reader 1')");
+ask(by('Reader 2'), "SELECT lock_acquire('$key b', '1 hour', 'Reader 2', 'shared', holder => 'Reader 2')");
+ask(by('Reader 3'), "SELECT lock_acquire('$key b', '1 hour', 'Reader 3', 'shared', holder => 'Reader 3')");
+queue_up($watch, by('Reader 1'), "SELECT status FROM lock_try_acquire('$key b', '1 hour', 'Reader 1', wait => '1 min')");
+queue_up($watch, by('Reader 2'), "SELECT status FROM lock_try_acquire('$key a', '1 hour', 'Reader 2', wait => '1 min')");
+poll($watch, 'SELECT count(*) = 1 FROM lock_waiters');
+my $victim = ask($watch, q{SELECT holder FROM lock_waiters}) eq 'Reader 1' ? 'Reader 2' : 'Reader 1';
+is(answer(by($victim)), 'deadlock', "two who read what the other wants to write: one of them ($victim) is refused");
+ask(by($victim), "SELECT lock_release_all('$victim')");
+ask(by('Reader 3'), "SELECT lock_release_all('Reader 3')");
+is(answer(by($victim eq 'Reader 1' ? 'Reader 2' : 'Reader 1')), 'acquired', '... and the other goes on');
+
+is(ask($watch, 'SELECT count(*) FROM lock_waiters'), 0, 'at the end nobody waits');
+end($watch, values %session);
+$node->stop;
+done_testing();

@@ -1,0 +1,376 @@
+# No wake-up is lost, and none is wasted: waiting with what hides it taken away.
+#
+# In a build with AL_TEST_HOOKS the second after which a waiter looks again by
+# itself becomes an hour here, and nobody looks for deadlocks, so that a lost
+# wake-up is a wait that times out; and a waiter can be held up between its
+# wake-up and its look.  AL_HANDOVERS in the environment is the number of
+# hand-overs between two sessions.
+#
+# Properties: every end of a holding wakes the first in line, after it is
+# visible; one that is woken and leaves, or leaves its turn to look when the
+# lease ends, passes that on; a release wakes one of 200 waiters, and what
+# leaves the key held wakes none; sleeping costs nothing.
+#
+# Turns red when: the wake-up comes before the commit, or not at all after an
+# abort, a savepoint, or a claim that was dropped; it is lost between look and
+# sleep; a lease that ends meanwhile is slept over; a cancelled waiter keeps its
+# wake-up; everybody is woken.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+plan skip_all => 'needs a build with AL_TEST_HOOKS, named by AL_HOOKS' unless $ENV{AL_HOOKS};
+
+my $handovers = $ENV{AL_HANDOVERS} || 20_000;
+
+my $node = PostgreSQL::Test::Cluster->new('wait_hooks', install_path => $ENV{AL_HOOKS});
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+max_connections = 230
+deadlock_timeout = 1h
+atomic_lock.test_sleep_cap = 1h
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+
+my $watch = session($node, 'Watch');
+my $holder = session($node, 'Holder');
+my @waiters = map { session($node, "Waiter $_") } (1 .. 4);
+my ($one, $two, $three, $four) = @waiters;
+is(ask($watch, q{SHOW atomic_lock.test_sleep_cap}), '1h', 'a build with hooks');
+
+# How often a backend has gone to sleep; nothing where that cannot be known
+sub sleeps
+{
+	my ($pid) = @_;
+	my $file = "/proc/$pid/status";
+
+	return unless -e $file;
+	return slurp_file($file) =~ /^voluntary_ctxt_switches:\s+(\d+)/m ? $1 : undef;
+}
+my $has_proc = defined sleeps(pid($watch));
+
+# A backend sleeps, and has not done anything for a moment.
+sub settle
+{
+	my @pids = @_;
+	my $before = '';
+
+	return unless $has_proc;
+	for my $try (1 .. 1000)
+	{
+		my $now = join ' ', map { sleeps($_) // '-' } @pids;
+		return if $now eq $before;
+		$before = $now;
+		usleep(20_000);
+	}
+	die 'a waiter that does not sleep';
+}
+
+# A wait whose end somebody else must see to, and how it ended.  Who sleeps until
+# there is no more time looks once more, and may then be granted the key, too late.
+my $in_time = q{CASE WHEN waited < '20 s' THEN status ELSE 'not woken' END};
+sub waiting
+{
+	my ($key, $owner, $more) = @_;
+	return "SELECT $in_time FROM lock_try_acquire('$key', '1 hour', '$owner', wait => '20 s')" . ($more || '');
+}
+sub waiting_and_release
+{
+	my ($key, $owner) = @_;
+	return waiting($key, $owner, "; SELECT lock_try_release('$key', '$owner')");
+}
+
+#
+# Every end of a holding wakes.  One failure is enough, each takes its time.
+#
+$holder = play_endings($node, $holder, $one, $two,
+	sub { queue_up($watch, $one, waiting($_[0], 'waiter')); settle(pid($one)) },
+	sub { is(answer($one), 'acquired', "woken: $_[0]") });
+
+# A key that is closed for a while after its lease has run out
+ask($holder, q{SELECT lock_acquire('k', '200 ms', 'holder')});
+queue_up($watch, $one, q{SET atomic_lock.lock_delay = '300 ms'; } . waiting('k', 'one'));
+is(answer($one), 'acquired', 'woken: the end of atomic_lock.lock_delay');
+ask($one, q{RESET atomic_lock.lock_delay; SELECT lock_release('k', 'one')});
+
+# Not before the commit: one that looks all the time does not get it.
+ask($one, q{SET atomic_lock.test_sleep_cap = '1 ms'});
+ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
+queue_up($watch, $one, waiting('k', 'one') =~ s/SELECT/SELECT acquired_at,/r);
+ask($holder, q{BEGIN; SELECT lock_release('k', 'holder')});
+SKIP:
+{
+	skip 'no /proc', 1 unless $has_proc;
+	my $before = sleeps(pid($one));
+	usleep(1000) while sleeps(pid($one)) < $before + 50;
+	ok(is_waiting($watch, $one), 'nobody gets what is not committed, however often they look');
+}
+my $moment = ask($holder, 'SELECT clock_timestamp(); COMMIT');
+like(my $granted = answer($one), qr/\|acquired$/, '... but when it is');
+is(ask($watch, "SELECT '" . $granted =~ s/\|.*//r . "'::timestamptz >= '$moment'"), 't', '... not before');
+ask($one, q{RESET atomic_lock.test_sleep_cap; SELECT lock_release('k', 'one')});
+
+# A claim that is given back: somebody met it who can have the key now.
+foreach my $way ('release', 'extend')
+{
+	my $drops = $way eq 'release' ? q{SELECT lock_try_release('k', 'holder')} : q{SELECT lock_try_extend('k', 'holder') IS NULL};
+
+	ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder'); BEGIN; SELECT lock_release('k', 'holder')});
+	start($two, "BEGIN; $drops");
+	poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = @{[pid($two)]}");
+	queue_up($watch, $one, waiting('k', 'one'));
+	settle(pid($one));
+	kill 'STOP', pid($two);		# it will have the claim, and not know
+	ask($holder, 'COMMIT');
+	settle(pid($one));			# it has looked, and met the claim
+	is(ask($watch, 'SELECT blocking_pid FROM lock_waiters'), pid($two), "$way: the claim is in the way");
+	kill 'CONT', pid($two);
+	is(answer($two), $way eq 'release' ? 'already_released' : 't', '... is not needed');
+	is(answer($one), 'acquired', '... and whoever met it is woken when it is given back');
+	ask($two, 'COMMIT');
+	ask($one, q{SELECT lock_release('k', 'one')});
+}
+
+#
+# One that leaves without the key passes on what it was woken for.
+#
+my $pause = 'pg_advisory_lock(1706)';
+foreach my $kind ('cancel', 'terminate', 'statement_timeout')
+{
+	foreach my $transaction ('', 'BEGIN; SAVEPOINT s;')
+	{
+		my $victim = session($node, 'Victim');
+
+		ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
+		queue_up($watch, $victim, "SET atomic_lock.test_pause_after_wake = on;" . ($kind eq 'statement_timeout' ? "SET statement_timeout = '2 s';" : '')
+			  . "$transaction " . waiting('k', 'victim'));
+		queue_up($watch, $two, waiting_and_release('k', 'two'));
+		settle(pid($victim), pid($two));
+		ask($holder, q{SELECT lock_release('k', 'holder')});
+		if ($kind ne 'statement_timeout')
+		{
+			poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($victim));
+			is(ask($watch, q{SELECT string_agg(holder || coalesce(blocked_by, ''), ' ' ORDER BY place) FROM lock_waiters}), 'Victim Waiter 2', "$kind $transaction one is woken, the other waits for it");
+			ask($watch, "SELECT pg_${kind}_backend(" . pid($victim) . ')');
+		}
+		like(answer($victim), $kind eq 'terminate' ? qr/57P01/ : qr/57014/, "$kind $transaction of a waiter that was woken");
+		is(answer($two), "acquired\nreleased", '... lets the next have its turn');
+		ask($holder, 'SELECT pg_advisory_unlock_all()');
+		is(ask($watch, q{SELECT lock_holder('k') IS NULL, count(*) FROM lock_waiters}), 't|0', '... and keeps nothing');
+		end($victim);
+	}
+}
+
+# ... one after the other
+ask($_, 'SET atomic_lock.test_pause_after_wake = on') for ($one, $two);
+ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
+queue_up($watch, $waiters[$_], waiting_and_release('k', "waiter $_")) for (0 .. 3);
+settle(map { pid($_) } @waiters);
+ask($holder, q{SELECT lock_release('k', 'holder')});
+foreach my $victim ($one, $two)
+{
+	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($victim));
+	ask($watch, 'SELECT pg_cancel_backend(' . pid($victim) . ')');
+	like(answer($victim), qr/57014/, 'one woken waiter after the other is cancelled');
+}
+is(answer($_), "acquired\nreleased", '... those behind get the key') for ($three, $four);
+ask($holder, 'SELECT pg_advisory_unlock_all()');
+ask($_, 'RESET atomic_lock.test_pause_after_wake') for ($one, $two);
+
+# One that is woken while somebody leases the key anew and shortly, without
+# being known to have looked
+ask($one, 'SET atomic_lock.test_pause_after_wake = on');
+ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
+queue_up($watch, $one, waiting_and_release('k', 'one'));
+settle(pid($one));
+ask($holder, q{SELECT lock_release('k', 'holder')});
+poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($one));
+ask($watch, q{SELECT lock_steal('k', 'thief', 'test', '500 ms')});
+ask($holder, 'SELECT pg_advisory_unlock_all()');
+is(answer($one), "acquired\nreleased", 'one that finds the key leased anew, waits for the end of that');
+ask($one, 'RESET atomic_lock.test_pause_after_wake');
+
+# One that has looked, and does not sleep yet, when the lease becomes a short one
+ask($one, 'SET atomic_lock.test_pause_before_sleep = on');
+ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
+queue_up($watch, $one, waiting_and_release('k', 'one'));
+poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($one));
+ask($watch, q{SELECT lock_extend('k', 'holder', '500 ms')});
+ask($holder, 'SELECT pg_advisory_unlock_all()');
+is(answer($one), "acquired\nreleased", 'one that is about to sleep hears of it');
+ask($one, 'RESET atomic_lock.test_pause_before_sleep');
+
+# The first in line leaves before anything has happened: now the next has to
+# look when the lease ends.
+foreach my $kind ('cancel', 'terminate', 'timeout', 'deadlock', 'client killed')
+{
+	my $victim = session($node, 'Victim');
+	my $sql = q{SELECT status FROM lock_try_acquire('k', '1 hour', 'victim', wait => '20 s')};
+	my $expected = { cancel => qr/57014/, terminate => qr/57P01/, timeout => qr/^timeout$/, deadlock => qr/^deadlock$/ }->{$kind};
+
+	ask($holder, q{SELECT lock_acquire('k', '2 s', 'holder'); SELECT lock_release_all('victim')});
+	$sql =~ s/20 s/800 ms/ if $kind eq 'timeout';
+	ask($victim, q{SET client_connection_check_interval = '50 ms'}) if $kind eq 'client killed';
+	if ($kind eq 'deadlock')
+	{
+		ask($victim, q{SET deadlock_timeout = '300 ms'; SELECT lock_acquire('of victim', '2 s', 'victim')});
+		queue_up($watch, $three, waiting('of victim', 'holder', q{; SELECT lock_release('of victim', 'holder')}));
+	}
+	queue_up($watch, $victim, $sql);
+	queue_up($watch, $two, waiting_and_release('k', 'two'));
+	ask($watch, 'SELECT pg_' . $kind . '_backend(' . pid($victim) . ')') if $kind =~ /cancel|terminate/;
+	$victim->{run}->signal('KILL') if $kind eq 'client killed';
+	like(answer($victim), $expected, "$kind of the first in line") if $expected;
+	is(answer($two), "acquired\nreleased", "$kind: the next in line looks when the lease has ended");
+	is(answer($three), "acquired\nt", '... as does another') if $kind eq 'deadlock';
+	end($victim);
+}
+is(ask($watch, q{SELECT lock_release_all('victim'), (SELECT count(*) FROM lock_waiters)}), '0|0', '... nobody is left');
+
+# One that got it, and gives it back by a rollback
+foreach my $undo ('ROLLBACK', 'ROLLBACK TO s', 'SELECT 1 / 0')
+{
+	ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
+	queue_up($watch, $one, 'BEGIN; SAVEPOINT s; ' . waiting('k', 'one'));
+	queue_up($watch, $two, waiting_and_release('k', 'two'));
+	settle(pid($one), pid($two));
+	ask($holder, q{SELECT lock_release('k', 'holder')});
+	is(answer($one), 'acquired', "a grant after waiting");
+	settle(pid($two));
+	start($one, $undo);
+	answer($one);
+	is(answer($two), "acquired\nreleased", "... undone by $undo, goes to the next");
+	ask($one, 'ROLLBACK');
+}
+
+#
+# A herd: 200 wait, and one is woken
+#
+my $script = $node->basedir . '/herd.pgbench';
+my $output = '';
+append_to_file($script, qq{SELECT lock_acquire('herd', '1 hour', 'herd-:client_id', wait => '4 min');\n});
+ask($holder, q{SELECT lock_acquire('herd', '1 hour', 'holder')});
+my $herd = IPC::Run::start([ 'pgbench', '-n', '-c', 200, '-t', 1, '-f', $script, $node->connstr('postgres') ],
+	'<', \undef, '>', \$output, '2>&1');
+poll($watch, 'SELECT count(*) = 200 FROM lock_waiters');
+my @pids = split /\n/, ask($watch, 'SELECT pid FROM lock_waiters ORDER BY place');
+settle(@pids);
+SKIP:
+{
+	skip 'no /proc', 7 unless $has_proc;
+	my %before = map { $_ => sleeps($_) } @pids;
+	my $woken = sub { return scalar grep { (sleeps($_) // -1) != $before{$_} } @pids };
+
+	ask($holder, q{SELECT lock_extend('herd', 'holder', '2 hours')});
+	is(ask($holder, q{SELECT status FROM lock_try_acquire('herd', owner => 'other')}), 'held', 'extended, and refused');
+	is(ask($holder, q{BEGIN; SELECT lock_release('herd', 'holder'); ROLLBACK; SELECT locked FROM lock_status('herd')}), "t\nt", '... nearly released');
+	settle(@pids);
+	cmp_ok($woken->(), '<=', 1, '... what leaves the key held wakes nobody, or only the first, who may have met the claim');
+	$before{ $pids[0] } = sleeps($pids[0]);
+
+	foreach my $n (1 .. 3)
+	{
+		$n == 1 ? ask($holder, q{SELECT lock_release('herd', 'holder')}) : ask($watch, q{SELECT force_release('herd', 'test')});
+		poll($watch, "SELECT lock_holder('herd') IS NOT NULL AND count(*) = 200 - $n FROM lock_waiters");
+		shift @pids;
+		is(ask($watch, 'SELECT pid FROM lock_waiters WHERE place = 1'), $pids[0], '... the first in line has it');
+		settle(@pids);
+		is($woken->(), 0, "... and release $n wakes none of the other " . @pids);
+	}
+}
+ask($watch, 'SELECT count(pg_cancel_backend(pid)) FROM lock_waiters');
+$herd->finish;
+is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM lock_status())}), '0|1', 'all cancelled at once: nobody waits, one has it')
+  or diag($output);
+ask($watch, q{SELECT force_release('herd', 'test')});
+
+#
+# Hand-overs
+#
+sub run_pgbench
+{
+	my ($name, $clients, $transactions, %scripts) = @_;
+	my ($out, $err) = ('', '');
+	my @files;
+	my $limit = IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default + $clients * $transactions / 100);
+	my $ok;
+
+	local $ENV{PGAPPNAME} = 'load';
+	foreach my $script (sort keys %scripts)
+	{
+		my $file = $node->basedir . "/$name-$script.pgbench" =~ s/ /_/gr;
+		append_to_file($file, $scripts{$script});
+		push @files, '-f', $file;
+	}
+	$ok = eval {
+		IPC::Run::run([ 'pgbench', '-n', '-c', $clients, '-j', 1, '-t', $transactions, @files, $node->connstr('postgres') ],
+			'<', \undef, '>', \$out, '2>', \$err, $limit);
+	};
+	ok($ok && $err !~ /abort|error/i, "$name: none hangs") or diag($@ || $err);
+	note $out;
+	my $left = session($node, 'Left');
+	poll($left, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'load'});
+	is(ask($left, q{SELECT count(*) FROM lock_waiters}), '0', '... and nobody is left');
+	ask($left, 'TRUNCATE app_lock');
+	end($left);
+	return;
+}
+end(@waiters, $holder);
+# "take" fails where the wait has lasted as long as it may.
+my $mine = q{'o:client_id'};
+my $take = "SELECT 1 / (waited < '20 s')::int FROM lock_acquire('hot', '1 hour', $mine, wait => '20 s');\n";
+my $take_short = $take =~ s/1 hour', $mine/1 ms', gen_random_uuid()::text/r;
+my $give = "SELECT lock_release('hot', $mine);\n";
+
+run_pgbench("$handovers hand-overs between two", 2, int($handovers / 2), plain => "$take$give");
+run_pgbench('hand-overs among five', 5, 400, plain => "$take$give");
+
+# Leases that nobody gives back
+run_pgbench('leases that run out', 4, 300,
+	short => $take_short);
+
+# Everything at once, while others are cancelled; what is refused is in the
+# nature of things.
+append_to_file($node->basedir . '/canceled.sql', join('', map { 'SET statement_timeout = ' . (1 + $_ % 5) . ";
+SELECT lock_acquire('hot', '1 hour', 'canceled', wait => '20 s'), lock_release('hot', 'canceled');
+" } (1 .. 500)));
+my @canceled;
+{
+	local $ENV{PGAPPNAME} = 'load';		# it is waited for, too
+	push @canceled, IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-f', $node->basedir . '/canceled.sql' ],
+		'<', \undef, '>', $node->basedir . "/canceled-$_.out", '2>&1') for (1, 2);
+}
+run_pgbench('all kinds of ends', 6, 400,
+	plain => "$take$give",
+	commit => "BEGIN;\n${take}COMMIT;\nBEGIN;\n${give}COMMIT;\n",
+	one => "BEGIN;\n$take${give}COMMIT;\n",
+	rollback => "BEGIN;\n${take}ROLLBACK;\n",
+	savepoint => "BEGIN;\nSAVEPOINT s;\n${take}ROLLBACK TO s;\nSELECT 1;\nCOMMIT;\n",
+	again => "$take${take}BEGIN;\n${give}ROLLBACK;\n$give",
+	force => "${take}SELECT force_release('hot', 'test');\n",
+	expiry => $take_short,
+	shorter => "${take}SELECT lock_extend('hot', $mine, '1 ms');\n",
+	impatient => "SELECT lock_try_acquire('hot', '1 hour', $mine, wait => '1 ms');\nSELECT lock_try_release('hot', $mine);\n",
+	overtaker => "SELECT lock_try_acquire('hot', '1 hour', $mine);\nSELECT lock_try_release('hot', $mine);\n",
+	stranger => "SELECT lock_try_release('hot', $mine);\nSELECT lock_try_extend('hot', $mine);\n",
+);
+$_->finish for @canceled;
+
+end($watch);
+$node->stop;
+unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d|XX000/, 'nothing to be ashamed of in the log');
+
+done_testing();
