@@ -24,7 +24,8 @@ TEST_OPTS = --inputdir=$(TEST_DIR) --temp-config=$(TEST_DIR)/atomic_lock.conf \
 REGRESS := $(sort $(basename $(notdir $(wildcard $(TEST_DIR)/sql/*.sql))))
 REGRESS_OPTS = $(TEST_OPTS) --temp-instance=./tmp_check
 ISOLATION := $(sort $(basename $(notdir $(wildcard test/specs/*.spec))))
-ISOLATION_OPTS = $(TEST_OPTS) --temp-instance=./tmp_check_iso --outputdir=.
+ISOLATION_OPTS = $(TEST_OPTS) --temp-instance=./tmp_check_iso --outputdir=. \
+	--launcher=test/specs/tester
 TAP_TESTS = 1
 PROVE_TESTS := $(sort $(wildcard test/t/*/*.pl))
 
