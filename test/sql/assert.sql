@@ -14,17 +14,6 @@
 -- Turns red when: a pin outlives its savepoint, or does not outlive the lease;
 -- the answer that is remembered survives a release; a transaction id is taken.
 
--- Let a lease run out.  Extending, which is also shortening, passes by pins.
-CREATE FUNCTION t.run_out(k text, o text) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-	until	timestamptz := lock_extend(k, o, '1 ms');
-BEGIN
-	WHILE clock_timestamp() < until LOOP
-		PERFORM pg_sleep(0.001);
-	END LOOP;
-	RETURN true;
-END
-$$;
 CREATE FUNCTION t.assert(k text, o text) RETURNS text LANGUAGE sql AS $$
 	SELECT t.code(format('SELECT lock_assert(%L, %L)', k, o))
 $$;
@@ -342,7 +331,7 @@ RESET lock_timeout;
 \endif
 
 -- Every isolation level, with a snapshot that is old
-CREATE FUNCTION t.story(k text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION t.story(k text DEFAULT 'level') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text := concat_ws(' ', current_setting('transaction_isolation'), t.assert(k, 'alice-1'));
 BEGIN
@@ -354,15 +343,4 @@ BEGIN
 	RETURN answer;
 END
 $$;
-BEGIN ISOLATION LEVEL READ COMMITTED;
-SELECT count(*) > 0 AS snapshot FROM pg_class;
-SELECT t.story('level');
-COMMIT;
-BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT count(*) > 0 AS snapshot FROM pg_class;
-SELECT t.story('level');
-COMMIT;
-BEGIN ISOLATION LEVEL SERIALIZABLE;
-SELECT count(*) > 0 AS snapshot FROM pg_class;
-SELECT t.story('level');
-COMMIT;
+:at_every_level

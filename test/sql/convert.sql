@@ -13,13 +13,6 @@
 -- Turns red when: a writer is made beside a live reader; the old mode is left
 -- behind beside the new one; a change that is refused, or none, writes.
 
-CREATE FUNCTION t.expire(k text, o text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-	WHILE lock_is_held(k, o) LOOP
-		PERFORM pg_sleep(0.005);
-	END LOOP;
-END
-$$;
 -- Rows of a key that are live
 CREATE FUNCTION t.live(k text) RETURNS TABLE (mode text, above_zero boolean, owner text, holder text) LANGUAGE sql AS $$
 	SELECT mode, slot > 0, owner, holder FROM app_lock WHERE key = k AND NOT released AND expires_at > clock_timestamp() ORDER BY slot
@@ -242,7 +235,7 @@ SELECT mode, holders FROM lock_status('2pc');
 \endif
 
 -- Every isolation level, with a snapshot that is old
-CREATE FUNCTION t.story(k text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION t.story(k text DEFAULT 'level') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text := current_setting('transaction_isolation');
 	g		lock_grant;
@@ -256,18 +249,7 @@ BEGIN
 	RETURN answer;
 END
 $$;
-BEGIN ISOLATION LEVEL READ COMMITTED;
-SELECT count(*) > 0 AS snapshot FROM pg_class;
-SELECT t.story('level');
-COMMIT;
-BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT count(*) > 0 AS snapshot FROM pg_class;
-SELECT t.story('level');
-COMMIT;
-BEGIN ISOLATION LEVEL SERIALIZABLE;
-SELECT count(*) > 0 AS snapshot FROM pg_class;
-SELECT t.story('level');
-COMMIT;
+:at_every_level
 
 -- Messages show keys and labels with control characters escaped, and no owner.
 SELECT g.status FROM lock_acquire(E'nasty\n', '10 min', 'secret-1', 'shared', holder => E'Al\rice') g;

@@ -19,23 +19,6 @@
 CREATE TABLE t.doc (id int PRIMARY KEY);
 INSERT INTO t.doc VALUES (1);
 
-CREATE FUNCTION t.wait_until(moment timestamptz) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-	WHILE clock_timestamp() <= moment LOOP
-		PERFORM pg_sleep(0.001);
-	END LOOP;
-END
-$$;
--- Let what an owner holds run out.
-CREATE FUNCTION t.run_out(k text, o text) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-	until	timestamptz := lock_extend(k, o, '1 ms');
-BEGIN
-	IF until < 'infinity' THEN
-		PERFORM t.wait_until(until);
-	END IF;
-END
-$$;
 
 -- Does it raise LK008?  Otherwise it is done.
 CREATE FUNCTION t.refused(stmt text) RETURNS boolean LANGUAGE plpgsql AS $$

@@ -23,13 +23,6 @@ $$;
 CREATE FUNCTION t.refused(stmt text) RETURNS text LANGUAGE sql AS $$
 	SELECT regexp_replace(replace(t.raises(stmt), 'process ' || pg_backend_pid(), 'process <this>'), 'Waited for [0-9]+ ms', 'Waited for <n> ms')
 $$;
-CREATE FUNCTION t.expire(k text, o text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-	WHILE lock_is_held(k, o) LOOP
-		PERFORM pg_sleep(0.005);
-	END LOOP;
-END
-$$;
 
 --
 -- Held, and written nowhere
@@ -412,7 +405,7 @@ SELECT lock_is_held('ro', 'alice-1'), lock_holder('ro') IS NOT NULL AS held, t.c
 COMMIT;
 
 -- Every isolation level, with a snapshot that is old
-CREATE FUNCTION t.story(k text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION t.story(k text DEFAULT 'level') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text := current_setting('transaction_isolation');
 BEGIN
@@ -423,18 +416,7 @@ BEGIN
 	RETURN answer;
 END
 $$;
-BEGIN ISOLATION LEVEL READ COMMITTED;
-SELECT count(*) > 0 AS snapshot FROM pg_class;
-SELECT t.story('level');
-COMMIT;
-BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT count(*) > 0 AS snapshot FROM pg_class;
-SELECT t.story('level');
-COMMIT;
-BEGIN ISOLATION LEVEL SERIALIZABLE;
-SELECT count(*) > 0 AS snapshot FROM pg_class;
-SELECT t.story('level');
-COMMIT;
+:at_every_level
 
 -- Two-phase commit: the transaction has ended when it is committed.
 SELECT current_setting('max_prepared_transactions')::int > 0 AS twophase \gset

@@ -97,6 +97,41 @@ BEGIN
 END
 $$;
 
+-- Wait until what one owner has of a key has run out.
+CREATE FUNCTION t.expire(k text, o text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+	FOR i IN 1..6000 LOOP
+		IF NOT public.lock_is_held(k, o) THEN
+			RETURN;
+		END IF;
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+	RAISE 'the lease of "%" does not run out', k;
+END
+$$;
+
+-- Wait until the clock has passed a moment.
+CREATE FUNCTION t.wait_until(moment timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	WHILE clock_timestamp() <= moment LOOP
+		PERFORM pg_sleep(0.001);
+	END LOOP;
+END
+$$;
+-- Let an owner's lease run out now, pinned or not: extending also shortens.
+CREATE FUNCTION t.run_out(k text, o text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+	until	timestamptz := lock_extend(k, o, '1 ms');
+BEGIN
+	IF until < 'infinity' THEN
+		PERFORM t.wait_until(until);
+	END IF;
+	RETURN true;
+END
+$$;
+
 -- Changes with every byte of the table that changes, row locks included.
 CREATE FUNCTION t.fingerprint() RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -116,4 +151,9 @@ $$;
 CREATE FUNCTION t.left_open(OUT claims bigint, OUT no_transaction_id boolean) LANGUAGE sql AS $$
 	SELECT count(*), pg_current_xact_id_if_assigned() IS NULL FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1710
 $$;
+
+-- What the function t.story() of a test answers at every isolation level, with a
+-- snapshot that is older than what it does: write  :at_every_level
+\set story ' SELECT count(*) > 0 AS snapshot FROM pg_class; SELECT t.story(); COMMIT;'
+\set at_every_level 'BEGIN ISOLATION LEVEL READ COMMITTED;' :story 'BEGIN ISOLATION LEVEL REPEATABLE READ;' :story 'BEGIN ISOLATION LEVEL SERIALIZABLE;' :story
 \set ECHO all
