@@ -7,7 +7,7 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use PostgreSQL::Test::Utils;
 
-our @EXPORT = qw(ask copy_installation);
+our @EXPORT = qw(ask sqlstate ticks copy_installation);
 
 # An answer of a background psql, without its line end, which some versions of
 # PostgreSQL::Test leave; dies on an error.
@@ -18,6 +18,30 @@ sub ask
 
 	chomp $answer;
 	return $answer;
+}
+
+# The SQLSTATE of the error that SQL raises in a session of its own; "no error: "
+# and what psql says where there is none.
+sub sqlstate
+{
+	my ($node, $sql, $database, @options) = @_;
+	my $stderr;
+
+	$node->psql($database // 'postgres', $sql,
+		stderr => \$stderr,
+		on_error_stop => 1,
+		extra_params => [ '-v', 'VERBOSITY=verbose', @options ]);
+	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
+}
+
+# What a process has used of a processor, in hundredths of seconds; undefined
+# where /proc does not tell.
+sub ticks
+{
+	my ($pid) = @_;
+	my @stat = -e "/proc/$pid/stat" ? split / /, slurp_file("/proc/$pid/stat") =~ s/\(.*\)/x/r : ();
+
+	return @stat ? $stat[13] + $stat[14] : undef;
 }
 
 # A copy of the PostgreSQL that is tested, whose scripts and library may be

@@ -10,7 +10,7 @@ use IPC::Run;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(session start answer end poll is_waiting queue_up pid play_endings);
+our @EXPORT = qw(session start answer reply told end gone poll is_waiting queue_up pid play_endings);
 
 # A background psql.  The label is its application_name, and so what its locks
 # and waits are labelled with.  Errors are shown with their SQLSTATE.
@@ -65,6 +65,25 @@ sub answer
 	return $err ne '' ? $err : $out;
 }
 
+# Send SQL, and wait for its answer, or its errors.  Unlike ask() this survives an
+# error.
+sub reply
+{
+	my ($psql, $sql) = @_;
+
+	start($psql, $sql);
+	return answer($psql);
+}
+
+# What SQL answers, or the SQLSTATE of its error
+sub told
+{
+	my ($psql, $sql) = @_;
+	my $reply = reply($psql, $sql);
+
+	return $reply =~ /^(?:ERROR|FATAL):  (\w{5}):/m ? $1 : $reply;
+}
+
 # End sessions, also those that are gone already.
 sub end
 {
@@ -86,6 +105,15 @@ sub poll
 		die "never true: $sql" if --$tries < 0;
 		usleep(10_000);
 	}
+	return;
+}
+
+# Wait until a backend has ended.
+sub gone
+{
+	my ($psql, $pid) = @_;
+
+	poll($psql, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 	return;
 }
 

@@ -38,14 +38,6 @@ atomic_lock.sweep_interval = 0
 });
 $node->start;
 
-# The answer, be it an error
-sub try
-{
-	my ($psql, $sql) = @_;
-	start($psql, $sql);
-	return answer($psql);
-}
-
 #
 # Encodings.  Texts are written as bytes of the database's encoding, in hex:
 # some characters, how many bytes one of them has, and what the same is in UTF-8.
@@ -83,7 +75,7 @@ foreach my $encoding (sort keys %encodings)
 
 		ask($two, 'SET client_encoding = UTF8');
 		is(ask($two, "SELECT status FROM lock_try_acquire('$text', owner => 'two')"), 'held', '... by a client in UTF-8, too');
-		like(try($two, "SELECT lock_acquire('$text', owner => 'two')"), qr/55P03: lock "$text" is held by $text\n/, '... who sees it as it is');
+		like(reply($two, "SELECT lock_acquire('$text', owner => 'two')"), qr/55P03: lock "$text" is held by $text\n/, '... who sees it as it is');
 		is(ask($two, "SELECT lock_release('$text', '$text')"), 't', '... and may present the owner');
 		ask($two, 'SET client_encoding = SQL_ASCII');
 		ask($one, "SELECT lock_acquire($key, '1 hour', $key, holder => $key)");
@@ -93,8 +85,8 @@ foreach my $encoding (sort keys %encodings)
 	my ($keys, $owners) = (int(1024 / $width), int(255 / $width));
 	my $many = sub { return "convert_from(decode(repeat('$character', $_[0]), 'hex'), '$encoding')" };
 	is(ask($two, "SELECT status, octet_length(key) FROM lock_acquire(@{[ $many->($keys) ]}, owner => @{[ $many->($owners) ]}, holder => @{[ $many->($owners) ]})"), 'acquired|' . $keys * $width, "... $keys characters are a key");
-	like(try($two, "SELECT lock_acquire(@{[ $many->($keys + 1) ]})"), qr/ 22023:/, '... one more is none');
-	like(try($two, "SELECT lock_acquire('k', owner => @{[ $many->($owners + 1) ]})"), qr/ 22023:/, '... nor an owner of ' . ($owners + 1));
+	like(reply($two, "SELECT lock_acquire(@{[ $many->($keys + 1) ]})"), qr/ 22023:/, '... one more is none');
+	like(reply($two, "SELECT lock_acquire('k', owner => @{[ $many->($owners + 1) ]})"), qr/ 22023:/, '... nor an owner of ' . ($owners + 1));
 
 	# What is cut for shared memory
 	queue_up($watch, $one, "SELECT status FROM lock_acquire(@{[ $many->($keys) ]}, owner => 'one', holder => @{[ $many->($owners) ]}, wait => '1 min')");
@@ -109,18 +101,18 @@ foreach my $encoding (sort keys %encodings)
 	if ($of_text ne '')
 	{
 		ask($one, "SELECT lock_acquire($of_text, '1 hour', 'one')");
-		like(try($two, "SELECT lock_acquire($of_text)"), qr/lock "a(?:\\x[0-9a-f]{2})+b" is held/, '... a control character above 127 is escaped');
+		like(reply($two, "SELECT lock_acquire($of_text)"), qr/lock "a(?:\\x[0-9a-f]{2})+b" is held/, '... a control character above 127 is escaped');
 		ask($one, q{SELECT lock_release_all('one')});
 	}
-	like(try($two, "SELECT lock_acquire(E'a\\x0ab\\x1b[31m', owner => 'two'), lock_acquire(E'a\\x0ab\\x1b[31m')"), qr/lock "a\\x0ab\\x1b\[31m" is/, '... like those below');
-	like(try($two, "SELECT lock_acquire($key)"), qr/lock "@{[ quotemeta pack('H*', $hex) ]}" is held by @{[ quotemeta pack('H*', $hex) ]}\n/, '... other bytes are as they are') unless $encoding eq 'SQL_ASCII';
+	like(reply($two, "SELECT lock_acquire(E'a\\x0ab\\x1b[31m', owner => 'two'), lock_acquire(E'a\\x0ab\\x1b[31m')"), qr/lock "a\\x0ab\\x1b\[31m" is/, '... like those below');
+	like(reply($two, "SELECT lock_acquire($key)"), qr/lock "@{[ quotemeta pack('H*', $hex) ]}" is held by @{[ quotemeta pack('H*', $hex) ]}\n/, '... other bytes are as they are') unless $encoding eq 'SQL_ASCII';
 	if ($encoding =~ /EUC|UTF8/)
 	{
 		my ($half, $err) = (substr($character, 0, 2));
 		$node->psql($db, "CREATE TEMP TABLE bad (key text);\nCOPY bad FROM STDIN;\n" . pack('H*', $half) . "\n\\.\n", stderr => \$err, extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 		like($err, qr/22021: +invalid byte sequence/, '... half a character does not get in by COPY');
-		like(try($two, "SELECT lock_acquire(E'x\\x$half')"), qr/22021: +invalid byte sequence/, '... nor as a literal');
-		like(try($two, "PREPARE p(text) AS SELECT lock_acquire(\$1); EXECUTE p(E'x\\x$half')"), qr/22021: +invalid byte sequence/, '... nor as a parameter');
+		like(reply($two, "SELECT lock_acquire(E'x\\x$half')"), qr/22021: +invalid byte sequence/, '... nor as a literal');
+		like(reply($two, "PREPARE p(text) AS SELECT lock_acquire(\$1); EXECUTE p(E'x\\x$half')"), qr/22021: +invalid byte sequence/, '... nor as a parameter');
 	}
 	end($one, $two, $watch);
 }
@@ -174,14 +166,6 @@ my @uses = (
 	q{lock_acquire('x')}, q{lock_acquire('x', mode => 'shared')}, q{lock_acquire('x', lifetime => 'session')}, q{lock_acquire('x', lifetime => 'transaction')}, q{lock_try_acquire('x')},
 	q{lock_acquire('x', wait => '10 ms')}, q{lock_acquire_all(ARRAY['x', 'y'])}, q{lock_try_acquire_all(ARRAY['x', 'y'])}, q{lock_convert('k')}, q{lock_transfer('k', NULL, 'new')}, q{lock_release('k')}, q{lock_try_release('k')},
 	q{lock_release_all()}, q{lock_extend('k')}, q{lock_try_extend('k')}, q{lock_extend_all()}, q{lock_assert('k')}, q{lock_assert_fence('k', 1)}, q{lock_is_held('k')}, q{lock_fetch(NULL::doc, '1')}, q{lock_fetch(NULL::doc, '1', key => 'x')});
-sub told
-{
-	my ($psql, $sql) = @_;
-	my $answer = try($psql, $sql);
-
-	return $answer =~ /^(?:ERROR|FATAL):  ([0-9A-Z]{5}):/m ? $1 : $answer;
-}
-
 # A session whose setting is no text: nothing that would use it gets anywhere
 sub check_rough
 {
@@ -352,12 +336,12 @@ foreach my $sql (
 	my $statement = $sql =~ s/OWNER (\S+?)(?=[\s,)])/owner_of($1)/ger;
 
 	$statement =~ s/SELECT lock_(acquire|steal|transfer|convert|acquire_all)\(/SELECT count(*) FROM lock_$1(/;
-	note try($one, $statement) =~ s/\n.*//sr;
+	note reply($one, $statement) =~ s/\n.*//sr;
 }
 # Who waits for a lock of the lock manager is told with it in the log.
 ask($one, q{BEGIN; SELECT lock_extend('a', } . owner_of('a') . ') IS NOT NULL');
 ask($two, q{SET lock_timeout = '100 ms'});
-like(try($two, q{SELECT force_release('a', 'why')}), qr/55P03/, 'a wait that is logged');
+like(reply($two, q{SELECT force_release('a', 'why')}), qr/55P03/, 'a wait that is logged');
 ask($one, 'COMMIT');
 my @owners = split /\n/, ask($two, 'SELECT owner FROM mine');
 is(scalar(grep { /^[0-9a-f]{8}-[0-9a-f]{4}-4/ } @owners), 7, 'owners that acquire has made');
@@ -365,7 +349,7 @@ is(scalar(grep { /^[0-9a-f]{8}-[0-9a-f]{4}-4/ } @owners), 7, 'owners that acquir
 # What is nasty, and undone
 my $nasty = q{E'k\n@@ 1 LOG:  forged\r"",\\\\x1b\x1b[31m{"a": "b"},\x01'};
 ask($two, qq{SELECT count(*) FROM lock_acquire($nasty, '1 hour', 'o', holder => $nasty)});
-like(try($two, "SELECT lock_acquire($nasty)"), qr/55P03: lock "k\\x0a\@\@ 1 LOG:  forged\\x0d/, 'a key that would be a line of its own');
+like(reply($two, "SELECT lock_acquire($nasty)"), qr/55P03: lock "k\\x0a\@\@ 1 LOG:  forged\\x0d/, 'a key that would be a line of its own');
 ask($two, qq{BEGIN; SELECT force_release($nasty, $nasty); ROLLBACK});
 is(ask($two, qq{SELECT locked, (SELECT count(*) FROM lock_audit WHERE reason ~ 'forged') FROM lock_status($nasty)}), 't|0', 'a forced end that is rolled back');
 my $seen = ask($two, 'SELECT query FROM pg_stat_activity');

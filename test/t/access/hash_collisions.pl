@@ -115,15 +115,6 @@ sub disconnect_sessions
 	return;
 }
 
-# The answer, or the error
-sub try
-{
-	my ($psql, $sql) = @_;
-
-	start($psql, $sql);
-	return answer($psql);
-}
-
 sub acquire
 {
 	my ($key, $by, $more) = @_;
@@ -267,26 +258,26 @@ sub all_goes_on
 	{
 		my ($name, $who, undef, $sql, $expected) = @$verb;
 
-		is(try($$who, fill_in($sql, $key_of{$name})), $expected, "$when: $name");
+		is(reply($$who, fill_in($sql, $key_of{$name})), $expected, "$when: $name");
 		ask($$who, 'ROLLBACK') if $sql =~ /BEGIN/;
 	}
 	return if $without;
 
 	my ($held, $both, $of_session) = @key_of{@more};
 	queue_up($admin, $other, acquire($held, 'bob', q{, wait => '20 s'}) =~ s/status/status, waited < '15 s'/r);
-	is(try($admin, "SELECT place, blocked_by, blocking_pid FROM lock_waiters WHERE key = '$held' AND pid = " . pid($other)), '1|Ada|', "$when: lock_waiters");
-	is(try($admin, "SELECT waiters FROM lock_status('$held')"), '1', "$when: lock_status(key) counts who waits");
-	my $released = is(try($owner, "SELECT lock_release('$held', '$ada')"), 't', "$when: lock_release of what is waited for");
+	is(reply($admin, "SELECT place, blocked_by, blocking_pid FROM lock_waiters WHERE key = '$held' AND pid = " . pid($other)), '1|Ada|', "$when: lock_waiters");
+	is(reply($admin, "SELECT waiters FROM lock_status('$held')"), '1', "$when: lock_status(key) counts who waits");
+	my $released = is(reply($owner, "SELECT lock_release('$held', '$ada')"), 't', "$when: lock_release of what is waited for");
 	is(let_go($other, $released), 'acquired|t', '... wakes who waits');
 
 	queue_up($admin, $other, "SELECT status FROM lock_convert('$both', 'bob', wait => '20 s')");
-	$released = is(try($owner, "SELECT lock_release('$both', '$ada')"), 't', "$when: lock_release beside who waits to convert");
+	$released = is(reply($owner, "SELECT lock_release('$both', '$ada')"), 't', "$when: lock_release beside who waits to convert");
 	is(let_go($other, $released), 'acquired', '... lets them');
 
 	if ($ending)
 	{
-		is(try($ending, 'DISCARD ALL'), '', "$when: the end of a session");
-		is(try($admin, "SELECT locked FROM lock_status('$of_session')"), 'f', '... ends what it held');
+		is(reply($ending, 'DISCARD ALL'), '', "$when: the end of a session");
+		is(reply($admin, "SELECT locked FROM lock_status('$of_session')"), 'f', '... ends what it held');
 	}
 	return;
 }
@@ -409,8 +400,8 @@ foreach my $round (
 	connect_sessions($node);
 	is(ask($admin, $tags), $before, "$when: a prepared transaction has what it had");
 	is(ask($admin, "BEGIN; SELECT lock_acquire('some key', mode => 'shared', owner => 'x') IS NULL; $tags AND pid = pg_backend_pid(); ROLLBACK"), $of_key, '... under the same tags that others would have');
-	is(try($owner, acquire($evil[$_], $ada, $_ == 2 ? '' : $shared)), 'held', '... so that nobody else gets it') for (0 .. 2);
-	like(try($admin, q{SELECT force_release('pinned', 'test')}), qr/^ERROR:  55P03/, '... nor ends what it relies on');
+	is(reply($owner, acquire($evil[$_], $ada, $_ == 2 ? '' : $shared)), 'held', '... so that nobody else gets it') for (0 .. 2);
+	like(reply($admin, q{SELECT force_release('pinned', 'test')}), qr/^ERROR:  55P03/, '... nor ends what it relies on');
 	all_goes_on($when);
 	ask($admin, q{COMMIT PREPARED 'evil'});
 	is(ask($admin, "SELECT lock_is_held('$evil[0]', '$eve'), lock_is_held('$evil[1]', '$eve'), lock_is_held('$evil[2]', '$adas[2]')"), 't|f|t', "$when: committed");
@@ -441,11 +432,11 @@ foreach my $call (
 	q{SET atomic_lock.owner = 'ME'; SELECT locked, owner, holder, holders FROM lock_status('KEY'); SET atomic_lock.owner = 'ADA'},
 	q{SELECT lock_release_all('ME'), lock_extend_all('ME')})
 {
-	my ($theirs, $strangers) = map { try($owner, $call =~ s/\bME\b/$_/gr =~ s/\bADA\b/$ada/gr =~ s/\bKEY\b/$evil/gr) } ($eve, 'stranger');
+	my ($theirs, $strangers) = map { reply($owner, $call =~ s/\bME\b/$_/gr =~ s/\bADA\b/$ada/gr =~ s/\bKEY\b/$evil/gr) } ($eve, 'stranger');
 
 	is($theirs, $strangers, 'an owner of the same hash hears what a stranger does: ' . ($call =~ s/.*FROM //r));
-	try($owner, q{SELECT lock_release_all('stranger')});
-	try($owner, "SELECT lock_release_all('$eve')");
+	reply($owner, q{SELECT lock_release_all('stranger')});
+	reply($owner, "SELECT lock_release_all('$eve')");
 }
 
 # The record that its reader has to have locked, see doc/guards.md
@@ -458,10 +449,10 @@ CREATE POLICY who_holds_the_lock ON medical_record USING (lock_is_held('medical_
 SELECT lock_protect('medical_record', 'medical_record:{id}');
 GRANT SELECT, UPDATE ON medical_record TO usual});
 is(ask($other, acquire_for_transaction('medical_record:2', $ada)), 'acquired', 'a record is locked for a transaction');
-is(try($owner, 'SELECT id FROM medical_record'), '2', '... whose owner sees it');
+is(reply($owner, 'SELECT id FROM medical_record'), '2', '... whose owner sees it');
 foreach my $who (@adas, 'stranger')
 {
-	is(try($attacker, "SET atomic_lock.owner = '$who'; SELECT id FROM medical_record; RESET atomic_lock.owner"), '', "... $who does not");
+	is(reply($attacker, "SET atomic_lock.owner = '$who'; SELECT id FROM medical_record; RESET atomic_lock.owner"), '', "... $who does not");
 }
 ask($other, 'ROLLBACK');
 
@@ -482,11 +473,11 @@ ask($admin, 'TRUNCATE app_lock');
 
 # Shared holdings whose tags were once the same
 ask($attacker, 'BEGIN; ' . acquire($report, $_, $shared)) for $reporters[0];
-is(try($owner, acquire($list, $ada, $shared)), 'acquired', 'a key is shared beside somebody who shares another');
-is(try($owner, "SELECT lock_try_extend('$list', '$ada') > now(), lock_try_release('$list', '$ada')"), 't|released', '... extended and released');
+is(reply($owner, acquire($list, $ada, $shared)), 'acquired', 'a key is shared beside somebody who shares another');
+is(reply($owner, "SELECT lock_try_extend('$list', '$ada') > now(), lock_try_release('$list', '$ada')"), 't|released', '... extended and released');
 ask($attacker, 'ROLLBACK');
 ask($attacker, 'BEGIN; ' . acquire($list, $ada, $shared));
-is(try($owner, acquire($report, $_, $shared)), 'acquired', 'a key is shared beside somebody who shares another') for @reporters;
+is(reply($owner, acquire($report, $_, $shared)), 'acquired', 'a key is shared beside somebody who shares another') for @reporters;
 ask($attacker, 'ROLLBACK');
 ask($admin, 'TRUNCATE app_lock');
 
@@ -497,8 +488,8 @@ ask($admin, 'TRUNCATE app_lock');
 # they are called.
 ask($admin, "SELECT lock_acquire('both', '1 hour', '$_', mode => 'shared') IS NULL") for ($ada, $eve);
 queue_up($admin, $other, "SELECT status FROM lock_convert('both', '$ada', wait => '1 min')");
-like(try($owner, "SELECT status FROM lock_convert('both', '$eve', wait => '3 s')"), qr/^ERROR:  40P01: .*\nDETAIL:  Another owner shares the lock and waits/, 'the second who wants to convert is refused, also with the hash of the first');
-try($admin, "SELECT lock_release('both', '$eve')");
+like(reply($owner, "SELECT status FROM lock_convert('both', '$eve', wait => '3 s')"), qr/^ERROR:  40P01: .*\nDETAIL:  Another owner shares the lock and waits/, 'the second who wants to convert is refused, also with the hash of the first');
+reply($admin, "SELECT lock_release('both', '$eve')");
 is(answer($other), 'acquired', '... and the first gets it when the second lets go');
 ask($admin, 'TRUNCATE app_lock');
 
@@ -508,7 +499,7 @@ ask($admin, "SELECT lock_acquire('$peaceful[0]', '1 hour', '$_', mode => 'shared
 queue_up($admin, $attacker, "SELECT status FROM lock_convert('$evil', '$eve', wait => '1 min')");
 queue_up($admin, $other, "SELECT status FROM lock_convert('$peaceful[0]', 'bob', wait => '1 min')");
 is(ask($admin, q{SELECT count(*), count(DISTINCT key), max(place) FROM lock_waiters}), '2|2|1', 'two wait to convert two keys');
-try($admin, q{SELECT lock_release_all('ann'), lock_release_all('cid')});
+reply($admin, q{SELECT lock_release_all('ann'), lock_release_all('cid')});
 is(let_go($other, 1), 'acquired', '... one gets its key');
 is(let_go($attacker, 1), 'acquired', '... the other as well');
 ask($admin, 'TRUNCATE app_lock');
@@ -531,9 +522,9 @@ queue_up($admin, $second, acquire('of first', $eve, q{, wait => '1 min'}));
 queue_up($admin, $first, acquire('of ada', 'first', q{, wait => '1 min'}));
 have_looked(2);
 is(ask($admin, 'SELECT count(*) FROM lock_waiters'), '2', 'no deadlock: an owner of the same hash waits');
-try($admin, "SELECT lock_try_release('of ada', '$ada')");
+reply($admin, "SELECT lock_try_release('of ada', '$ada')");
 is(answer($first), 'acquired', '... the first gets what it waits for');
-try($admin, q{SELECT lock_try_release('of first', 'first')});
+reply($admin, q{SELECT lock_try_release('of first', 'first')});
 is(answer($second), 'acquired', '... and then the second');
 ask($admin, 'TRUNCATE app_lock');
 
@@ -546,9 +537,9 @@ queue_up($admin, $first, acquire('of second', 'first', q{, wait => '1 min'}));
 have_looked(2);
 is(ask($admin, 'SELECT count(*) FROM lock_waiters'), '2', 'no deadlock: a transaction has a key of the same hash');
 is(ask($admin, "SELECT blocked_by, blocking_pid IS NULL FROM lock_waiters WHERE pid = " . pid($second)), 'Admin|t', '... as lock_waiters says');
-try($admin, q{SELECT lock_try_release('} . $peaceful[0] . q{', 'third')});
+reply($admin, q{SELECT lock_try_release('} . $peaceful[0] . q{', 'third')});
 is(let_go($second, 1), 'acquired', '... the second gets what it waits for');
-try($admin, q{SELECT lock_try_release('of second', 'second')});
+reply($admin, q{SELECT lock_try_release('of second', 'second')});
 is(let_go($first, 1), 'acquired', '... and then the first');
 ask($first, 'ROLLBACK');
 ask($admin, 'TRUNCATE app_lock');
@@ -560,8 +551,8 @@ ask($admin, "SELECT lock_acquire('of both', '1 hour', '$_', mode => 'shared') IS
 ask($admin, "SELECT lock_acquire('$peaceful[0]', '1 hour', 'nobody') IS NULL, lock_acquire('$evil', '1 hour', 'first') IS NULL");
 queue_up($admin, $second, acquire($peaceful[0], 'second', q{, wait => '1 min'}));
 queue_up($admin, $third, acquire($evil, 'third', q{, wait => '1 min'}));
-is(try($first, acquire('of both', 'first', q{, wait => '4 s'})), 'deadlock', 'a deadlock is found behind two keys of one hash');
-try($admin, qq{SELECT lock_try_release('$peaceful[0]', 'nobody'), lock_try_release('$evil', 'first')});
+is(reply($first, acquire('of both', 'first', q{, wait => '4 s'})), 'deadlock', 'a deadlock is found behind two keys of one hash');
+reply($admin, qq{SELECT lock_try_release('$peaceful[0]', 'nobody'), lock_try_release('$evil', 'first')});
 is(let_go($_, 1), 'acquired', '... the others get what they wait for') for ($second, $third);
 ask($admin, 'TRUNCATE app_lock');
 end($first, $second, $third);
@@ -755,12 +746,12 @@ sub told_by
 
 is(ask($admin, q{SELECT count(*), string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'app_lock_fence'::regclass AND attnum > 0}), '3|last_value log_cnt is_called', 'the sequence has the columns of a sequence');
 is(ask($admin, q{SELECT length(record_send(s)) FROM (SELECT * FROM app_lock_fence) s}), 4 + 3 * 8 + 17, '... which are all of a row');
-like(try($admin, 'SELECT app_lock_fence FROM app_lock_fence'), qr/^ERROR:  42809|^\(\d+,\d+,[tf]\)$/, '... where there is one');
+like(reply($admin, 'SELECT app_lock_fence FROM app_lock_fence'), qr/^ERROR:  42809|^\(\d+,\d+,[tf]\)$/, '... where there is one');
 foreach my $sql (
 	q{SELECT * FROM app_lock_fence}, q{SELECT to_jsonb(s), s::text, record_send(s) FROM (SELECT *, ctid, xmin, xmax, tableoid FROM app_lock_fence) s},
 	q{TABLE pg_sequences}, q{SELECT pg_sequence_last_value('app_lock_fence'), pg_sequence_parameters('app_lock_fence'::regclass::oid)}, q{SELECT * FROM information_schema.sequences}, q{SELECT query_to_xml('SELECT * FROM app_lock_fence', true, false, '')})
 {
-	is(told_by(try($admin, "SET bytea_output = hex; $sql")), 0, "not told by $sql");
+	is(told_by(reply($admin, "SET bytea_output = hex; $sql")), 0, "not told by $sql");
 }
 
 # Whatever somebody can read who may read everything, and has all levels
@@ -797,7 +788,7 @@ BEGIN
 END$$});
 ask($admin, "SELECT lock_acquire('some key', '1 hour', '$ada'), lock_acquire('another', lifetime => 'session')");
 ask($admin, 'SET SESSION AUTHORIZATION reader; SET bytea_output = hex');
-is(try($admin, q[SELECT sum(bytes) > 100000, bool_or(has_key AND source = 'app_lock'), bool_or(has_key AND source LIKE '%lock_status()'), bool_or(source = 'app_lock_fence'), string_agg(source, ', ') FILTER (WHERE tells)
+is(reply($admin, q[SELECT sum(bytes) > 100000, bool_or(has_key AND source = 'app_lock'), bool_or(has_key AND source LIKE '%lock_status()'), bool_or(source = 'app_lock_fence'), string_agg(source, ', ') FILTER (WHERE tells)
 	FROM pg_temp.read_all('{] . join(',', sort keys %shown) . q[}')]), 't|t|t|t|', 'who may read everything, reads leases, and not what tags are made with');
 ask($admin, 'RESET SESSION AUTHORIZATION; RESET bytea_output');
 ask($admin, q{SELECT force_release('some key', 'test'), force_release('another', 'test')});
@@ -846,23 +837,23 @@ foreach my $sql (
 	q{ALTER SEQUENCE app_lock_fence CACHE 1},
 	q{VACUUM (FREEZE) app_lock})
 {
-	is(try($admin, $sql), $sql =~ /SELECT/ ? 't' : '', $sql);
+	is(reply($admin, $sql), $sql =~ /SELECT/ ? 't' : '', $sql);
 	is_unchanged($sql);
-	like(try($owner, q{SELECT lock_release('kept', 'eve')}), qr/^ERROR:  55P03/, '... and meet what is prepared');
+	like(reply($owner, q{SELECT lock_release('kept', 'eve')}), qr/^ERROR:  55P03/, '... and meet what is prepared');
 }
 disconnect_sessions();
 $node->stop('immediate');
 $node->start;
 connect_sessions($node);
 is_unchanged('after a crash as well');
-like(try($owner, q{SELECT lock_release('kept', 'eve')}), qr/^ERROR:  55P03/, '... and meet what is prepared');
+like(reply($owner, q{SELECT lock_release('kept', 'eve')}), qr/^ERROR:  55P03/, '... and meet what is prepared');
 ask($admin, q{ROLLBACK PREPARED 'kept'});
-is(try($owner, q{SELECT lock_release('kept', 'eve')}), 't', '... which can be undone');
+is(reply($owner, q{SELECT lock_release('kept', 'eve')}), 't', '... which can be undone');
 foreach my $sql (
 	q{ALTER SEQUENCE app_lock_fence SET UNLOGGED; ALTER SEQUENCE app_lock_fence SET LOGGED},
 	q{CREATE ROLE other_owner; ALTER SEQUENCE app_lock_fence OWNER TO other_owner; ALTER SEQUENCE app_lock_fence OWNER TO CURRENT_USER; DROP ROLE other_owner})
 {
-	is(try($admin, $sql), '', $sql);
+	is(reply($admin, $sql), '', $sql);
 	is_unchanged($sql);
 }
 is(tags_in($_), "@{$tags{$_ eq 'two' ? 'again' : $_}}", "... in database $_ too") for ('two', 'plain', 'custom');

@@ -18,6 +18,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
 use AtomicLockClock;
+use AtomicLockLoad;
 use AtomicLockTest;
 use AtomicLockWait;
 use AtomicLockSweep;
@@ -42,17 +43,6 @@ my ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder'
 ask($watch, 'CREATE EXTENSION atomic_lock; CREATE TABLE doc (id int); INSERT INTO doc VALUES (1)');
 clock_is_heeded($watch, $clock) or plan skip_all => 'needs LD_PRELOAD';
 ask($watch, q{SELECT lock_protect('doc', 'edge')});
-
-# The answer, be it the SQLSTATE of an error
-sub told
-{
-	my ($psql, $sql) = @_;
-	my $answer;
-
-	start($psql, $sql);
-	$answer = answer($psql);
-	return $answer =~ /(?:ERROR|FATAL):  (\w{5})/ ? $1 : $answer;
-}
 
 #
 # The moment itself
@@ -145,9 +135,8 @@ ask($watch, 'TRUNCATE app_lock');
 # is exclusive; and nobody is kept busy by moments that do not come.
 #
 ask($watch, q{CREATE TABLE done (key text); CREATE TABLE counter (key text PRIMARY KEY, value bigint); INSERT INTO counter SELECT 'hand-' || n, 0 FROM generate_series(1, 2) n});
-my $script = $node->basedir . '/hand.pgbench';
-my $output = '';
-append_to_file($script, q{\set k random(1, 2)
+my $output;
+my $script = pgbench_script($node, 'hand', q{\set k random(1, 2)
 \set p random(1, 5)
 SELECT acquired AS got FROM lock_try_acquire('hand-' || :k, '20 hours', 'c:client_id', wait => CASE WHEN :p = 1 THEN interval '2 ms' ELSE '30 s' END) \gset
 \if :got
@@ -159,17 +148,11 @@ COMMIT;
 SELECT lock_release('hand-' || :k, 'c:client_id');
 \endif
 });
-sub ticks
-{
-	my ($pid) = @_;
-	my @stat = -e "/proc/$pid/stat" ? split / /, slurp_file("/proc/$pid/stat") =~ s/\(.*\)/x/r : ();
-	return @stat ? $stat[13] + $stat[14] : undef;
-}
 ask($holder, q{SELECT lock_acquire('days', '24 hours', 'me')});
 queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('days', '1 hour', 'one', wait => '4 min')});
 my $ticks = ticks(pid($one));
 my $updates = q{SELECT coalesce(sum(value), 0) FROM counter};
-my $run = IPC::Run::start([ 'pgbench', '-n', '-c', 6, '-T', 600, '-f', $script, $node->connstr('postgres') ], '<', \undef, '>', \$output, '2>&1');
+my $run = start_pgbench($node, \$output, '-c', 6, '-T', 600, '-f', $script);
 my $steps = 0;
 while (ask($watch, $updates) < 1500 || $steps < 400)
 {

@@ -54,18 +54,6 @@ $node->start;
 $node->safe_psql('postgres', $tables);
 $node->safe_psql('postgres', q{SET atomic_lock.enforce_guards = off; INSERT INTO orders VALUES (1, 'before'), (2, 'before')});
 
-sub sqlstate
-{
-	my ($server, $sql) = @_;
-	my $stderr;
-
-	$server->psql('postgres', $sql,
-		stderr => \$stderr,
-		on_error_stop => 1,
-		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
-}
-
 my ($watch, $ann, $bob, $other);
 sub connect_all
 {
@@ -157,7 +145,7 @@ foreach my $end (
 		is(answer($bob), 'acquired', '... gets the lease when the transaction has ended') or die;
 		if ($name =~ /pg_terminate|death/)
 		{
-			poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($ann));
+			gone($watch, pid($ann));
 			end($ann);
 			$ann = session($node, 'Ann');
 			ask($ann, q{SET atomic_lock.owner = 'ann'});
@@ -181,7 +169,7 @@ foreach my $when ('first', 'later')
 	ask($ann, q{BEGIN; UPDATE orders SET note = 'written' WHERE id = 1});
 	queue_up($watch, $bob, $wait) if $when eq 'first';
 	end($session);
-	poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($session));
+	gone($watch, pid($session));
 	queue_up($watch, $bob, $wait) if $when eq 'later';
 	is(ask($watch, q{SELECT holder, place FROM lock_waiters}), 'Bob|1', "a session ends whose lock is pinned: Bob waits, $when");
 	is(ask($watch, q{SELECT status FROM lock_try_acquire('order:1', '1 hour', 'carol')}), 'held', '... and nobody else gets it');

@@ -34,17 +34,6 @@ $node->init;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nautovacuum = off\nmax_locks_per_transaction = 200\n");
 $node->start;
 
-sub sqlstate
-{
-	my ($db, $sql, @params) = @_;
-	my $stderr;
-
-	$node->psql($db, $sql,
-		stderr => \$stderr,
-		on_error_stop => 1,
-		extra_params => [ '-v', 'VERBOSITY=verbose', @params ]);
-	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
-}
 sub psql
 {
 	my ($db, $sql, @params) = @_;
@@ -172,14 +161,14 @@ sub works
 		{
 			my ($sql, $key) = @$write;
 
-			is(sqlstate($db, "$path; SET atomic_lock.owner = 'she'; $sql", @params), 'LK006', "refused: $sql");
+			is(sqlstate($node, "$path; SET atomic_lock.owner = 'she'; $sql", $db, @params), 'LK006', "refused: $sql");
 			$key =~ s/'/''/g;
-			is(sqlstate($db, "$path; SET atomic_lock.owner = 'she'; BEGIN; SELECT lock_acquire('$key', '1 min'); $sql; ROLLBACK", @params), 'no error: ', '... and not with its lock');
+			is(sqlstate($node, "$path; SET atomic_lock.owner = 'she'; BEGIN; SELECT lock_acquire('$key', '1 min'); $sql; ROLLBACK", $db, @params), 'no error: ', '... and not with its lock');
 		}
-		is(sqlstate($db, "$path; BEGIN; $_; ROLLBACK", @params), 'no error: ', "not guarded: $_") for @allowed;
+		is(sqlstate($node, "$path; BEGIN; $_; ROLLBACK", $db, @params), 'no error: ', "not guarded: $_") for @allowed;
 		foreach my $table ('orders CASCADE', 'parted', 'parted_1', 'parted_2_low', 'attached', 'ONLY child', 'grandchild', 'one_lock')
 		{
-			is(sqlstate($db, "$path; TRUNCATE $table", @params), '55000', "refused: TRUNCATE $table");
+			is(sqlstate($node, "$path; TRUNCATE $table", $db, @params), '55000', "refused: TRUNCATE $table");
 		}
 		is(psql($db, $data), $all_data, 'data, after all that');
 	};
@@ -250,7 +239,7 @@ is(psql('owned_1', $data), $all_data, '... the data is there');
 is(psql('owned_1', $guards), '', '... without guards');
 psql('owned_1', q{SELECT lock_grant_access('keeper', 'admin')});
 psql('owned_1', q{SET search_path = app, public; SELECT lock_protect('orders', 'order:{id}')}, '-U', 'keeper');
-is(sqlstate('owned_1', 'DELETE FROM app.orders', '-U', 'writer'), 'LK006', '... and the owner can put them back, with level admin');
+is(sqlstate($node, 'DELETE FROM app.orders', 'owned_1', '-U', 'writer'), 'LK006', '... and the owner can put them back, with level admin');
 psql('owned_2', q{SELECT lock_grant_access('keeper', 'admin')});
 $node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-U', 'keeper', '-d', 'owned_2', '-f', $owned ], '... restored with level admin');
 works('owned_2', '... guards are there', '-U', 'writer');
@@ -309,7 +298,7 @@ SKIP:
 	is(psql('plain', q{SELECT lock_is_held('order:1', 'me')}), 't', '... leases, too');
 	is(errors('UPDATE shop.purchase SET note = note WHERE number = 1'), 'no error', '... a session goes on writing with its lock');
 	is(errors('UPDATE shop.purchase SET note = note WHERE number = 2'), 'LK006', '... and not without');
-	is(sqlstate('plain', 'DROP FUNCTION lock_guard() CASCADE'), '2BP01', '... its function belongs to the extension');
+	is(sqlstate($node, 'DROP FUNCTION lock_guard() CASCADE', 'plain'), '2BP01', '... its function belongs to the extension');
 	is(psql('plain', q{SELECT count(*) > 0 FROM pg_depend d JOIN pg_trigger t ON t.oid = d.objid
 		WHERE d.refobjid = 'lock_guard()'::regprocedure AND d.classid = 'pg_trigger'::regclass AND t.tgrelid = 'shop.purchase'::regclass}), 't', '... and guards depend on it');
 }

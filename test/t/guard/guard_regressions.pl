@@ -55,14 +55,6 @@ sub acquire
 }
 my $shared = q{, mode => 'shared'};
 
-# The answer, be it an error
-sub try
-{
-	my ($psql, $sql) = @_;
-	start($psql, $sql);
-	return answer($psql);
-}
-
 # Until a lease has run out
 sub expired
 {
@@ -167,7 +159,7 @@ BEGIN
 END $$;
 CREATE POLICY p ON own USING (renames(id));
 });
-like(try($one, q{SET ROLE reader; SET my.renamed = 'no'; SELECT id FROM lock_fetch(NULL::own, '1', owner => 'u')}), qr/^1$|ERROR/, 'a policy that renames a column and fetches from the table again');
+like(reply($one, q{SET ROLE reader; SET my.renamed = 'no'; SELECT id FROM lock_fetch(NULL::own, '1', owner => 'u')}), qr/^1$|ERROR/, 'a policy that renames a column and fetches from the table again');
 is(ask($one, q{SELECT id FROM lock_fetch(NULL::own, '1', owner => 'u'); SELECT count(*) FROM lock_status('own:1') WHERE locked; RESET ROLE}), "1\n1", '... the server lives on');
 ask($watch, 'TRUNCATE app_lock');
 
@@ -192,7 +184,7 @@ BEGIN
 END $$;
 CREATE POLICY p ON swap USING (swaps());
 });
-like(try($one, q{SET ROLE reader; SET my.swapped = 'no'; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM lock_fetch(NULL::swap, 'one', owner => 'u')}), qr/55000: +table "swap" was altered/, 'a policy that swaps columns of different types');
+like(reply($one, q{SET ROLE reader; SET my.swapped = 'no'; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM lock_fetch(NULL::swap, 'one', owner => 'u')}), qr/55000: +table "swap" was altered/, 'a policy that swaps columns of different types');
 is(ask($one, q{ROLLBACK; RESET ROLE; RESET search_path; SELECT count(*) FROM lock_status()}), '0', '... and nothing is locked');
 
 $node->safe_psql(
@@ -212,7 +204,7 @@ is(ask($one, q{SELECT count(*) FROM lock_fetch(NULL::proof, '2'); SELECT count(*
 ask($one, q{SET atomic_lock.owner = 'a'; SELECT count(*) FROM lock_acquire_all('{seq:1,seq:2,seq:3}')});
 ask($watch, q{CREATE TABLE seq (id int); INSERT INTO seq VALUES (1), (2), (9); SELECT lock_protect('seq', 'seq:{id}')});
 ask($watch, q{SELECT count(*) FROM generate_series(1, 20000) n, lock_status('other:' || n) WHERE locked});
-like(try($one, 'UPDATE seq SET id = id'), qr/LK006: +lock "seq:9" is not held/, 'the lease behind the one before is of another key');
+like(reply($one, 'UPDATE seq SET id = id'), qr/LK006: +lock "seq:9" is not held/, 'the lease behind the one before is of another key');
 is(ask($one, q{UPDATE seq SET id = id WHERE id < 9; SELECT lock_release_all()}), '3', '... which are there');
 
 #
@@ -220,11 +212,11 @@ is(ask($one, q{UPDATE seq SET id = id WHERE id < 9; SELECT lock_release_all()}),
 #
 ask($watch, q{CREATE TABLE reg (id regclass PRIMARY KEY); INSERT INTO reg VALUES ('seq')});
 ask($one, q{SELECT count(*) FROM lock_fetch(NULL::reg, 'seq')});
-like(try($two, q{SET quote_all_identifiers = on; SELECT * FROM lock_fetch(NULL::reg, 'seq', owner => 'b')}), qr/55P03: +lock "reg:public.seq" is held by One/, 'quote_all_identifiers makes no other key');
+like(reply($two, q{SET quote_all_identifiers = on; SELECT * FROM lock_fetch(NULL::reg, 'seq', owner => 'b')}), qr/55P03: +lock "reg:public.seq" is held by One/, 'quote_all_identifiers makes no other key');
 ask($two, 'RESET quote_all_identifiers');
 ask($watch, q{CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (id int REFERENCES parent ON DELETE CASCADE, secret text);
 INSERT INTO parent VALUES (1); INSERT INTO child VALUES (1, 'xyzzy'); SELECT lock_protect('child', 'child:{secret}'); GRANT SELECT, DELETE ON parent TO reader});
-like(try($one, 'SET ROLE reader; DELETE FROM parent'), qr/LK006: +the lock that covers a row of table "child" is not held(?!.*xyzzy)/s, 'a cascade does not show the key to who may not read it');
+like(reply($one, 'SET ROLE reader; DELETE FROM parent'), qr/LK006: +the lock that covers a row of table "child" is not held(?!.*xyzzy)/s, 'a cascade does not show the key to who may not read it');
 ask($one, 'RESET ROLE');
 ask($watch, q{ALTER TABLE child ENABLE ALWAYS TRIGGER "~atomic_lock_guard"; SELECT lock_protect('child', 'child:{id}')});
 is(ask($watch, q{SELECT key_template, state FROM lock_guards WHERE relation = 'child'::regclass}), 'child:{id}|always', 'lock_protect again leaves ENABLE ALWAYS');
@@ -265,17 +257,17 @@ SELECT lock_protect('part', 'part:{id}');
 CREATE TABLE part2 PARTITION OF part FOR VALUES FROM (10) TO (20);
 CREATE TABLE part3 (id int);
 ALTER TABLE part ATTACH PARTITION part3 FOR VALUES FROM (20) TO (30)});
-like(try($one, "TRUNCATE $_"), qr/55000: +cannot truncate table "$_"/, "TRUNCATE $_") for ('part', 'part1', 'part2', 'part3');
+like(reply($one, "TRUNCATE $_"), qr/55000: +cannot truncate table "$_"/, "TRUNCATE $_") for ('part', 'part1', 'part2', 'part3');
 is(ask($one, 'ALTER TABLE part DETACH PARTITION part3; TRUNCATE part3'), '', 'a partition that was detached');
 
 #
 # What is in the log
 #
-try($one, q{SELECT * FROM lock_fetch(NULL::inv, NULL, owner => 'SECRET')});
-try($one, q{SELECT * FROM lock_fetch(NULL::part, '1', owner => 'SECRET')});
+reply($one, q{SELECT * FROM lock_fetch(NULL::inv, NULL, owner => 'SECRET')});
+reply($one, q{SELECT * FROM lock_fetch(NULL::part, '1', owner => 'SECRET')});
 ask($watch, q{CREATE TABLE num (id int PRIMARY KEY)});
-like(try($one, q{SELECT * FROM lock_fetch(NULL::num, 'x', owner => 'SECRET')}), qr/22P02/, 'a bad id');
-like(try($one, q{DO $$ BEGIN PERFORM lock_fetch(NULL::num, 'x', owner => 'SECRET'); END $$}), qr/22P02/, '... in a function');
+like(reply($one, q{SELECT * FROM lock_fetch(NULL::num, 'x', owner => 'SECRET')}), qr/22P02/, 'a bad id');
+like(reply($one, q{DO $$ BEGIN PERFORM lock_fetch(NULL::num, 'x', owner => 'SECRET'); END $$}), qr/22P02/, '... in a function');
 unlike(slurp_file($node->logfile) =~ s/STATEMENT:  DO .*//r, qr/SECRET/, 'no owner is in the log');
 unlike(slurp_file($node->logfile), qr/XX000|TRAP|PANIC|was terminated by signal/, 'nothing worse, either');
 

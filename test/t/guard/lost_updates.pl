@@ -26,6 +26,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockLoad;
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
@@ -396,31 +397,18 @@ end($ann, $bob, $other);
 #
 # All at once
 #
-my $dir = $node->basedir;
-sub script
-{
-	my ($name, $sql) = @_;
-	my $file = "$dir/$name.pgbench";
-
-	append_to_file($file, $sql);
-	return $file;
-}
-
 my (@runs, %output);
 sub start_load
 {
 	my ($name, $options, @args) = @_;
 	local $ENV{PGOPTIONS} = $options;
 
-	$output{$name} = '';
-	push @runs, IPC::Run::start(
-		[ 'pgbench', '-n', '-T', $seconds, @args, $node->connstr('postgres') ],
-		'<', \undef, '>', \$output{$name}, '2>&1');
+	push @runs, start_pgbench($node, \$output{$name}, '-T', $seconds, @args);
 	return;
 }
 
-my @rounds = map { ('-f', script($_, "\\set k random(1, 2)\nCALL play_round('$_', :k);\n")) } @ways;
-my $administrator = script('administrator', qq{\\set k random(1, 2)
+my @rounds = map { ('-f', pgbench_script($node, $_, "\\set k random(1, 2)\nCALL play_round('$_', :k);\n")) } @ways;
+my $administrator = pgbench_script($node, 'administrator', qq{\\set k random(1, 2)
 CALL administer('guarded:' || :k);
 \\sleep 15 ms
 CALL administer('asserted:' || :k);
@@ -428,7 +416,7 @@ CALL administer('asserted:' || :k);
 CALL administer('fenced:' || :k);
 \\sleep 15 ms
 });
-my $sweep = script('sweep', "SELECT lock_sweep();\n\\sleep 3 ms\n");
+my $sweep = pgbench_script($node, 'sweep', "SELECT lock_sweep();\n\\sleep 3 ms\n");
 
 start_load('read committed', '', '-c', 14, @rounds);
 start_load('repeatable read', '-c default_transaction_isolation=repeatable\ read', '-c', 6, @rounds);

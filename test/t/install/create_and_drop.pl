@@ -25,18 +25,6 @@ $node->init;
 $node->append_conf('postgresql.conf', "autovacuum = off\natomic_lock.default_ttl = '7min'\natomic_lock.sweep_interval = 0\n");
 $node->start;
 
-sub sqlstate
-{
-	my ($sql, $db, @params) = @_;
-	my $stderr;
-
-	$node->psql($db // 'postgres', $sql,
-		stderr => \$stderr,
-		on_error_stop => 1,
-		extra_params => [ '-v', 'VERBOSITY=verbose', @params ]);
-	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
-}
-
 my $ttl = q{SELECT expires_at - acquired_at FROM lock_acquire('ttl', owner => 'me')};
 
 #
@@ -82,7 +70,7 @@ is($reloaded, '2', '... sees the new value');
 is(ask($session, 'SELECT lock_sweep()'), '2', '... which counts');
 is(ask($session, 'SELECT lock_sweep()'), '1', '... also for the next batch');
 is(ask($session, 'SHOW atomic_lock.released_retention'), '1d', '... like the other one');
-is(sqlstate(q{SET atomic_lock.sweep_batch = 5}), '55P02', 'SET is refused');
+is(sqlstate($node, q{SET atomic_lock.sweep_batch = 5}), '55P02', 'SET is refused');
 $session->quit;
 
 #
@@ -106,9 +94,9 @@ foreach my $preload ('on', 'off')
 
 		$node->append_conf('postgresql.conf', "atomic_lock.max_lifetime = $max_lifetime\n");
 		$node->restart;
-		is(sqlstate($call, 'postgres', '-U', 'regress_user'), $refusal, "preload $preload: there is a limit");
-		is(sqlstate("$set; $call", 'postgres', '-U', 'regress_user'), $preload eq 'on' ? '42501' : $refusal, "... and a user cannot: $set");
-		is(sqlstate("BEGIN; $set; $call; ROLLBACK"), 'no error: ', '... a superuser can');
+		is(sqlstate($node, $call, 'postgres', '-U', 'regress_user'), $refusal, "preload $preload: there is a limit");
+		is(sqlstate($node, "$set; $call", 'postgres', '-U', 'regress_user'), $preload eq 'on' ? '42501' : $refusal, "... and a user cannot: $set");
+		is(sqlstate($node, "BEGIN; $set; $call; ROLLBACK"), 'no error: ', '... a superuser can');
 	}
 }
 
@@ -153,7 +141,7 @@ is(ask($here, 'EXECUTE try'), 'reacquired', '... that is rolled back: all is as 
 
 # DROP waits for a transaction that uses it.
 ask($here, q{BEGIN; SELECT lock_acquire('busy')});
-is(sqlstate(q{SET lock_timeout = '50ms'; DROP EXTENSION atomic_lock}), '55P03', 'DROP EXTENSION waits for a transaction that has a grant');
+is(sqlstate($node, q{SET lock_timeout = '50ms'; DROP EXTENSION atomic_lock}), '55P03', 'DROP EXTENSION waits for a transaction that has a grant');
 ask($here, 'COMMIT');
 
 # Any schema
@@ -168,11 +156,11 @@ foreach my $schema ('plain', '"With Capitals"', $odd)
 	is(ask($here, "SELECT count(*) FROM ${schema}.lock_audit"), '1', '... audit');
 	$node->safe_psql('postgres', "SELECT ${schema}.lock_grant_access('regress_user', 'user')");
 	is($node->safe_psql('postgres', "SELECT (${schema}.lock_try_acquire('k')).status", extra_params => [ '-U', 'regress_user' ]), 'acquired', '... lock_grant_access');
-	is(sqlstate("SELECT ${schema}.force_release('k', 'test')", 'postgres', '-U', 'regress_user'), '42501', '... and no more than that');
+	is(sqlstate($node, "SELECT ${schema}.force_release('k', 'test')", 'postgres', '-U', 'regress_user'), '42501', '... and no more than that');
 }
 ask($here, "ALTER SCHEMA $odd RENAME TO renamed");
 is(ask($here, q{SELECT (renamed.lock_acquire('renamed', '1 hour', 'me')).status}), 'acquired', 'the schema renamed');
-is(sqlstate('ALTER EXTENSION atomic_lock SET SCHEMA public'), '0A000', 'not relocatable');
+is(sqlstate($node, 'ALTER EXTENSION atomic_lock SET SCHEMA public'), '0A000', 'not relocatable');
 
 # A half-hearted DBA
 ask($here, 'BEGIN; ALTER TABLE renamed.app_lock ADD COLUMN more int');
@@ -213,7 +201,7 @@ my %traps = (
 foreach my $trap (sort keys %traps)
 {
 	$node->safe_psql('postgres', $traps{$trap}, extra_params => [ '-U', 'regress_user' ]);
-	like(sqlstate('CREATE EXTENSION atomic_lock'), qr/^(42P07|42710|42723)$/, "CREATE EXTENSION refuses a foreign $trap");
+	like(sqlstate($node, 'CREATE EXTENSION atomic_lock'), qr/^(42P07|42710|42723)$/, "CREATE EXTENSION refuses a foreign $trap");
 	is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_extension WHERE extname = 'atomic_lock'}), '0', '... and is not there');
 	$node->safe_psql('postgres', "DROP $trap");
 	is($node->safe_psql('postgres', $objects), $nothing, '... nor any part of it');

@@ -20,6 +20,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockLoad;
 use AtomicLockTest;
 use AtomicLockWait;
 use AtomicLockSweep;
@@ -46,14 +47,6 @@ my ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder'
 ask($watch, 'CREATE EXTENSION atomic_lock');
 my $version = ask($watch, q{SELECT extversion FROM pg_extension WHERE extname = 'atomic_lock'});
 
-# The answer, be it an error
-sub try
-{
-	my ($psql, $sql) = @_;
-	start($psql, $sql);
-	return answer($psql);
-}
-
 # A script for an update
 sub script
 {
@@ -73,33 +66,31 @@ script('older', $version, q{ALTER TABLE app_lock RENAME COLUMN extra TO meta; AL
 #
 # An update while fifty wait, and some hold
 #
-my $file = $node->basedir . '/waiters.pgbench';
 my ($run, $output);
-append_to_file($file, q{SELECT lock_acquire('crowd', '1 hour', 'o:client_id', wait => '4 min');
+my $file = pgbench_script($node, 'waiters', q{SELECT lock_acquire('crowd', '1 hour', 'o:client_id', wait => '4 min');
 SELECT lock_release('crowd', 'o:client_id');
 });
 sub crowd
 {
 	my ($number) = @_;
 
-	$output = '';
 	ask($holder, q{SELECT lock_acquire('crowd', '1 hour', 'holder')});
-	$run = IPC::Run::start([ 'pgbench', '-n', '-c', $number, '-t', 1, '-f', $file, $node->connstr('postgres') ], '<', \undef, '>', \$output, '2>&1');
+	$run = start_pgbench($node, \$output, '-c', $number, '-t', 1, '-f', $file);
 	poll($watch, "SELECT count(*) = $number FROM lock_waiters");
 	return;
 }
 ask($_, q{SET lock_timeout = '60 s'}) for ($watch, $holder, $one, $two);
 crowd(50);
-is(try($one, q{ALTER EXTENSION atomic_lock UPDATE TO 'fits'}), '', 'an update while fifty wait does not wait for them');
+is(reply($one, q{ALTER EXTENSION atomic_lock UPDATE TO 'fits'}), '', 'an update while fifty wait does not wait for them');
 is(ask($two, q{SELECT lock_new(), lock_is_held('crowd', 'holder'), (SELECT count(*) FROM lock_waiters)}), '1|t|50', '... who wait on');
 is(ask($holder, q{SELECT lock_release('crowd', 'holder')}), 't', '... the holder releases');
 $run->finish;
 unlike($output, qr/ERROR|abort/, '... and all of them get it, in their turn') or diag($output);
-is(try($one, "ALTER EXTENSION atomic_lock UPDATE TO '$version'"), '', '... and back');
+is(reply($one, "ALTER EXTENSION atomic_lock UPDATE TO '$version'"), '', '... and back');
 
 # Waits for who has something in hand, as any DDL does
 ask($two, q{BEGIN; SELECT lock_acquire('hand', '1 hour', 'two')});
-like(try($one, q{SET lock_timeout = '50 ms'; ALTER EXTENSION atomic_lock UPDATE TO 'fits'}), qr/55P03/, 'an update waits for an unfinished grant, and no longer than lock_timeout');
+like(reply($one, q{SET lock_timeout = '50 ms'; ALTER EXTENSION atomic_lock UPDATE TO 'fits'}), qr/55P03/, 'an update waits for an unfinished grant, and no longer than lock_timeout');
 ask($two, q{COMMIT; SELECT lock_release('hand', 'two')});
 ask($one, q{SET lock_timeout = '60 s'});
 
@@ -132,23 +123,23 @@ my @calls = (
 foreach my $other ('newer', 'older')
 {
 	crowd(5);
-	is(try($one, "ALTER EXTENSION atomic_lock UPDATE TO '$other'"), '', "a script that is $other than the library");
-	like(try($_, $calls[0]), qr/^ERROR:  55000: relation "app_lock" is not what this version of atomic_lock expects\nHINT:  .*ALTER EXTENSION atomic_lock UPDATE/, '... is told, with what to do') for ($one, $two);
-	like(try($one, $_), qr/^ERROR:  55000/, "... by $_") for @calls;
+	is(reply($one, "ALTER EXTENSION atomic_lock UPDATE TO '$other'"), '', "a script that is $other than the library");
+	like(reply($_, $calls[0]), qr/^ERROR:  55000: relation "app_lock" is not what this version of atomic_lock expects\nHINT:  .*ALTER EXTENSION atomic_lock UPDATE/, '... is told, with what to do') for ($one, $two);
+	like(reply($one, $_), qr/^ERROR:  55000/, "... by $_") for @calls;
 	my $new = session($node, 'New');
-	like(try($new, $calls[0]), qr/^ERROR:  55000/, '... in a new session');
+	like(reply($new, $calls[0]), qr/^ERROR:  55000/, '... in a new session');
 	end($new);
-	like(try($two, q{SELECT force_release('crowd', 'why')}), qr/^ERROR:  55000/, '... nothing is forced');
+	like(reply($two, q{SELECT force_release('crowd', 'why')}), qr/^ERROR:  55000/, '... nothing is forced');
 	ask($watch, 'SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE query ~ $$wait =>$$ AND pid <> pg_backend_pid()');
 	$run->finish;
-	is(try($one, "ALTER EXTENSION atomic_lock UPDATE TO '$version'"), '', '... another update');
+	is(reply($one, "ALTER EXTENSION atomic_lock UPDATE TO '$version'"), '', '... another update');
 	# A column that was added leaves a hole when it is dropped.
 	if ($other eq 'newer')
 	{
-		like(try($one, $calls[0]), qr/^ERROR:  55000/, '... which does not make it the same table');
+		like(reply($one, $calls[0]), qr/^ERROR:  55000/, '... which does not make it the same table');
 		ask($one, 'DROP EXTENSION atomic_lock; CREATE EXTENSION atomic_lock');
 	}
-	is(try($two, "$calls[0]; SELECT lock_release('k', 'o')"), "acquired\nt", '... makes it fit');
+	is(reply($two, "$calls[0]; SELECT lock_release('k', 'o')"), "acquired\nt", '... makes it fit');
 	is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '0', '... nobody waits');
 	ask($holder, q{SELECT lock_release_all('holder')});
 }
@@ -167,10 +158,10 @@ print $fh $library =~ s/atomic_lock_transfer\0/atomic_lock_tranzfer\0/gr;
 close $fh;
 $node->start;
 ($watch, $holder, $one, $two) = map { session($node, $_) } ('Watch', 'Holder', 'One', 'Two');
-is(try($one, $calls[0]), 'acquired', 'a library that is older than the script');
-like(try($one, q{SELECT lock_transfer('k', 'o', 'p')}), qr/^ERROR:  42883: could not find function "atomic_lock_transfer" in file/, '... lacks a function, and says so');
-is(try($one, q{SELECT lock_release('k', 'o')}), 't', '... the others work');
-like(try($one, q{CREATE DATABASE another; SELECT 1}), qr/^1$/, '...');
+is(reply($one, $calls[0]), 'acquired', 'a library that is older than the script');
+like(reply($one, q{SELECT lock_transfer('k', 'o', 'p')}), qr/^ERROR:  42883: could not find function "atomic_lock_transfer" in file/, '... lacks a function, and says so');
+is(reply($one, q{SELECT lock_release('k', 'o')}), 't', '... the others work');
+like(reply($one, q{CREATE DATABASE another; SELECT 1}), qr/^1$/, '...');
 like(($node->psql('another', 'CREATE EXTENSION atomic_lock'))[2], qr/could not find function "atomic_lock_transfer" in file/, '... a script that it does not fit is not installed with it');
 is($node->safe_psql('another', q{SELECT count(*) FROM pg_class WHERE relname ~ '^(app_lock|lock_)'}), '0', '... nor a part of it');
 end($watch, $holder, $one, $two);
@@ -188,7 +179,7 @@ foreach my $round (1 .. 4)
 	crowd(20);
 	expire_rows($holder, "old$round", 3000);
 	poll($watch, q{SELECT swept > 0 FROM lock_stats WHERE database = 'postgres'});
-	is(try($one, q{SET lock_timeout = '20 s'; DROP EXTENSION atomic_lock}), '', "round $round: DROP EXTENSION while 20 wait and the sweep is at it");
+	is(reply($one, q{SET lock_timeout = '20 s'; DROP EXTENSION atomic_lock}), '', "round $round: DROP EXTENSION while 20 wait and the sweep is at it");
 	$run->finish;
 	my $told = () = $output =~ /ERROR: /g;
 	is($told, 20, '... who hear of it');

@@ -24,6 +24,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockLoad;
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
@@ -74,13 +75,6 @@ sub renew
 	my ($server) = @_;
 	end($holder);
 	$holder = session($server || $node, 'Holder');
-	return;
-}
-
-sub gone
-{
-	my ($pid) = @_;
-	poll($watch, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 	return;
 }
 
@@ -214,7 +208,7 @@ foreach my $end (@ends)
 	queue_up($watch, $one, waiting_and_release('k', 'one'));
 	$action->();
 	is(answer($one), "acquired\nreleased", "$name: who waits is woken") or last;
-	gone($pid) unless $goes_on;
+	gone($watch, $pid) unless $goes_on;
 	is( ask($watch, q{SELECT string_agg(concat_ws(' ', key, locked, holder, holders), ', ' ORDER BY n) FROM unnest('{k,free,left,read}'::text[]) WITH ORDINALITY u (k, n), lock_status(k)}),
 		'k f, free f, left f, read t Two 1', '... it is free to see');
 	is(ask($watch, try('free') . '; ' . q{SELECT lock_try_release('free', 'other')}), "acquired\nreleased", '... and to be had');
@@ -236,7 +230,7 @@ foreach my $end (@ends)
 # The errors of who had it
 ask($holder, acquire('k'));
 end($holder);
-gone(pid($holder));
+gone($watch, pid($holder));
 start($watch, q{SELECT lock_release('k', 'holder')});
 like(answer($watch), qr/^ERROR:  LK005: /, 'release after the end of the session');
 start($watch, q{SELECT lock_extend('k', 'holder')});
@@ -255,7 +249,7 @@ renew();
 # Closed for a while, as after the end of a lease
 ask($holder, acquire('k') . '; ' . acquire('k2'));
 end($holder);
-gone(pid($holder));
+gone($watch, pid($holder));
 is(ask($watch, q{SET atomic_lock.lock_delay = '365d'; } . try('k2') . q{; RESET atomic_lock.lock_delay; } . try('k2') . q{; SELECT lock_release('k2', 'other')}), "held\nacquired\nt", 'atomic_lock.lock_delay is for the end of a session too');
 renew();
 
@@ -286,7 +280,7 @@ foreach my $action ($disconnect, $by_itself->('DISCARD ALL'), $by_itself->("SET 
 	queue_up($watch, $two, waiting_and_release('many-1200', 'two'));
 	$action->();
 	is(answer($_), "acquired\nreleased", 'woken by the end of a session with more than one transaction may claim') for ($one, $two);
-	gone($pid) if $action == $disconnect;
+	gone($watch, $pid) if $action == $disconnect;
 	is(ask($watch, q{SELECT count(*) FROM generate_series(1, 1200) n, lock_status('many-' || n) s WHERE s.locked}), '0', '... all are free');
 	renew();
 }
@@ -312,7 +306,7 @@ ask($holder, acquire('k', 'holder', q{, mode => 'shared'}));
 ask($two, acquire('k', 'two', q{, mode => 'shared'}));
 queue_up($watch, $one, waiting_and_release('k', 'one'));
 end($holder);
-gone(pid($holder));
+gone($watch, pid($holder));
 is(ask($watch, q{SELECT holders, waiters, pid FROM lock_status('k')}), '1|1|' . pid($two), 'a writer waits for two readers, one of whom is gone');
 is(ask($watch, q{SELECT status FROM lock_try_acquire('k', '1 hour', 'other', 'shared')}), 'held', '... new ones do not pass it');
 end($two);
@@ -358,7 +352,7 @@ is_bound(undef, '... but rolled back');
 is(ask($two, q{BEGIN; SAVEPOINT s; } . acquire('k') . '; ROLLBACK TO s; COMMIT'), 'reacquired', '... in a savepoint');
 is_bound(undef, '... but rolled back');
 end($two);
-gone(pid($two));
+gone($watch, pid($two));
 is(ask($watch, try('k')), 'held', '... which that session takes nothing from');
 $two = session($node, 'Two');
 is(ask($two, acquire('k')), 'reacquired', 'a lease is bound to a session');
@@ -367,7 +361,7 @@ is(ask($holder, acquire('k')), 'reacquired', 'it is bound to another');
 is_bound($holder, '... which is that one');
 queue_up($watch, $one, waiting_and_release('k', 'one'));
 end($two);
-gone(pid($two));
+gone($watch, pid($two));
 is(ask($watch, q{SELECT count(*) FROM lock_waiters}), '1', '... the end of the former does nothing');
 is(ask($watch, q{SELECT locked, holder, waiters FROM lock_status('k')}), 't|Holder|1', '... to the lock');
 end($holder);
@@ -381,7 +375,7 @@ is_bound(undef, '... as the last one to ask wants it');
 is(ask($watch, q{SELECT ttl_remaining > '59 min', ttl_remaining <= '1 hour' FROM lock_status('k')}), 't|t', '... with an end');
 is(ask($watch, q{SELECT pid IS NULL, backend_start IS NULL FROM app_lock WHERE key = 'k' AND slot = 0}), 't|t', '... and no session');
 end($holder);
-gone(pid($holder));
+gone($watch, pid($holder));
 is(ask($watch, try('k')), 'held', '... which outlives the session');
 ask($watch, q{SELECT lock_release('k', 'holder')});
 renew();
@@ -390,13 +384,13 @@ ask($holder, acquire('k'));
 is(ask($two, q{SELECT status, owner, expires_at IS NULL FROM lock_transfer('k', 'holder', 'new')}), 'acquired|new|t', 'transferred');
 is_bound($holder, '... it stays with the session that acquired it');
 end($holder);
-gone(pid($holder));
+gone($watch, pid($holder));
 is(ask($watch, q{SELECT lock_try_release('k', 'new'); } . try('k') . q{; SELECT lock_release('k', 'other')}), "expired\nacquired\nt", '... and ends with it');
 renew();
 ask($holder, acquire('k') . q{; SELECT lock_transfer('k', 'holder', 'new')});
 is(ask($two, acquire('k', 'new')), 'reacquired', '... or is bound anew by the new owner');
 end($holder);
-gone(pid($holder));
+gone($watch, pid($holder));
 is(ask($watch, try('k')), 'held', '... and outlives the first session');
 queue_up($watch, $one, waiting_and_release('k', 'one'));
 end($two);
@@ -413,7 +407,7 @@ foreach my $kind ([ 'a lease', q{ttl => '1 hour'} ], [ 'what its own session has
 	is(ask($two, "SELECT status FROM lock_acquire('k', owner => 'new', mode => 'shared', $how)"), 'acquired', "the new owner shares the key: $what");
 	is(ask($holder, acquire('k', 'holder', q{, mode => 'shared'}) . q{; SELECT status, owner FROM lock_transfer('k', 'holder', 'new')}), "acquired\nacquired|new", '... and is handed the share of a session');
 	end($holder);
-	gone(pid($holder));
+	gone($watch, pid($holder));
 	is(ask($watch, q{SELECT lock_is_held('k', 'new'), lifetime, holders, pid IS NOT DISTINCT FROM } . ($how =~ /ttl/ ? 'NULL' : pid($two)) . q{, coalesce(ttl_remaining > '59 min', true) FROM lock_status('k')}), $how =~ /ttl/ ? 't|lease|1|t|t' : 't|session|1|t|t', '... which outlives that session');
 	is(ask($watch, q{SELECT lock_try_release('k', 'new')}), 'released', '... until it is released');
 	renew();
@@ -451,7 +445,7 @@ foreach my $case ([ 'extends', q{SELECT lock_extend('k', 'holder')}, 'COMMIT' ],
 	ask($two, "BEGIN; $sql");
 	queue_up($watch, $one, waiting_and_release('k', 'one'));
 	end($holder);
-	gone(pid($holder));
+	gone($watch, pid($holder));
 	is(ask($watch, q{SELECT count(*) FROM lock_waiters}), '1', "the session ends while another transaction $what its lock");
 	ask($two, $how);
 	is(answer($one), "acquired\nreleased", "... it is free after $how");
@@ -466,7 +460,7 @@ foreach my $case ([ 'rebinds', acquire('k'), sub { end($two); $two = session($no
 	ask($two, "BEGIN; $sql");
 	queue_up($watch, $one, waiting_and_release('k', 'one'));
 	end($holder);
-	gone(pid($holder));
+	gone($watch, pid($holder));
 	ask($two, 'COMMIT');
 	is(ask($watch, q{SELECT locked, waiters FROM lock_status('k')}), 't|1', "the session ends while another $what its lock, and commits: held");
 	$ends->();
@@ -492,12 +486,12 @@ ask($two, acquire('live-1') . '; ' . acquire('dead-2', 'y', q{, mode => 'shared'
 is(ask($watch, q{SELECT lock_sweep()}), '0', 'a sweep leaves live sessions alone');
 ask($two, acquire('kept'));
 end($holder);
-gone(pid($holder));
+gone($watch, pid($holder));
 is(ask($watch, q{SELECT lock_sweep()}), '2', '... and removes what is left of one that is gone');
 is(ask($watch, q{SELECT string_agg(key || ' ' || owner, ', ' ORDER BY key) FROM app_lock}), 'dead-2 y, kept holder, live-1 holder', '... only that');
 is(ask($watch, q{SELECT lock_try_release('dead-1', 'holder')}), 'not_found', '... of which nobody knows any more');
 end($two);
-gone(pid($two));
+gone($watch, pid($two));
 is(ask($watch, q{SELECT lock_sweep(1), lock_sweep(), lock_sweep()}), '1|2|0', '... in batches, too');
 is(ask($watch, q{SELECT count(*) FROM app_lock}), '0', '... all');
 renew();
@@ -512,7 +506,7 @@ is(answer($one), "acquired\nreleased", '... and wakes');
 ask($holder, acquire('k'));
 is(ask($watch, q{SELECT status, expires_at IS NOT NULL FROM lock_steal('k', 'thief', 'test'); SELECT lifetime, pid FROM lock_status('k')}), "acquired|t\nlease|", 'lock_steal makes a lease of it');
 end($holder);
-gone(pid($holder));
+gone($watch, pid($holder));
 is(ask($watch, q{SELECT lock_release('k', 'thief')}), 't', '... which outlives the session');
 renew();
 
@@ -525,7 +519,7 @@ ask($one, q{SET atomic_lock.test_sleep_cap = '1 s'}) if @build;
 queue_up($watch, $one, waiting_and_release('k', 'one'));
 ask($two, 'BEGIN; LOCK TABLE app_lock');
 end($holder);
-gone(pid($holder));
+gone($watch, pid($holder));
 is(ask($two, 'SELECT 1; COMMIT'), '1', 'a session ends while somebody has locked app_lock');
 is(answer($one), "acquired\nreleased", '... who waits has the key afterwards');
 ask($one, 'RESET atomic_lock.test_sleep_cap') if @build;
@@ -552,7 +546,7 @@ foreach my $drop ('DROP EXTENSION atomic_lock', 'DROP EXTENSION atomic_lock; CRE
 		ask($watch, 'SELECT pg_terminate_backend(' . pid($orphan) . ')') if $action eq 'terminate';
 		is(ask($orphan, 'DISCARD ALL; SELECT 1'), '1', "$drop: DISCARD ALL") if $action eq 'discard';
 		end($orphan);
-		gone(pid($orphan));
+		gone($watch, pid($orphan));
 		unlike(substr(slurp_file($node->logfile), $offset), $action eq 'terminate' ? qr/ERROR|WARNING|PANIC|FATAL:  (?!terminating)/ : qr/ERROR|WARNING|PANIC|FATAL/, "$drop: the log is quiet on $action");
 	}
 	end($admin);
@@ -566,7 +560,7 @@ my $elsewhere = session($node, 'Elsewhere', 'elsewhere');
 ask($elsewhere, acquire('k'));
 ask($holder, acquire('k'));
 end($elsewhere);
-gone(pid($elsewhere));
+gone($watch, pid($elsewhere));
 is(ask($watch, try('k')), 'held', 'the end of a session in another database');
 ask($holder, q{SELECT lock_release('k', 'holder')});
 
@@ -623,7 +617,7 @@ foreach my $end (@transaction_ends)
 	$action->();
 	is(answer($one), "acquired\nreleased", "for a transaction, $name: who waits is woken") or last;
 	is(ask($watch, q{SELECT count(*) FROM lock_status()}), '0', '... nothing is left to see');
-	gone($pid) unless $goes_on;
+	gone($watch, $pid) unless $goes_on;
 	$goes_on ? ask($holder, 'ROLLBACK') : renew();
 }
 is(ask($holder, q{BEGIN; } . acquire_tx('k') . q{; SAVEPOINT s; SELECT lock_release('k', 'holder'); ROLLBACK TO s}), "acquired\nt", 'a release that is rolled back');
@@ -651,7 +645,7 @@ foreach my $how ('COMMIT', 'ROLLBACK')
 		if ($first)
 		{
 			end($holder);
-			gone(pid($holder));
+			gone($watch, pid($holder));
 			renew();
 		}
 		is(ask($watch, q{SELECT locked, pid FROM lock_status('k')}), 't|', '... held, by no process');
@@ -670,17 +664,17 @@ foreach my $first ('', 'disconnect')
 {
 	ask($holder, 'BEGIN; ' . acquire('k') . q{; PREPARE TRANSACTION 'p'});
 	is(ask($watch, try('k')), 'held', 'a lock for the session, prepared: held');
-	end($holder), gone(pid($holder)) if $first;
+	end($holder), gone($watch, pid($holder)) if $first;
 	is(ask($watch, try('k')), 'held', '... until it is committed');
 	ask($two, q{COMMIT PREPARED 'p'});
 	is(ask($watch, q{SELECT locked FROM lock_status('k'); } . try('k')), $first ? "f\nacquired" : "t\nheld", $first ? '... then its session is gone' : '... and then');
-	end($holder), gone(pid($holder)) unless $first;
+	end($holder), gone($watch, pid($holder)) unless $first;
 	is(ask($watch, $first ? q{SELECT lock_release('k', 'other')} : try('k') . q{; SELECT lock_release('k', 'other')}), $first ? 't' : "acquired\nt", '... free');
 	renew();
 }
 ask($holder, acquire('k') . q{; BEGIN; SELECT lock_release('k', 'holder'); PREPARE TRANSACTION 'p'});
 end($holder);
-gone(pid($holder));
+gone($watch, pid($holder));
 is(ask($watch, try('k')), 'held', 'released, prepared, and its session ended: held');
 ask($two, q{ROLLBACK PREPARED 'p'});
 is(ask($watch, try('k') . q{; SELECT lock_release('k', 'other')}), "acquired\nt", '... until that is over');
@@ -690,8 +684,7 @@ renew();
 # One connection after the other, each of which ends with the key
 #
 my ($out, $err) = ('', '');
-my $script = $node->basedir . '/connections.pgbench';
-append_to_file($script, q{\set way random(1, 3)
+my $script = pgbench_script($node, 'connections', q{\set way random(1, 3)
 SELECT 1 / (waited < '20 s')::int FROM lock_acquire('hot', owner => gen_random_uuid()::text, wait => '20 s', lifetime => 'session');
 SELECT value FROM counter \gset
 UPDATE counter SET value = :value + 1;
@@ -824,7 +817,7 @@ foreach my $end (
 	start_waiting('k');
 	$action->();
 	is(answer($one), "acquired\nreleased", '... who waits has it afterwards');
-	gone($pid) unless $goes_on;
+	gone($watch, $pid) unless $goes_on;
 	is(ask($watch, q{SELECT locked FROM lock_status('k'); } . try('k') . q{; SELECT lock_release('k', 'other')}), "f\nacquired\nt", '... and those who ask');
 	$goes_on ? ask($holder, q{SET application_name = 'Holder'; SET client_min_messages = error}) : renew($unloaded);
 }

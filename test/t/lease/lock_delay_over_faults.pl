@@ -84,13 +84,6 @@ sub now
 	return ask($watch, 'SELECT clock_timestamp()');
 }
 
-sub gone
-{
-	my ($pid) = @_;
-	poll($watch, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
-	return;
-}
-
 sub for_session
 {
 	my ($key, $more) = @_;
@@ -145,7 +138,7 @@ sub all_ways
 		  : $death eq 'DISCARD ALL' ? ask($holder, $death)
 		  : $death eq 'disconnect' ? end($holder)
 		  : $holder->{run}->signal('KILL');
-		gone($pid) if $death ne 'DISCARD ALL';
+		gone($watch, $pid) if $death ne 'DISCARD ALL';
 		my $known = now();
 		is_closed("$how: a session, $death", $key);
 		opens("$how: a session, $death", $key, $since, $known);
@@ -159,7 +152,7 @@ sub all_ways
 	poll($watch, q{SELECT NOT locked FROM lock_status('both')});
 	my $pid = pid($holder);
 	end($holder);
-	gone($pid);
+	gone($watch, $pid);
 	is_closed("$how: a session whose lease had run out before it ended", 'both');
 	opens("$how: a session whose lease had run out before it ended", 'both', $end, now());
 
@@ -170,7 +163,7 @@ sub all_ways
 	my $since = now();
 	$pid = pid($holder);
 	end($holder);
-	gone($pid);
+	gone($watch, $pid);
 	my $known = now();
 	ask($one, 'ROLLBACK');
 	is_closed("$how: a session that left something behind", 'left');
@@ -180,7 +173,7 @@ sub all_ways
 	poll($watch, "SELECT clock_timestamp() > '$known'::timestamptz + interval '1 s'");
 	$pid = pid($holder);
 	end($holder);
-	gone($pid);
+	gone($watch, $pid);
 	ask($one, 'ROLLBACK');
 	SKIP:
 	{
@@ -195,7 +188,7 @@ sub all_ways
 	$since = now();
 	$pid = pid($holder);
 	end($holder);
-	gone($pid);
+	gone($watch, $pid);
 	ask($one, q{COMMIT PREPARED 'p'});
 	$known = now();
 	is_closed("$how: a session whose prepared transaction ends after it", 'prepared');

@@ -36,17 +36,6 @@ sub psql
 	my ($sql) = @_;
 	return $node->safe_psql('postgres', $sql);
 }
-sub sqlstate
-{
-	my ($sql) = @_;
-	my $stderr;
-
-	$node->psql('postgres', $sql,
-		stderr => \$stderr,
-		on_error_stop => 1,
-		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
-}
 my $try = q{SELECT status, holder FROM lock_try_acquire('k', '1 hour', 'you')};
 my $wait = q{SET lock_timeout = '20ms'};
 
@@ -69,9 +58,9 @@ foreach my $crash (0, 1)
 		$crash_now->();
 		is(psql($try), 'held|', "$when: ... others too");
 		is(psql(q{SELECT lock_holder('k') IS NULL, lock_is_held('k', 'me')}), 't|f', '... it is not yet seen');
-		is(sqlstate(q{SELECT lock_acquire('k')}), '55P03', '... the error');
-		is(sqlstate("$wait; SELECT force_release('k', 'test')"), '55P03', '... force_release waits');
-		is(sqlstate("$wait; SELECT lock_steal('k', 'you', 'test')"), '55P03', '... lock_steal waits');
+		is(sqlstate($node, q{SELECT lock_acquire('k')}), '55P03', '... the error');
+		is(sqlstate($node, "$wait; SELECT force_release('k', 'test')"), '55P03', '... force_release waits');
+		is(sqlstate($node, "$wait; SELECT lock_steal('k', 'you', 'test')"), '55P03', '... lock_steal waits');
 		psql("$end PREPARED 'grant'");
 		if ($end eq 'ROLLBACK')
 		{
@@ -90,9 +79,9 @@ foreach my $crash (0, 1)
 		psql(q{BEGIN; SELECT lock_extend('k', 'me', '3 hours'), lock_release('k', 'me'); PREPARE TRANSACTION 'release'});
 		$crash_now->();
 		is(psql($try), 'held|Ann', "$when: prepared release: held");
-		is(sqlstate("$wait; SELECT lock_release('k', 'me')"), '55P03', '... another release waits');
-		is(sqlstate("$wait; SELECT lock_try_extend('k', 'me')"), '55P03', '... an extension waits');
-		is(sqlstate("$wait; SELECT lock_release_all('me')"), '55P03', '... release_all waits');
+		is(sqlstate($node, "$wait; SELECT lock_release('k', 'me')"), '55P03', '... another release waits');
+		is(sqlstate($node, "$wait; SELECT lock_try_extend('k', 'me')"), '55P03', '... an extension waits');
+		is(sqlstate($node, "$wait; SELECT lock_release_all('me')"), '55P03', '... release_all waits');
 		psql("$end PREPARED 'release'");
 		is(psql(q{SELECT lock_is_held('k', 'me'), (SELECT ttl_remaining > '1 hour' FROM lock_status('k'))}),
 			$end eq 'ROLLBACK' ? 't|f' : 'f|', "$when: $end");

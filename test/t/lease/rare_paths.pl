@@ -173,7 +173,7 @@ ask($one, q{SELECT lock_acquire('orphan', owner => 'gone', lifetime => 'session'
 ask($two, 'BEGIN; LOCK TABLE app_lock IN ACCESS EXCLUSIVE MODE');
 my $pid = pid($one);
 $one->quit;
-poll($watch, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
+gone($watch, $pid);
 ask($two, 'ROLLBACK');
 
 # Somebody is about to share the key, so theirs may not be all

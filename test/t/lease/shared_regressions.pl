@@ -66,13 +66,6 @@ sub waiting
 	return $sql =~ s/SELECT status/SELECT $in_time/r =~ s/\)$/, wait => '20 s')/r;
 }
 
-sub gone
-{
-	my ($pid) = @_;
-	poll($watch, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
-	return;
-}
-
 # Begin anew, with nothing held
 sub clean
 {
@@ -128,7 +121,7 @@ foreach my $case (
 		ask($victim, acquire('k', 'o', $for_session) . '; ' . shared('r', 'o', $for_session) . "; $before");
 		ask($other, $lock);
 		$how eq 'terminate' ? ask($watch, 'SELECT pg_terminate_backend(' . pid($victim) . ')') : end($victim);
-		gone(pid($victim));
+		gone($watch, pid($victim));
 		is(ask($watch, q{SELECT string_agg(locked::text, ' ') FROM unnest('{k,r}'::text[]) k, lock_status(k)}), 'false false', "$name, $how: the session ends, and its locks with it");
 		ask($other, 'ROLLBACK');
 		end($victim);

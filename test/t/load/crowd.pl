@@ -17,6 +17,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockLoad;
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
@@ -68,10 +69,9 @@ INSERT INTO history SELECT 'WHAT', split_part(g, '=', 1), split_part(g, '=', 2):
 
 foreach my $what (sort keys %loads)
 {
-	my $file = $node->basedir . '/' . $what =~ s/ /_/gr . '.pgbench';
+	my $file = pgbench_script($node, $what =~ s/ /_/gr, $loads{$what} =~ s/WHAT/$what/gr);
 	my ($out, $err) = ('', '');
 
-	append_to_file($file, $loads{$what} =~ s/WHAT/$what/gr);
 	my $ok = IPC::Run::run([ 'pgbench', '-n', '-c', 64, '-T', $seconds, '-f', $file, $node->connstr('postgres') ], '<', \undef, '>', \$out, '2>', \$err);
 	ok($ok && $err !~ /error|abort/i, "$what: 64 clients, no error") or diag($err);
 	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});

@@ -19,6 +19,9 @@
 
 use strict;
 use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockLoad;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -141,33 +144,23 @@ EXCEPTION WHEN SQLSTATE 'LK002' THEN
 END $$;
 });
 
-my $dir = $node->basedir;
-sub script
-{
-	my ($name, $sql) = @_;
-	my $file = "$dir/$name.pgbench";
-
-	append_to_file($file, $sql);
-	return $file;
-}
-
 my %loads = (
 	'read committed' => 3,
 	'repeatable read' => 2,
 	'serializable' => 3);
-my $long = script('long', q{\set k random(1, 2)
+my $long = pgbench_script($node, 'long', q{\set k random(1, 2)
 CALL long_round('long-' || :k);
 });
-my $short = script('short', q{\set k random(1, 3)
+my $short = pgbench_script($node, 'short', q{\set k random(1, 3)
 CALL short_round('short-' || :k);
 });
-my $admin = script('admin', q{CALL admin_round('short-3');
+my $admin = pgbench_script($node, 'admin', q{CALL admin_round('short-3');
 \sleep 7 ms
 });
-my $sweep = script('sweep', q{SELECT lock_sweep();
+my $sweep = pgbench_script($node, 'sweep', q{SELECT lock_sweep();
 \sleep 3 ms
 });
-my $rebuild = script('rebuild', q{DROP INDEX CONCURRENTLY IF EXISTS kept;
+my $rebuild = pgbench_script($node, 'rebuild', q{DROP INDEX CONCURRENTLY IF EXISTS kept;
 REINDEX TABLE CONCURRENTLY app_lock;
 VACUUM app_lock;
 \sleep 50 ms
@@ -184,10 +177,7 @@ sub start_load
 	my ($name, $options, @args) = @_;
 	local $ENV{PGOPTIONS} = $options;
 
-	$output{$name} = '';
-	push @runs, IPC::Run::start(
-		[ 'pgbench', '-n', '-T', $seconds, @args, $node->connstr('postgres') ],
-		'<', \undef, '>', \$output{$name}, '2>&1');
+	push @runs, start_pgbench($node, \$output{$name}, '-T', $seconds, @args);
 	return;
 }
 

@@ -21,6 +21,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockLoad;
 use AtomicLockTest;
 use AtomicLockWait;
 use AtomicLockSweep;
@@ -58,14 +59,13 @@ sub nothing_left
 #
 # Connections: all that others may have wait.
 #
-my $script = $node->basedir . '/waiters.pgbench';
-my $output = '';
-append_to_file($script, q{SELECT lock_acquire('crowd', '1 hour', 'o:client_id', wait => '4 min');
+my $output;
+my $script = pgbench_script($node, 'waiters', q{SELECT lock_acquire('crowd', '1 hour', 'o:client_id', wait => '4 min');
 SELECT lock_release('crowd', 'o:client_id');
 });
 ask($holder, q{SELECT lock_acquire('crowd', '1 hour', 'holder')});
 my $free = $node->safe_psql('postgres', q{SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int - 2});
-my $run = IPC::Run::start([ 'pgbench', '-n', '-U', 'app', '-c', $free, '-t', 1, '-f', $script, $node->connstr('postgres') ], '<', \undef, '>', \$output, '2>&1');
+my $run = start_pgbench($node, \$output, '-U', 'app', '-c', $free, '-t', 1, '-f', $script);
 poll($watch, "SELECT count(*) = $free FROM lock_waiters");
 is(ask($watch, q{SELECT array_agg(place ORDER BY place) = array_agg(n::int ORDER BY n) FROM (SELECT place, row_number() OVER (ORDER BY place) AS n FROM lock_waiters) s}), 't', 'all connections wait, each in a place of its own');
 my ($code, undef, $refused) = $node->psql('postgres', 'SELECT 1', extra_params => [ '-U', 'app' ]);

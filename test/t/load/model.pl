@@ -525,7 +525,7 @@ sub play_other
 	if ($verb eq 'disconnect')
 	{
 		end($session{$name});
-		poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($session{$name}));
+		gone($watch, pid($session{$name}));
 		$model->disconnect($name, $started{$name});
 		connect_session($name);
 		check_view($name, run($name, view()));

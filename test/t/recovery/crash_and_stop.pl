@@ -22,6 +22,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockLoad;
 use AtomicLockTest;
 use AtomicLockWait;
 use AtomicLockSweep;
@@ -131,8 +132,7 @@ is(ask($watch, $works), 'acquired|t', 'CREATE EXTENSION, again');
 #
 # A hundred waiters
 #
-my $script = $node->basedir . '/waiters.pgbench';
-append_to_file($script, qq{SELECT lock_acquire('crowd', '1 hour', 'o:client_id', wait => '4 min');\n});
+my $script = pgbench_script($node, 'waiters', qq{SELECT lock_acquire('crowd', '1 hour', 'o:client_id', wait => '4 min');\n});
 my $output;
 
 sub crowd
@@ -140,9 +140,8 @@ sub crowd
 	my ($number) = @_;
 	my $run;
 
-	$output = '';
 	ask($holder, q{SELECT lock_acquire('crowd', '1 hour', 'holder')});
-	$run = IPC::Run::start([ 'pgbench', '-n', '-c', $number, '-t', 1, '-f', $script, $node->connstr('postgres') ], '<', \undef, '>', \$output, '2>&1');
+	$run = start_pgbench($node, \$output, '-c', $number, '-t', 1, '-f', $script);
 	poll($watch, "SELECT count(*) = $number FROM lock_waiters");
 	return $run;
 }
@@ -268,15 +267,13 @@ foreach my $round (1 .. 3)
 
 	foreach my $name (sort keys %load)
 	{
-		my $file = $node->basedir . "/$name-$round.pgbench";
+		my $file = pgbench_script($node, "$name-$round", "\\set k random(1, 18)\n" . $load{$name} =~ s/:me/'o:client_id'/gr);
 
-		append_to_file($file, "\\set k random(1, 18)\n" . $load{$name} =~ s/:me/'o:client_id'/gr);
 		push @files, '-f', $file . ($name eq 'rebuild' ? '@1' : '@20');
 	}
-	$output = '';
 	{
 		local $ENV{PGAPPNAME} = 'load';
-		$run = IPC::Run::start([ 'pgbench', '-n', '-c', 8, '-T', 600, @files, $node->connstr('postgres') ], '<', \undef, '>', \$output, '2>&1');
+		$run = start_pgbench($node, \$output, '-c', 8, '-T', 600, @files);
 	}
 	my $grants = ask($watch, q{SELECT coalesce(sum(grants), 0) FROM lock_stats});
 	poll($watch, "SELECT sum(grants) - $grants > 1500 FROM lock_stats");

@@ -48,17 +48,6 @@ sub grants_on
 	return grants(sub { $node->safe_psql($db // 'postgres', $_[0]) }, $count);
 }
 
-sub sqlstate
-{
-	my ($node, $sql) = @_;
-	my $stderr;
-
-	$node->psql('postgres', $sql,
-		stderr => \$stderr,
-		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
-}
-
 my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1);
 $primary->append_conf(

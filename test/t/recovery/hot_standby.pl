@@ -61,18 +61,6 @@ my @writing = (
 	q{lock_steal('free', 'you', 'test')},
 	q{lock_sweep()});
 
-sub sqlstate
-{
-	my ($node, $sql) = @_;
-	my $stderr;
-
-	$node->psql('postgres', $sql,
-		stderr => \$stderr,
-		on_error_stop => 1,
-		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
-	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
-}
-
 foreach my $call (@writing)
 {
 	is(sqlstate($standby, "SELECT $call"), '25006', "standby: $call");

@@ -136,7 +136,7 @@ if (@build)
 		expire_rows($setup, 'many', 2000);
 		expire($setup, 'few', 5);
 		end($setup);
-		poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($setup));
+		gone($watch, pid($setup));
 		ok(worker_stands($watch), 'a worker stands in a batch');
 		$boss->{al_sent} = 0;
 		start($boss, 'DROP DATABASE owned WITH (FORCE)');

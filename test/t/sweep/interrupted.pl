@@ -150,13 +150,6 @@ is(ask($watch, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE '
 is(ask($watch, q{SELECT count(*) FROM app_lock}), '250', '... what it does is not seen before it commits');
 is(ask($one, q{SELECT count(*) FILTER (WHERE status = 'acquired'), count(*) FILTER (WHERE status = 'held'), clock_timestamp() - statement_timestamp() > '20 ms' FROM generate_series(1, 250) n, lock_try_acquire('look-' || n, '1 ms', 'other')}), '249|1|t', '... nobody gets the row that it has removed, and only that, nor is refused it at once');
 configure($node, $watch, 'atomic_lock.sweep_batch = 50', q{atomic_lock.sweep_interval = '60ms'});
-# Time on a processor, in hundredths of seconds
-sub ticks
-{
-	my ($pid) = @_;
-	my @stat = -e "/proc/$pid/stat" ? split / /, slurp_file("/proc/$pid/stat") =~ s/\(.*\)/x/r : ();
-	return @stat ? $stat[13] + $stat[14] : undef;
-}
 my $launcher = launcher($watch);
 SKIP:
 {

@@ -54,14 +54,6 @@ sub command_in
 }
 my ($here, $there) = map { command_in($_) } (q{"odd ""'Schema"}, 'public');
 
-# What SQL says, be it an error
-sub say_of
-{
-	my ($psql, $sql) = @_;
-	start($psql, $sql);
-	return answer($psql);
-}
-
 ask($watch, q{CREATE DATABASE other; CREATE ROLE dba LOGIN; CREATE ROLE nobody LOGIN; GRANT CREATE ON DATABASE other TO nobody});
 my $other = session($node, 'Other', 'other');
 ask($other, 'CREATE EXTENSION atomic_lock');
@@ -73,7 +65,7 @@ foreach my $psql ($watch, $other)
 {
 	foreach my $call ('lock_schedule_sweep()', q{lock_schedule_sweep('*/5 * * * *')}, 'lock_unschedule_sweep()')
 	{
-		like(say_of($psql, "SELECT $call"), qr/^ERROR:  55000: +extension "pg_cron" is not installed in database "postgres"\nHINT:  .*CREATE EXTENSION pg_cron/, "$call without pg_cron");
+		like(reply($psql, "SELECT $call"), qr/^ERROR:  55000: +extension "pg_cron" is not installed in database "postgres"\nHINT:  .*CREATE EXTENSION pg_cron/, "$call without pg_cron");
 	}
 }
 
@@ -124,7 +116,7 @@ ALTER DATABASE other SET search_path = trap, pg_catalog, public});
 foreach my $path ('DEFAULT', 'cron, public', 'pg_temp, cron, pg_catalog, public')
 {
 	ask($other, "SET search_path = $path");
-	like(say_of($other, "SELECT public.$_()"), qr/^ERROR:  55000: .*pg_cron/, "$_ is not taken in by a schema named cron, with the path $path") for ('lock_schedule_sweep', 'lock_unschedule_sweep');
+	like(reply($other, "SELECT public.$_()"), qr/^ERROR:  55000: .*pg_cron/, "$_ is not taken in by a schema named cron, with the path $path") for ('lock_schedule_sweep', 'lock_unschedule_sweep');
 }
 ask($other, 'RESET search_path');
 
@@ -150,9 +142,9 @@ isnt($own, $id, 'another role has another job');
 is(ask($watch, "$job WHERE jobid = $own"), qq{$own|* * * * *|$here|postgres|dba|t|atomic_lock sweep of postgres}, '... that is its own');
 my $nobody = session($node, 'Nobody');
 ask($nobody, 'SET SESSION AUTHORIZATION nobody');
-like(say_of($nobody, q{SELECT "odd ""'Schema".lock_schedule_sweep()}), qr/^ERROR:  42501/, 'not for everybody');
+like(reply($nobody, q{SELECT "odd ""'Schema".lock_schedule_sweep()}), qr/^ERROR:  42501/, 'not for everybody');
 ask($watch, q{GRANT USAGE ON SCHEMA "odd ""'Schema" TO nobody});
-like(say_of($nobody, "SELECT \"odd \"\"'Schema\".$_()"), qr/^ERROR:  42501: +permission denied for function $_/, "... $_") for ('lock_schedule_sweep', 'lock_unschedule_sweep');
+like(reply($nobody, "SELECT \"odd \"\"'Schema\".$_()"), qr/^ERROR:  42501: +permission denied for function $_/, "... $_") for ('lock_schedule_sweep', 'lock_unschedule_sweep');
 
 #
 # From another database
@@ -164,14 +156,14 @@ end($dba, $nobody);
 ($dba, $nobody) = map { session($node, $_, 'other') } ('Dba', 'Nobody');
 ask($dba, 'SET SESSION AUTHORIZATION dba');
 ask($nobody, 'SET SESSION AUTHORIZATION nobody');
-like(say_of($nobody, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  42501: +permission denied for schema cron/, 'a role with no rights on pg_cron');
-like(say_of($nobody, 'SELECT lock_unschedule_sweep()'), qr/^ERROR:  42501: +permission denied for schema cron/, '... nor to unschedule');
-like(say_of($dba, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  42501: +permission denied for function schedule_in_database/, 'a role that may not schedule in other databases');
+like(reply($nobody, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  42501: +permission denied for schema cron/, 'a role with no rights on pg_cron');
+like(reply($nobody, 'SELECT lock_unschedule_sweep()'), qr/^ERROR:  42501: +permission denied for schema cron/, '... nor to unschedule');
+like(reply($dba, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  42501: +permission denied for function schedule_in_database/, 'a role that may not schedule in other databases');
 is(ask($watch, q{SELECT count(*) FROM cron.job; GRANT EXECUTE ON FUNCTION cron.schedule_in_database TO dba}), '3', '... does not');
 my $far_own = ask($dba, 'SELECT lock_schedule_sweep()');
 is(ask($watch, "$job WHERE jobid = $far_own"), qq{$far_own|* * * * *|$there|other|dba|t|atomic_lock sweep of other}, '... but one that may');
 ask($watch, 'REVOKE CONNECT ON DATABASE postgres FROM PUBLIC');
-like(say_of($dba, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  (?:55000|42501): .*dba.*postgres/, 'a role that may not connect there');
+like(reply($dba, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  (?:55000|42501): .*dba.*postgres/, 'a role that may not connect there');
 ask($watch, 'GRANT CONNECT ON DATABASE postgres TO PUBLIC');
 is(count_in_log($node, qr/captured/), 0, 'nothing of the other schema cron was called');
 
@@ -188,11 +180,11 @@ foreach my $case ([ $watch, $id ], [ $other, $far ])
 
 	foreach my $bad ([ q{'every now and then'}, qr/invalid schedule/ ], [ q{''}, qr/invalid schedule/ ], [ 'NULL', qr/22004/ ], [ q{repeat('*', 300)}, qr/22023/ ])
 	{
-		like(say_of($psql, "SELECT lock_schedule_sweep($bad->[0])"), qr/^ERROR:  (?!XX000).*$bad->[1]/, "$name: no schedule: $bad->[0]");
+		like(reply($psql, "SELECT lock_schedule_sweep($bad->[0])"), qr/^ERROR:  (?!XX000).*$bad->[1]/, "$name: no schedule: $bad->[0]");
 	}
 	is(ask($watch, "$job WHERE jobid = $its") =~ s/\|DO .*//r, "$its|* * * * *", '... and nothing changes');
-	like(say_of($psql, q{SET default_transaction_read_only = on; SELECT lock_schedule_sweep()}), qr/^ERROR:  25006/, "$name: read-only");
-	like(say_of($psql, q{SELECT lock_unschedule_sweep()}), qr/^ERROR:  25006/, '... nor unscheduled');
+	like(reply($psql, q{SET default_transaction_read_only = on; SELECT lock_schedule_sweep()}), qr/^ERROR:  25006/, "$name: read-only");
+	like(reply($psql, q{SELECT lock_unschedule_sweep()}), qr/^ERROR:  25006/, '... nor unscheduled');
 	ask($psql, 'RESET default_transaction_read_only');
 }
 
@@ -312,7 +304,7 @@ end($session);
 ask($watch, q{CREATE ROLE boss LOGIN; CREATE DATABASE bosses OWNER boss});
 my $boss = session($node, 'Boss', 'bosses');
 ask($boss, 'CREATE EXTENSION atomic_lock');
-like(say_of($boss, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  42501: /, 'a schema that belongs to no superuser: not for a superuser');
+like(reply($boss, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  42501: /, 'a schema that belongs to no superuser: not for a superuser');
 is(ask($watch, 'SELECT count(*) FROM cron.job'), '0', '... no job');
 ask($watch, 'GRANT USAGE ON SCHEMA cron TO boss; GRANT EXECUTE ON FUNCTION cron.schedule_in_database TO boss');
 ask($boss, q{SELECT lock_grant_access('boss', 'admin'); SET SESSION AUTHORIZATION boss});
@@ -328,7 +320,7 @@ SKIP:
 	ask($latin, q{CREATE SCHEMA "b\xc3\xa4se"; CREATE EXTENSION atomic_lock SCHEMA "b\xc3\xa4se"; SET search_path = "b\xc3\xa4se"} =~ s/\\x(..)/chr(hex $1)/ger);
 	my $its = ask($latin, 'SELECT lock_schedule_sweep()');
 	is(ask($watch, qq{SELECT position(U&' "b\\00E4se".lock_sweep(' in command) > 0, database FROM cron.job WHERE jobid = $its}), 't|latin', 'another encoding: a command in that of pg_cron');
-	like(say_of($latin, q{SELECT lock_schedule_sweep('b\xc3\xa4h')} =~ s/\\x(..)/chr(hex $1)/ger), qr/^ERROR:  .*invalid schedule: b(?:\xc3\xa4|\x{e4})h/, '... and the error in ours');
+	like(reply($latin, q{SELECT lock_schedule_sweep('b\xc3\xa4h')} =~ s/\\x(..)/chr(hex $1)/ger), qr/^ERROR:  .*invalid schedule: b(?:\xc3\xa4|\x{e4})h/, '... and the error in ours');
 	is(ask($latin, 'SELECT lock_unschedule_sweep()'), 't', '... unscheduled');
 	is(ask($watch, 'SELECT count(*) FROM cron.job'), '0', '... none is left');
 	end($latin);
@@ -352,14 +344,14 @@ $node->append_conf('postgresql.conf', q{cron.database_name = 'other'});
 $node->restart;
 ($watch, $other) = map { session($node, $_, lc $_ eq 'other' ? 'other' : 'postgres') } ('Watch', 'Other');
 ask($watch, q{SET search_path = "odd ""'Schema"});
-like(say_of($watch, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  55000: +extension "pg_cron" is not installed in database "other"/, 'cron.database_name has changed');
+like(reply($watch, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  55000: +extension "pg_cron" is not installed in database "other"/, 'cron.database_name has changed');
 ask($other, 'DROP SCHEMA cron CASCADE; CREATE EXTENSION pg_cron');
 $id = ask($watch, 'SELECT lock_schedule_sweep()');
 is(ask($other, $job), "$id|* * * * *|$here|postgres|$user|t|atomic_lock sweep of postgres", '... scheduled there');
 is(ask($watch, 'SELECT count(*) FROM cron.job'), '0', '... not here');
 is(ask($watch, 'SELECT lock_unschedule_sweep()'), 't', '... and unscheduled');
 ask($other, 'DROP EXTENSION pg_cron');
-like(say_of($_, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  55000: .*pg_cron/, 'pg_cron is dropped') for ($watch, $other);
+like(reply($_, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  55000: .*pg_cron/, 'pg_cron is dropped') for ($watch, $other);
 end($watch, $other);
 $node->stop;
 unlike(log_of($node), qr/captured|PANIC|TRAP:|XX000|terminated by signal/, 'nothing to be ashamed of in the log');

@@ -48,13 +48,6 @@ my $watch = session($node, 'Watch');
 my $holder = session($node, 'Holder');
 my ($one, $two, $three);
 
-sub gone
-{
-	my ($pid) = @_;
-	poll($watch, "SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
-	return;
-}
-
 # Nobody waits, holds, or is about to.
 sub all_clear
 {
@@ -117,7 +110,7 @@ foreach my $end (@ends)
 			ask($watch, $action =~ s/PID/pid($victim)/er);
 		}
 		like(answer($victim), $expected, "$name, place $place") if $expected;
-		gone(pid($victim)) if $is_gone;
+		gone($watch, pid($victim)) if $is_gone;
 		is(ask($watch, q{SELECT string_agg(pid || ' ' || place, ', ' ORDER BY place) FROM lock_waiters}),
 			pid($others[0]) . ' 1, ' . pid($others[1]) . ' 2', "$name, place $place: has left the queue, the others keep their order");
 		is(ask($watch, q{SELECT lock_holder('k'), lock_holder('mine') IS NULL}), 'Holder|t', '... nothing has changed hands, what it had acquired is undone');
@@ -152,7 +145,7 @@ foreach my $interval ('0', '1 min')
 	my $token = ask($watch, q{SELECT fencing_token FROM lock_status('k')});
 	ask($holder, q{SELECT lock_release('k', 'holder')});
 	kill 'CONT', pid($two);
-	gone(pid($two));
+	gone($watch, pid($two));
 	is(ask($watch, q{SELECT fencing_token FROM app_lock WHERE key = 'k'}), $token, "a dead client is not granted a lock (client_connection_check_interval = $interval)");
 	all_clear('... nor is anything left of it');
 	ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});

@@ -87,7 +87,7 @@ if ($has_queue)
 	my $first = session($node, 'First');
 	is(ask($first, q{SELECT lock_acquire('k', '1 hour', 'holder') IS NOT NULL; SELECT count(*) FROM lock_waiters}), "t\n0", 'the first session to use the queue') ;
 	end($first);
-	poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($first));
+	gone($watch, pid($first));
 
 	queue_up($watch, $one, waiting('k', 'one') . q{; SELECT lock_release('k', 'one')});
 	queue_up($watch, $two, waiting('k', 'two'));
@@ -136,7 +136,7 @@ ask($dead, 'SET client_connection_check_interval = 0');
 wait_with($dead, waiting('k', 'dead'));
 $dead->{run}->signal('KILL');
 end($dead);
-poll($watch, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . pid($dead));
+gone($watch, pid($dead));
 is(ask($watch, q{SELECT lock_holder('k')}), 'Holder', 'the death of the client');
 wait_with($one, waiting('k', 'one'));
 ask($watch, 'SELECT pg_terminate_backend(' . pid($one) . ')');
