@@ -8,7 +8,7 @@
 -- Properties: it is an acquire of the key that the table and the primary key
 -- make, and the row as it is then; whatever way the value was written, the key is
 -- the same; no row, no lock; it shows nothing that the caller could not read.
--- That the row is read after the lock was had is shown by iso_guard_levels.
+-- That the row is read after the lock was acquired is shown by iso_guard_levels.
 --
 -- Turns red when: the lock stays where there is no row; the key goes by the text
 -- that was passed; a row is returned that the caller may not see.

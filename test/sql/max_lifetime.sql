@@ -60,7 +60,7 @@ SELECT count(lock_acquire(k, '1 h', o, 'shared')) FROM unnest('{join-1,join-2}':
 SELECT t.age('join-1', 'alice-1'), t.age('join-2', 'bob-1');
 SELECT key, expires_at = acquired_at + interval '1 h' AS to_the_end_of_the_older, expires_at - acquired_at BETWEEN '1 h 40 min' AND '1 h 41 min' AS to_that_of_bob
 FROM unnest('{join-1,join-2}'::text[]) k, LATERAL lock_transfer(k, 'alice-1', 'bob-1') g ORDER BY key;
--- round a circle
+-- round a cycle
 SELECT acquired_at AS since FROM lock_acquire('round', '1 h', 'o-0') \gset
 SELECT count(*), bool_and(g.acquired_at = :'since' AND g.expires_at <= :'since'::timestamptz + interval '1 h') AS same_since FROM generate_series(0, 49) i, LATERAL lock_transfer('round', 'o-' || i, 'o-' || i + 1, ttl => '1 h') g;
 -- what a session or a transaction has

@@ -251,7 +251,7 @@ COMMIT;
 SELECT lock_is_held('tx', 'alice-1') AS alice, lock_is_held('tx', 'bob-1') AS bob, lock_is_held('tx', 'carol-1') AS carol, holder FROM lock_status('tx');
 -- acquired, handed on and released, in one statement
 SELECT (lock_acquire('one', '1 min', 'alice-1')).status AS a, (lock_transfer('one', 'alice-1', 'bob-1')).status AS b, lock_try_release('one', 'alice-1') AS c, (lock_transfer('one', 'bob-1', 'carol-1')).owner AS d, lock_release('one', 'carol-1') AS e;
--- round a circle, with a token for each
+-- round a cycle, with a token for each
 SELECT status FROM lock_acquire('round', '10 min', 'o-0');
 SELECT count(*), count(DISTINCT g.fencing_token) AS tokens, bool_and(g.acquired) AS acquired FROM generate_series(0, 49) i, LATERAL lock_transfer('round', 'o-' || i, 'o-' || i + 1) g;
 SELECT owner, count(*) OVER () AS rows FROM app_lock WHERE key = 'round';

@@ -3,11 +3,11 @@
 \set setup :srcdir '/../sql/include/setup.sql'
 \i :setup
 --
--- lock_contention: the keys that are wanted most
+-- lock_contention: the keys that are contended most
 --
--- Properties: a key is there when somebody was refused it or stood in line for
--- it, most wanted first, whatever became of the transaction; there is room for
--- some keys only, and those that are wanted most stay.
+-- Properties: a key is there when somebody was refused it or waited in the queue for
+-- it, most contended first, whatever became of the transaction; there is room for
+-- some keys only, and those that are contended most stay.
 --
 -- Turns red when: memory grows with the number of keys; a key that is refused
 -- once displaces one that is refused all the time; keys of another database
@@ -17,7 +17,7 @@
 CREATE FUNCTION t.refuse(k text, times bigint DEFAULT 1) RETURNS bigint LANGUAGE sql AS $$
 	SELECT count(*) FILTER (WHERE (lock_try_acquire(k, owner => 'bob-1')).status = 'held') FROM generate_series(1, times)
 $$;
-CREATE VIEW t.wanted AS SELECT key, refusals, waits, total_wait > '0' AS waited FROM lock_contention;
+CREATE VIEW t.contended AS SELECT key, refusals, waits, total_wait > '0' AS waited FROM lock_contention;
 
 SELECT lock_stats_reset();
 SELECT count(*) FROM lock_contention;
@@ -26,12 +26,12 @@ SELECT count(lock_acquire(k, '1 hour', 'alice-1')) FROM unnest(ARRAY['a', 'b', '
 SELECT lock_release('free', 'alice-1'), (lock_acquire('free', '1 hour', 'bob-1')).status, lock_extend('a', 'alice-1') IS NOT NULL AS extended, lock_try_release('a', 'bob-1'), lock_is_held('a', 'bob-1'), (lock_acquire('a', '1 hour', 'alice-1')).status;
 SELECT count(*) FROM lock_contention;
 
--- The most wanted first, refused or waited for
+-- The most contended first, refused or waited for
 SELECT t.refuse('b', 2), t.refuse('c', 5), t.refuse('a');
-SELECT * FROM t.wanted;
+SELECT * FROM t.contended;
 SELECT status FROM generate_series(1, 3) i, LATERAL lock_try_acquire('d', owner => 'bob-' || i, wait => '10 ms');
 SELECT t.refuse('a', 3);
-SELECT * FROM t.wanted;
+SELECT * FROM t.contended;
 SELECT waits, total_wait BETWEEN '30 ms' AND '1 min' AS total, longest_wait BETWEEN '10 ms' AND '1 min' AS longest, longest_wait < total_wait AS less,
 	last_at BETWEEN clock_timestamp() - interval '5 min' AND clock_timestamp() AS last_at FROM lock_contention WHERE key = 'd';
 SELECT total_wait, longest_wait FROM lock_contention WHERE key = 'c';
@@ -40,7 +40,7 @@ SELECT (SELECT last_at FROM lock_contention WHERE key = 'a') > (SELECT last_at F
 SELECT status FROM lock_acquire('short', '50 ms', 'alice-1');
 SELECT status FROM lock_acquire('short', '1 hour', 'bob-1', wait => '1 min');
 SELECT lock_release('short', 'bob-1'), force_release('a', 'why');
-SELECT * FROM t.wanted;
+SELECT * FROM t.contended;
 
 -- Refusals of all kinds; rolled back or not, they were
 SELECT lock_stats_reset();
@@ -51,7 +51,7 @@ SELECT t.refuse('c', 4);
 ROLLBACK TO s;
 ROLLBACK;
 SELECT t.code($$SELECT lock_acquire('b', owner => 'bob-1')$$);
-SELECT * FROM t.wanted;
+SELECT * FROM t.contended;
 SELECT lock_stats_reset();
 -- of a set: the key in the way
 SELECT key, status FROM lock_try_acquire_all(ARRAY['x', 'y', 'd', 'e'], owner => 'bob-1');
@@ -63,7 +63,7 @@ CREATE TABLE t.orders (id int PRIMARY KEY);
 INSERT INTO t.orders VALUES (1);
 SELECT count(*) FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1');
 SELECT t.code($$SELECT lock_fetch(NULL::t.orders, '1', owner => 'bob-1')$$);
-SELECT * FROM t.wanted ORDER BY key;
+SELECT * FROM t.contended ORDER BY key;
 
 --
 -- Room for some
@@ -74,10 +74,10 @@ SELECT count(*) FROM (SELECT lock_acquire('many ' || i, '1 hour', 'alice-1') FRO
 SELECT t.refuse('b', 40), t.refuse('c', 20);
 SELECT count(t.refuse('many ' || i)) FROM generate_series(1, 1000) i;
 SELECT count(*) BETWEEN 100 AND 256 AS bounded, min(refusals), count(DISTINCT key) = count(*) AS once FROM lock_contention WHERE key ~ '^many';
-SELECT * FROM t.wanted LIMIT 2;
+SELECT * FROM t.contended LIMIT 2;
 -- what becomes hot later finds a place, too
 SELECT t.refuse('e', 30);
-SELECT * FROM t.wanted LIMIT 3;
+SELECT * FROM t.contended LIMIT 3;
 -- and whoever counts does not
 SELECT refusals FROM lock_stats WHERE database = current_database();
 TRUNCATE app_lock;
@@ -111,9 +111,9 @@ SELECT status FROM lock_try_acquire('k', '1 hour', 'bob-1');
 SELECT key, refusals FROM lock_contention;
 \c :here
 SET client_min_messages = warning;
-SELECT * FROM t.wanted;
+SELECT * FROM t.contended;
 SELECT lock_stats_reset();
-SELECT * FROM t.wanted;
+SELECT * FROM t.contended;
 \c regress_al_contention
 SET client_min_messages = warning;
 SELECT key, refusals FROM lock_contention;

@@ -142,12 +142,12 @@ BEGIN
 END
 $$;
 
--- The same as t.raises(), where it says how long a call waited.
+-- Like t.raises(), for an error that says how long the call waited.
 CREATE FUNCTION t.timeout(stmt text) RETURNS text LANGUAGE sql AS $$
 	SELECT regexp_replace(t.raises(stmt), 'Waited for [0-9]+ ms', 'Waited for <n> ms')
 $$;
 
--- What this transaction has open: claims of all our classes, and an id.
+-- What this transaction has open: claims of all our classes, and a transaction id.
 CREATE FUNCTION t.left_open(OUT claims bigint, OUT no_transaction_id boolean) LANGUAGE sql AS $$
 	SELECT count(*), pg_current_xact_id_if_assigned() IS NULL FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1710
 $$;

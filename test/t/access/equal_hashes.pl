@@ -10,7 +10,7 @@
 # them.  Nobody is taken for the holder, or waiter, by a hash.
 #
 # Turns red when: what a transaction holds is found by hashes; a waiter for one key is
-# in the queue of another; two owners pass for one in an upgrade or a circle; that a key
+# in the queue of another; two owners pass for one in an upgrade or a cycle; that a key
 # has no readers is believed of its hash; a pin is not told from sharing another key.
 
 use strict;
@@ -131,9 +131,9 @@ is(answer($one), 'exclusive', '... as they wanted to be');
 is(answer($two), 'exclusive', '... both');
 ask($_, q{SELECT lock_release_all('a'), lock_release_all('b')}) for ($one, $two);
 
-# What is no circle: a waits for b; c, which has something else that b does not want,
+# What is no cycle: a waits for b; c, which has something else that b does not want,
 # waits for a.
-is(ask($one, acquire('k1', 'a')) . ask($watch, acquire('k2', 'b')), 'acquiredacquired', 'no circle of owners');
+is(ask($one, acquire('k1', 'a')) . ask($watch, acquire('k2', 'b')), 'acquiredacquired', 'no cycle of owners');
 queue_up($watch, $two, acquire('k1', 'c', q{wait => '1 min'}));
 is(ask($one, acquire('k2', 'a', q{wait => '100 ms'})), 'timeout', '... is found by who waits last');
 ask($watch, q{SELECT lock_release_all('b')});

@@ -1,4 +1,4 @@
-# Locks while somebody sets the clock of the machine; the sweep is in sweep_clock_set.
+# Locks while somebody sets the clock of the machine; the sweep is in clock/sweep_clock_set.
 #
 # Properties: at the very microsecond of expires_at a lease is over, for every
 # function alike, and a microsecond before it is not; set forward, the clock ends

@@ -1,5 +1,5 @@
 # Moments that only come while the clock of the server stands; each function's
-# own, at the end of a lease, is in clock_set.
+# own, at the end of a lease, is in clock/clock_set.
 #
 # Properties: what was proven in a transaction is so to its end, though the lease is
 # over, and not beyond, and lets extensions pass; an extension that is not committed

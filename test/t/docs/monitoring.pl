@@ -266,9 +266,9 @@ foreach my $name (qw(grants regrants refusals timeouts releases extends expirati
 cmp_ok($now->{atomic_lock_longest_wait_seconds}, '>=', 0.001, 'the longest wait was at least what was asked for');
 cmp_ok($now->{atomic_lock_longest_wait_seconds}, '<=', $now->{atomic_lock_wait_seconds_total} + 0.001, 'and not longer than all of them');
 
-my @wanted = grep { /^atomic_lock_contended_key_refusals/ } keys %$now;
-cmp_ok(scalar @wanted, '<=', 10, 'at most ten keys are shown');
-cmp_ok(scalar @wanted, '>=', 9, 'and as many, where there are');
+my @contended = grep { /^atomic_lock_contended_key_refusals/ } keys %$now;
+cmp_ok(scalar @contended, '<=', 10, 'at most ten keys are shown');
+cmp_ok(scalar @contended, '>=', 9, 'and as many, where there are');
 is($now->{ 'atomic_lock_contended_key_refusals{key="' . 'x' x 100 . '"}' }, 18, 'keys with the same beginning are one');
 
 my $other = sample($primary, 'other');

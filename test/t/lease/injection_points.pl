@@ -11,14 +11,14 @@
 # key; a holder that stands still after its commit, before it wakes anybody, keeps
 # nobody from the key for good; a sweep judges again; what an owner was about
 # to do is judged again when somebody else has had the key meanwhile, and
-# nobody can have it from then on; a circle that was seen once and has gone has no
+# nobody can have it from then on; a cycle that was seen once and has gone has no
 # victim, one that two have seen has one; a call that fails anywhere leaves no
 # claim, place in the queue, or holding; index builds and rewrites of app_lock lose no
 # entry of what is granted meanwhile.
 #
 # Turns red when: the second look is left out, or is before the claim; the queue is
 # joined after the look; a place is given back without waking the next; the
-# sweep deletes what it chose; a circle is believed that was seen once.
+# sweep deletes what it chose; a cycle is believed that was seen once.
 
 use strict;
 use warnings FATAL => 'all';
@@ -197,7 +197,7 @@ foreach my $window (sort keys %claimed)
 		is(holders($key), 'One exclusive', '... and that is what there is');
 	}
 
-	# The rival has not committed, and does not.
+	# The other one has not committed, and does not.
 	foreach my $end ('COMMIT', 'ROLLBACK')
 	{
 		new_key();
@@ -341,7 +341,7 @@ stands($one, 'atomic-lock-leaving');
 ask($watch, q{SELECT injection_points_detach('atomic-lock-leaving')});
 queue_up($watch, $two, acquire($key, 'two', wait => '5 min'));
 ask($other, "SELECT lock_release('$key', 'other')");
-is(answer($two), 'acquired', 'cancelled, but still in line: the next gets the key');
+is(answer($two), 'acquired', 'cancelled, but still in the queue: the next gets the key');
 like(go_and_answer($one, 'atomic-lock-leaving'), qr/57014/, '... and the cancelled one nothing');
 is(holders($key), 'Two exclusive', '... who has it alone');
 all_clear('nobody waits');
@@ -360,7 +360,7 @@ foreach my $how (
 	queue_up($watch, $one, acquire($key, 'one', wait => '5 min'));
 	queue_up($watch, $two, acquire($key, 'two', wait => '5 min'));
 	halt($other, 'atomic-lock-before-wake', $sql =~ s/KEY/$key/r);
-	is(answer($one), 'acquired', "$name, committed, that has not woken anybody yet: the first in line gets the key by itself");
+	is(answer($one), 'acquired', "$name, committed, that has not woken anybody yet: the first in the queue gets the key by itself");
 	go('atomic-lock-before-wake');
 	answer($other);
 	is(holders($key), 'One exclusive', '... and who is woken after that does not');
@@ -489,7 +489,7 @@ end($leaving);
 #
 # Deadlocks
 #
-sub circle
+sub cycle
 {
 	my ($point) = @_;
 	my ($first, $second) = (new_key(), new_key());
@@ -502,7 +502,7 @@ sub circle
 }
 foreach my $window ('circle-seen', 'circle-confirmed')
 {
-	my ($first, $second) = circle("atomic-lock-$window");
+	my ($first, $second) = cycle("atomic-lock-$window");
 	ask($other, "SELECT lock_release('$second', 'two')");
 	is(answer($one), 'acquired', "$window: somebody lets go in between");
 	go("atomic-lock-$window");
@@ -510,7 +510,7 @@ foreach my $window ('circle-seen', 'circle-confirmed')
 	is(answer($two), 'acquired', '... nobody is a victim');
 	ask($other, "SELECT lock_release('$first', 'two'), lock_release('$second', 'one')");
 
-	($first, $second) = circle("atomic-lock-$window");
+	($first, $second) = cycle("atomic-lock-$window");
 	is(go_and_answer($two, "atomic-lock-$window"), 'deadlock', "$window: nothing happens in between: deadlock");
 	is(ask($watch, 'SELECT count(*) FROM lock_waiters'), '1', '... the other goes on waiting');
 	ask($other, "SELECT lock_release('$second', 'two')");
@@ -520,7 +520,7 @@ foreach my $window ('circle-seen', 'circle-confirmed')
 
 # What one waits for is stolen: both still wait, but not for each other.
 {
-	my ($first, $second) = circle('atomic-lock-circle-seen');
+	my ($first, $second) = cycle('atomic-lock-circle-seen');
 	ask($other, "SELECT lock_steal('$second', 'thief', 'test')");
 	go('atomic-lock-circle-seen');
 	poll($watch, "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = @{[ pid($two) ]} AND wait_event = 'AtomicLock'");
@@ -545,7 +545,7 @@ go('atomic-lock-circle-confirmed');
 poll($watch, 'SELECT count(*) = 1 FROM lock_waiters');
 my $waiting = is_waiting($watch, $one) ? $one : $two;
 my $victim = $waiting == $one ? $two : $one;
-is(answer($victim), 'deadlock', 'two find the same circle: one is the victim');
+is(answer($victim), 'deadlock', 'two find the same cycle: one is the victim');
 ask($other, q{SELECT lock_release_all('} . ($victim == $one ? 'one' : 'two') . q{')});
 is(answer($waiting), 'acquired', '... the other gets the key');
 ask($_, 'RESET deadlock_timeout') foreach ($one, $two);

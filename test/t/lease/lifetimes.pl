@@ -8,7 +8,7 @@
 # Properties: a holding of lifetime session is over when its connection is,
 # however that ended, within a transaction, after a crash and on a promoted
 # standby too; others see it free at once, with no sweep and no write, and the
-# first in line is woken; the connection that it is bound to is the one that
+# first in the queue is woken; the connection that it is bound to is the one that
 # asked last, as far as that is committed, whoever proves it; a process that
 # has only the same number is another.  What is for a transaction lasts as long
 # as that, also where it is prepared.  None of this needs the preload.
@@ -264,7 +264,7 @@ queue_up($watch, $line[4], waiting_and_release('many-77', 'w5'));
 queue_up($watch, $line[5], waiting('many-77', 'w6'));
 end($holder);
 is(answer($line[$_]), "acquired\nreleased", 'woken by the end of a session with many') for (0 .. 4);
-is(answer($line[5]), 'acquired', '... and the next in line');
+is(answer($line[5]), 'acquired', '... and the next in the queue');
 is(ask($watch, q{SELECT count(*) FROM generate_series(1, 500) n, lock_try_acquire('many-' || n, '1 hour', 'other') WHERE acquired}), '499', '... all of them are free');
 is(ask($watch, q{SELECT lock_release_all('other'), lock_release_all('w6')}), '499|1', '... as far as they are not taken');
 end(@line);

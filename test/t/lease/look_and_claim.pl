@@ -165,7 +165,7 @@ foreach my $end (q{SELECT lock_release('k', 'other')}, q{SELECT force_release('k
 	start($early, q{SELECT CASE WHEN waited < '20 s' THEN status ELSE 'not woken' END FROM lock_try_acquire('k', owner => 'early', wait => '20 s')});
 	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
 	ask($other, $end);
-	is(go_on(), 'acquired', "a key that becomes free before one who wants it is in line: $end");
+	is(go_on(), 'acquired', "a key that becomes free before one who wants it is in the queue: $end");
 	ask($early, "RESET $pause");
 	clean();
 }

@@ -5,13 +5,13 @@
 # the library; a template may have any number of columns; an owner that looks
 # like one that acquire makes has all its locks released; a pin is found again
 # when its row has moved by more than one version and nobody knows where to; a
-# circle of ten is a circle, what is reached by two ways is none, and a
+# cycle of ten is a cycle, what is reached by two ways is none, and a
 # transaction that waits for itself is told; a commit that
 # has more to do than a release is flushed; that a session left something behind is
 # known when many others have done so since.
 #
 # Turns red when: a hook does not call the one before it; the search of a
-# circle has places for eight, or takes what it has seen for where it began; what
+# cycle has places for eight, or takes what it has seen for where it began; what
 # is looked for by index is not found; what a commit writes after our callback is overlooked; the moment of a
 # session is lost with its place.
 
@@ -131,7 +131,7 @@ ask($one, 'ROLLBACK');
 is(ask($two, q{SELECT lock_holder('of-one-3') IS NULL, status FROM lock_try_acquire('of-one-2', '1 hour', 'two')}), 't|acquired', '... until it ends');
 
 #
-# Circles, and what is none
+# Cycles, and what is none
 #
 my $soon = q{SET deadlock_timeout = '50 ms';};
 ask($sessions[$_], "SELECT lock_acquire('key-$_', '1 hour', 'owner-$_')") for (0 .. 9);
@@ -155,7 +155,7 @@ ask($sessions[3], q{SELECT lock_acquire('begin', '1 hour', 'owner-3')});
 ask($sessions[4], q{SELECT lock_acquire('aside', '1 hour', 'owner-4')});
 queue_up($watch, $sessions[0], q{SELECT status FROM lock_try_acquire('aside', '1 hour', 'owner-0', wait => '1 min')});
 start($sessions[3], "$soon SELECT status FROM lock_try_acquire('middle', '1 hour', 'owner-3', wait => '300 ms')");
-is(answer($sessions[3]), 'timeout', 'two ways to the same process are no circle');
+is(answer($sessions[3]), 'timeout', 'two ways to the same process are no cycle');
 ask($sessions[4], q{SELECT lock_release_all('owner-4')});
 is(answer($sessions[0]), 'acquired', '... who goes on');
 ask($sessions[0], q{SELECT lock_release_all('owner-0')});

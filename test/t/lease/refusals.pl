@@ -46,9 +46,9 @@ $node->poll_query_until('postgres', q{SELECT lock_holder('expired') IS NULL}) or
 # so that no reader of the catalogs has anything left to prune
 $node->safe_psql('postgres', 'VACUUM');
 
-# a rival whose transaction does not end
-my $rival = $node->background_psql('postgres', on_error_stop => 0);
-ask($rival, q{BEGIN; SELECT lock_acquire('claimed', '1 hour', 'rival')});
+# another session, whose transaction does not end
+my $claimant = $node->background_psql('postgres', on_error_stop => 0);
+ask($claimant, q{BEGIN; SELECT lock_acquire('claimed', '1 hour', 'claimant')});
 
 my $session = $node->background_psql('postgres', on_error_stop => 0);
 ask($session, q{SET atomic_lock.max_lifetime = '1h'});
@@ -165,7 +165,7 @@ is(-s $node->logfile, $log_size, '... and add nothing to the log');
 #
 my $secret = 'owner-4d1f7a';
 $session->quit;
-ask($rival, 'ROLLBACK');
+ask($claimant, 'ROLLBACK');
 $node->safe_psql(
 	'postgres', q{
 CREATE ROLE regress_locker LOGIN;
@@ -275,6 +275,6 @@ like($log, qr/ERROR:  lock "a" is held by/, '... and so are refusals, with log_m
 
 $owner->quit;
 $stranger->quit;
-$rival->quit;
+$claimant->quit;
 $node->stop;
 done_testing();

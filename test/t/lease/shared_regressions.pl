@@ -189,14 +189,14 @@ foreach my $case (
 	clean();
 }
 
-# One who leaves the line with a conversion that somebody else has made
+# One who leaves the queue with a conversion that somebody else has made
 ask($one, q{SELECT status FROM lock_try_acquire('k', '1 hour', 'a', 'shared'); SELECT status FROM lock_try_acquire('k', '1 hour', 'b', 'shared')});
 queue_up($watch, $two, "SELECT $in_time FROM lock_convert('k', 'a', wait => '20 s')");
 queue_up($watch, $three, $writer);
 ask($one, q{BEGIN; SELECT lock_release('k', 'b'), lock_convert('k', 'a', 'exclusive'); COMMIT});
 is(answer($two), 'reacquired', 'a conversion that waits, and is made by another session of the owner');
 ask($one, q{SELECT lock_extend('k', 'a', '300 ms')});
-is(answer($three), 'acquired', '... the next in line learns when it ends');
+is(answer($three), 'acquired', '... the next in the queue learns when it ends');
 clean();
 
 #

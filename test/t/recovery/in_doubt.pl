@@ -1,6 +1,6 @@
 # A grant in doubt is not acknowledged.
 #
-# Properties: where synchronous standbys are wanted and the wait for them ends
+# Properties: where synchronous standbys are required and the wait for them ends
 # without them, because it is cancelled or the session is terminated, a client
 # whose transaction granted or extended a lease hears FATAL with SQLSTATE 08007,
 # nothing that could be taken for success after it, and is disconnected; what
@@ -10,7 +10,7 @@
 # logged.  What was granted is held: the same owner hears "reacquired" when the
 # standbys are back.  Releases, reads, locks of a transaction and the work of
 # others are acknowledged as PostgreSQL does it, with its WARNING; so is a grant
-# when synchronous standbys are not wanted any more, or not for it.
+# when synchronous standbys are not required any more, or not for it.
 #
 # Turns red when: the commit is acknowledged as PostgreSQL does it; the process
 # ends before it has said why, or goes on afterwards; the level is looked at when
@@ -357,7 +357,7 @@ push @doubtful, 'prepared';
 $node->safe_psql('postgres', q{SET synchronous_commit = local; ROLLBACK PREPARED 'q'});
 
 # ---------------------------------------------------------------------------
-# Standbys are not wanted any more
+# Standbys are not required any more
 # ---------------------------------------------------------------------------
 
 launch_psql('not wanted', "$acquire;\n$still");

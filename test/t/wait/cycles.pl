@@ -1,14 +1,14 @@
-# Circles of those who wait, in as few steps as each takes; not_granted has more
-# of them, and what else can end a wait.
+# Cycles of waiters, each in as few steps as possible.  wait/not_granted has more
+# of them, and the other ways in which a wait ends.
 #
-# Properties: three who wait for each other's leases, two whose circle goes through
-# a row lock, two sessions whose locks end with them and whose owners nobody else
-# knows: in each circle one is told so, the others go on, and whoever comes next
-# finds the queue in order; a mere chain is none.
+# Properties: three owners may wait for each other's leases, a cycle of two may go
+# through a row lock, and two sessions may wait for the end of each other, with
+# owners that nobody else knows.  In each cycle one waiter is told so, the others go
+# on, and whoever comes next finds the queue in order.  A mere chain is no cycle.
 #
-# Turns red when: the search ends at those who are waited for directly, at who waits
-# in the lock manager, or at a lease whose owner does not wait by that name; a
-# victim keeps its place, or a lock on the queue.
+# Turns red when: the search ends at the direct blockers, at a process that waits in
+# the lock manager, or at a lease whose owner waits under another name; a victim
+# keeps its place, or a lock on the queue.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,7 +20,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('circles');
+my $node = PostgreSQL::Test::Cluster->new('cycles');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
@@ -36,7 +36,7 @@ $node->safe_psql('postgres', q{CREATE EXTENSION atomic_lock; CREATE TABLE data (
 my ($watch, @sessions) = map { session($node, $_) } ('Watch', 'One', 'Two', 'Three');
 my ($one, $two, $three) = @sessions;
 
-# The one who shall find the circle looks for it soon; the others do not.
+# The session that has to find the cycle looks for it soon; the others do not.
 my $soon = q{SET deadlock_timeout = '50 ms';};
 
 # Whatever it holds, and has set
@@ -74,7 +74,7 @@ foreach my $closed (1, 0)
 	else
 	{
 		start($three, "$soon SELECT status FROM lock_try_acquire('key-0', '1 hour', 'owner-2', wait => '200 ms')");
-		is(answer($three), 'timeout', 'a chain of three is no circle');
+		is(answer($three), 'timeout', 'a chain of three is no cycle');
 		ask($two, q{SELECT lock_release_all('owner-1')});
 		is(answer($one), 'acquired', '... which moves on');
 	}
@@ -99,7 +99,7 @@ foreach my $mode ('exclusive', 'shared')
 	ask($two, "SELECT lock_acquire('b', mode => '$mode', lifetime => 'session')");
 	queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('b', wait => '20 s')});
 	start($two, "$soon SELECT status FROM lock_try_acquire('a', wait => '20 s')");
-	is(answer($two), 'deadlock', "two sessions that wait for the end of each other are a circle, in mode $mode");
+	is(answer($two), 'deadlock', "two sessions that wait for the end of each other are a cycle, in mode $mode");
 	discard_all($two);
 	is(answer($one), 'acquired', '... one of them lets go');
 	clean();

@@ -1,19 +1,19 @@
-# How waits end that nobody grants: cancelled, timed out, killed, in a circle.
+# How waits end that nobody grants: cancelled, timed out, killed, in a cycle.
 #
 # AL_STORM_SECONDS in the environment lets the storm at the end run longer.
 #
 # Properties: however a wait ends, its place in the queue is gone, the others
 # keep theirs, the next gets the key, and nobody holds one whose call has
 # failed or whose client is dead; a shutdown does not wait for waiters, and a
-# crash of another backend leaves leases but no queue.  A circle of owners or
+# crash of another backend leaves leases but no queue.  A cycle of owners or
 # unfinished transactions, of any length, also where a part of it waits in the
-# lock manager, ends with one victim, who is told the circle and no owner; a
+# lock manager, ends with one victim, who is told the cycle and no owner; a
 # mere chain has none.
 #
 # Turns red when: a place is not given back on error or at exit; the sleep does
 # not heed interrupts, or not the client; the queue outlives a crash; a search
 # looks at leases or at transactions only, or at waiters only when they come;
-# two victims are found in one circle, or one where there is none; the claim
+# two victims are found in one cycle, or one where there is none; the claim
 # that was met while waiting is kept.
 
 use strict;
@@ -67,7 +67,7 @@ sub kill_client
 }
 
 #
-# Ends of a single wait: of the first in line, and of one in the middle
+# Ends of a single wait: of the first in the queue, and of one in the middle
 #
 my $acquire = q{SELECT status FROM lock_acquire('k', '1 hour', 'victim', wait => '1 min')};
 my $canceled = qr/^ERROR:  57014: canceling statement due to user request/;
@@ -151,7 +151,7 @@ foreach my $interval ('0', '1 min')
 	ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
 }
 
-# The first in line does not run: after a while others pass it, without it, and
+# The first in the queue does not run: after a while others pass it, without it, and
 # it goes on when it runs again.
 $two = session($node, 'Two');
 queue_up($watch, $one, q{SELECT status FROM lock_acquire('k', '1 hour', 'one', wait => '1 min')});
@@ -246,7 +246,7 @@ foreach my $members (2, 3, 6)
 	is(join(' ', @answers), join(' ', ("acquired|t\n2") x ($members - 1), "deadlock|t\n1"), "a deadlock of $members has one victim");
 }
 
-# The victim is told the circle.
+# The victim is told the cycle.
 ask($one, q{SELECT lock_acquire('x', '1 hour', 'secret-1', holder => 'Ann')});
 ask($two, q{SELECT lock_acquire('y', '1 hour', 'secret-2'); SET deadlock_timeout = '1 h'});
 queue_up($watch, $two, q{SELECT status FROM lock_acquire('x', '1 hour', 'secret-2', wait => '1 min')});
@@ -295,7 +295,7 @@ ask($one, q{SELECT lock_release('x', 'secret-1')});
 is(answer($two), 'acquired', '... and gets it');
 ask($two, 'ROLLBACK');
 
-# A part of the circle is in the lock manager: a row,
+# A part of the cycle is in the lock manager: a row,
 ask($one, q{BEGIN; UPDATE data SET n = 1 WHERE id = 1});
 ask($two, q{BEGIN; SET LOCAL deadlock_timeout = '1 h'; SELECT lock_acquire('x', '1 hour', 'secret-2')});
 start($two, q{UPDATE data SET n = 2 WHERE id = 1});
@@ -304,7 +304,7 @@ start($one, q{SELECT lock_acquire('x', '1 hour', 'secret-1', wait => '1 min')});
 like(answer($one), qr/^ERROR:  40P01: .*
 DETAIL:  Member 1 \(process $pid_one\) waits for lock "x", in use by the transaction of process $pid_two\.
 Process $pid_two waits for process $pid_one\.
-/, 'a circle through a row lock');
+/, 'a cycle through a row lock');
 is(answer($two), '', '... the other one goes on');
 ask($_, 'ROLLBACK') for ($one, $two);
 
@@ -314,7 +314,7 @@ ask($one, q{BEGIN; SELECT lock_extend('x', 'secret-x')});
 ask($two, q{BEGIN; SET LOCAL deadlock_timeout = '1 h'; SELECT lock_acquire('y', '1 hour', 'secret-2')});
 start($two, q{SELECT lock_release('x', 'secret-x')});
 poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $pid_two");
-is(ask($one, q{SELECT status FROM lock_try_acquire('y', '1 hour', 'secret-1', wait => '1 min')}), 'deadlock', 'a circle through a claim in the lock manager');
+is(ask($one, q{SELECT status FROM lock_try_acquire('y', '1 hour', 'secret-1', wait => '1 min')}), 'deadlock', 'a cycle through a claim in the lock manager');
 ask($one, 'ROLLBACK');
 is(answer($two), 't', '... the other one goes on');
 ask($_, 'COMMIT') for ($one, $two);
@@ -328,7 +328,7 @@ DETAIL:  Member 1 \(process $pid_one\) waits for lock "x", in use by the transac
 /, 'a transaction that waits for itself');
 ask($one, 'ROLLBACK');
 
-# A circle that closes while all of it waits: by a steal, and by a commit of what
+# A cycle that closes while all of it waits: by a steal, and by a commit of what
 # somebody else had
 ask($one, q{SELECT lock_acquire('x', '1 hour', 'secret-1')});
 ask($three, q{SELECT lock_acquire('y', '1 hour', 'secret-3')});
@@ -338,16 +338,16 @@ queue_up($watch, $two, q{SELECT status FROM lock_try_acquire('x', '1 hour', 'sec
 # by then a first search has found nothing
 poll($watch, q{SELECT clock_timestamp() > max(since) + interval '500 ms' FROM lock_waiters});
 ask($watch, q{SELECT lock_steal('y', 'secret-2', 'test')});
-is(answer($one), 'deadlock', 'a circle that closes while all of it waits');
+is(answer($one), 'deadlock', 'a cycle that closes while all of it waits');
 ask($one, q{SELECT lock_release('x', 'secret-1')});
 is(answer($two), 'acquired', '... the other one goes on');
 ask($two, q{RESET deadlock_timeout; SELECT lock_release_all('secret-2')});
 
-# No circle, though it looks like one: the lease in the way is another by then,
+# No cycle, though it looks like one: the lease in the way is another by then,
 # or ends by itself, or belongs to somebody who waits for something else.
 foreach my $n (0 .. 2)
 {
-	is(answer($chain[$n]), 'timeout', 'a chain is no circle');
+	is(answer($chain[$n]), 'timeout', 'a chain is no cycle');
 }
 ask($chain[$_], "SELECT lock_release_all('link $_')") for (0 .. 3);
 ask($one, q{SELECT lock_acquire('x', '1 hour', 'secret-1')});
@@ -356,12 +356,12 @@ queue_up($watch, $three, q{SELECT status FROM lock_try_acquire('x', '1 hour', 's
 is(ask($one, q{SELECT status FROM lock_try_acquire('z', '1 hour', 'secret-1', wait => '1 min'); SELECT lock_release_all('secret-1')}), "acquired\n2", 'others wait for one');
 is(answer($_), "acquired\nt", '... who lets them have it') for ($two, $three);
 
-# Somebody who waits for one in a circle is not in it.
+# Somebody who waits for one in a cycle is not in it.
 ask($one, q{SET deadlock_timeout = '1 h'; SELECT lock_acquire('x', '1 hour', 'secret-1')});
 ask($two, q{SET deadlock_timeout = '1 h'; SELECT lock_acquire('y', '1 hour', 'secret-2')});
 queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('y', '1 hour', 'secret-1', wait => '1 min')});
 queue_up($watch, $two, q{SELECT status FROM lock_try_acquire('x', '1 hour', 'secret-2', wait => '1 min')});
-is(ask($three, q{SELECT status FROM lock_try_acquire('x', '1 hour', 'secret-3', wait => '500 ms')}), 'timeout', 'one who waits for a circle is not in it');
+is(ask($three, q{SELECT status FROM lock_try_acquire('x', '1 hour', 'secret-3', wait => '500 ms')}), 'timeout', 'one who waits for a cycle is not in it');
 ask($watch, q{SELECT force_release('x', 'test')});
 is(answer($two), 'acquired', '... which an administrator can open');
 ask($two, q{SELECT lock_release_all('secret-2')});
@@ -370,7 +370,7 @@ ask($one, q{SELECT lock_release_all('secret-1')});
 all_clear('after the deadlocks');
 end(@ring, @chain);
 
-# Two who close a circle at the same moment, again and again: one victim each.
+# Two who close a cycle at the same moment, again and again: one victim each.
 # There is room for many waiters, so that a search takes its time.
 $node->safe_psql(
 	'postgres', q{

@@ -94,7 +94,7 @@ if ($has_queue)
 	is(ask($watch, q{SELECT string_agg(concat_ws(' ', place, holder, blocked_by), ', ' ORDER BY place) FROM lock_waiters}), '1 One First, 2 Two First', 'lock_waiters shows who waits');
 	is(ask($watch, q{SELECT waiters FROM lock_status('k')}), '2', '... lock_status counts them');
 	ask($holder, q{SELECT lock_release('k', 'holder')});
-	is(answer($one), "acquired|t\nt", 'a session that has only just loaded the library lets the first in line have it');
+	is(answer($one), "acquired|t\nt", 'a session that has only just loaded the library lets the first in the queue have it');
 	is(answer($two), 'acquired|t', '... and then the next');
 	ask($two, q{SELECT lock_release('k', 'two')});
 	is(ask($watch, q{SELECT count(*) FROM lock_waiters}), '0', '... nobody is left');
@@ -146,11 +146,11 @@ $one = session($node, 'One');
 ask($holder, q{SELECT lock_release('k', 'holder')});
 is(ask($two, q{SELECT status FROM lock_try_acquire('k', owner => 'two')}), 'acquired', '... nobody is in the way afterwards');
 
-# A circle: without a queue it ends when somebody's time is over.
+# A cycle: without a queue it ends when somebody's time is over.
 ask($one, q{SELECT lock_acquire('x', '1 hour', 'one')});
 wait_with($one, q{SELECT status FROM lock_try_acquire('k', owner => 'one', wait => '700 ms'); SELECT lock_release_all('one')});
 start($two, q{SET deadlock_timeout = '1 h'; } . waiting('x', 'two'));
-like(answer($one), $has_queue ? qr/^deadlock\n/ : qr/^timeout\n/, 'a circle');
+like(answer($one), $has_queue ? qr/^deadlock\n/ : qr/^timeout\n/, 'a cycle');
 is(answer($two), 'acquired|t', '... of which the other goes on');
 
 # A crash takes the queue along.

@@ -7,7 +7,7 @@
 # waiter holds no lock on app_lock, leaves its place however its call ends,
 # and is seen, with its place, in its own database only.
 #
-# Turns red when: the key goes to whoever looks first, or to the last in line;
+# Turns red when: the key goes to whoever looks first, or to the last in the queue;
 # an acquire that does not wait is not told of those who do; waiters are woken
 # or judge before commit; the end of the lease is read once and kept, be it
 # shortened or taken over; a snapshot decides; app_lock stays open while one
@@ -100,7 +100,7 @@ foreach my $n (1 .. 10)
 is( ask($watch, q{SELECT holder, place, key, mode, blocked_by, blocking_pid, since <= clock_timestamp() AND since > clock_timestamp() - interval '1 hour'
 		FROM lock_waiters ORDER BY place}),
 	join("\n", map { "Waiter $_|$_|fifo|exclusive|Holder||t" } (1 .. 10)),
-	'lock_waiters shows the line');
+	'lock_waiters shows the queue');
 is(ask($watch, 'SELECT array_agg(pid ORDER BY since) = array_agg(pid ORDER BY place) AND array_agg(pid ORDER BY place) = ARRAY['
 		. join(', ', map { pid($_) } @waiters) . '] FROM lock_waiters'), 't', '... in the order in which they came');
 
@@ -129,7 +129,7 @@ END $$});
 my $overtaker = session($node, 'Overtaker');
 start($overtaker, 'CALL overtake()');
 
-# The first in line stands still for a moment, in which the key is free.
+# The first in the queue stands still for a moment, in which the key is free.
 kill 'STOP', pid($one);
 is(ask($holder, q{SELECT lock_release('fifo', 'holder'); } . waiting('fifo', 'acquired, status, holder, mode, expires_at, owner, fencing_token, waited', q{'1 hour', 'overtaker'})),
 	"t\nf|held|Waiter 1|||||00:00:00", 'an acquire that does not wait does not overtake');

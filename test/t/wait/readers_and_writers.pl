@@ -1,16 +1,16 @@
-# Readers and writers that wait in one line.
+# Readers and writers that wait in one queue.
 #
-# Properties: the line is one for both modes, in the order of arrival; readers
+# Properties: the queue is one for both modes, in the order of arrival; readers
 # with no writer before them get in together; a reader that comes later passes no
 # writer that waits, with or without a wait of its own, but one that has the lock
-# may keep it; who leaves the line, in whatever way, lets those behind go on; who
+# may keep it; who leaves the queue, in whatever way, lets those behind go on; who
 # reads and wants to write goes before others, who could not write before; a
 # second one would wait for ever and is told so at once; a writer that becomes a
-# reader lets the readers at the head of the line in.
+# reader lets the readers at the head of the queue in.
 #
 # Turns red when: readers are let in one after the other; a stream of readers
 # keeps a writer out; readers wait on behind a writer that has given up; a writer
-# is let in beside a reader; an upgrade stands in line behind whom it blocks.
+# is let in beside a reader; an upgrade waits in the queue behind whom it blocks.
 
 use strict;
 use warnings FATAL => 'all';
@@ -91,7 +91,7 @@ sub release
 }
 
 # Who waits, in which order, and who has the key
-sub line
+sub queue
 {
 	return ask($watch, "SELECT string_agg(holder || ' ' || mode, ', ' ORDER BY place) FROM lock_waiters WHERE key = '$key'");
 }
@@ -113,12 +113,12 @@ sub granted
 case('readers behind a writer');
 is(try('Writer', 'exclusive'), 'acquired|exclusive|Writer', 'a writer');
 wait_for("Reader $_", 'shared') for (1 .. 5);
-is(line(), join(', ', map { "Reader $_ shared" } (1 .. 5)), 'five readers wait');
+is(queue(), join(', ', map { "Reader $_ shared" } (1 .. 5)), 'five readers wait');
 is(ask($watch, "SELECT count(*) FROM lock_waiters WHERE key = '$key' AND blocked_by = 'Writer'"), 5, '... for the writer');
 release('Writer');
 granted('readers get in together', 'shared', map { "Reader $_" } (1 .. 5));
 is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 5)), '... and have the lock at the same time');
-is(line(), '', '... and nobody waits');
+is(queue(), '', '... and nobody waits');
 release("Reader $_") for (1 .. 5);
 
 case('readers behind a writer, in transactions that go on');
@@ -138,15 +138,15 @@ like(answer(by('Reader 2')), qr/^ERROR:  55P03: lock "$key" is about to go to Wr
 is(try('Reader 2', 'shared', ", wait => '10 ms'"), 'timeout||Writer', '... nor with a short wait');
 is(ask(by('Reader 2'), "SELECT status, holder FROM lock_try_acquire('$key', owner => 'Reader 2', mode => 'shared', lifetime => 'transaction')"), 'held|Writer', '... nor for a transaction');
 is(ask(by('Reader 2'), "SELECT status, holder FROM lock_try_acquire_all(ARRAY['$key', 'other'], owner => 'Reader 2', mode => 'shared')"), 'held|Writer', '... nor with a set');
-is(try('Reader 1', 'shared'), 'reacquired|shared|Reader 1', 'one that has the lock is not in line');
+is(try('Reader 1', 'shared'), 'reacquired|shared|Reader 1', 'one that has the lock is not in the queue');
 is(ask(by('Reader 1'), "SELECT lock_extend('$key', 'Reader 1') IS NOT NULL"), 't', '... and may extend it');
 is(ask(by('Reader 1'), convert('Reader 1', 'shared', '0')), 'reacquired|shared|Reader 1', '... and convert it to what it is');
 wait_for('Reader 2', 'shared');
 wait_for('Reader 3', 'shared');
-is(line(), 'Writer exclusive, Reader 2 shared, Reader 3 shared', 'new readers wait behind it');
+is(queue(), 'Writer exclusive, Reader 2 shared, Reader 3 shared', 'new readers wait behind it');
 release('Reader 1');
 granted('the writer is first', 'exclusive', 'Writer');
-is(line(), 'Reader 2 shared, Reader 3 shared', '... and the readers wait on');
+is(queue(), 'Reader 2 shared, Reader 3 shared', '... and the readers wait on');
 release('Writer');
 granted('then the readers', 'shared', 'Reader 2', 'Reader 3');
 
@@ -169,18 +169,18 @@ foreach my $end (
 	end(delete $session{Writer}) if $name =~ /terminated/;
 }
 
-case('a line of both');
+case('a queue of both');
 try('Writer', 'exclusive');
 wait_for('Reader 1', 'shared');
 wait_for('Reader 2', 'shared');
 wait_for('Writer 2', 'exclusive');
 wait_for('Reader 3', 'shared');
-is(line(), 'Reader 1 shared, Reader 2 shared, Writer 2 exclusive, Reader 3 shared', 'a line of both');
+is(queue(), 'Reader 1 shared, Reader 2 shared, Writer 2 exclusive, Reader 3 shared', 'a queue of both');
 release('Writer');
 granted('the readers before the next writer', 'shared', 'Reader 1', 'Reader 2');
-is(line(), 'Writer 2 exclusive, Reader 3 shared', '... and not the one behind it');
+is(queue(), 'Writer 2 exclusive, Reader 3 shared', '... and not the one behind it');
 release('Reader 1');
-is(line(), 'Writer 2 exclusive, Reader 3 shared', 'one of two readers goes: the writer waits');
+is(queue(), 'Writer 2 exclusive, Reader 3 shared', 'one of two readers goes: the writer waits');
 release('Reader 2');
 granted('the other goes', 'exclusive', 'Writer 2');
 release('Writer 2');
@@ -191,8 +191,8 @@ try('Writer', 'exclusive');
 wait_for('Reader 1', 'shared', '500 ms');
 wait_for('Writer 2', 'exclusive');
 wait_for('Reader 2', 'shared');
-is(answer(by('Reader 1')), 'timeout|exclusive|Writer', 'a reader at the head of the line gives up');
-is(line(), 'Writer 2 exclusive, Reader 2 shared', '... and the others keep their order');
+is(answer(by('Reader 1')), 'timeout|exclusive|Writer', 'a reader at the head of the queue gives up');
+is(queue(), 'Writer 2 exclusive, Reader 2 shared', '... and the others keep their order');
 release('Writer');
 granted('the writer', 'exclusive', 'Writer 2');
 release('Writer 2');
@@ -204,19 +204,19 @@ try('Reader 2', 'shared');
 wait_for('Writer', 'exclusive');
 wait_for('Reader 3', 'shared');
 queue_up($watch, by('Reader 1'), convert('Reader 1', 'exclusive'));
-is(line(), 'Reader 1 exclusive, Writer exclusive, Reader 3 shared', 'a reader that wants to write is ahead of the writers');
+is(queue(), 'Reader 1 exclusive, Writer exclusive, Reader 3 shared', 'a reader that wants to write is ahead of the writers');
 start(by('Reader 2'), convert('Reader 2', 'exclusive'));
 like(answer(by('Reader 2')), qr/^ERROR:  40P01: deadlock detected while waiting for lock "$key"\n/, 'a second one is refused at once');
 is(try('Reader 2', 'exclusive', ", wait => '1 min'"), 'deadlock|shared|Reader 1', '... by lock_try_acquire, too');
 is(try('Reader 2', 'exclusive'), 'held|shared|Reader 1', 'without a wait it is just refused');
 is(ask(by('Reader 2'), "SELECT lock_extend('$key', 'Reader 2') IS NOT NULL"), 't', '... and may keep what it has');
 is(try('Reader 4', 'shared'), 'held||Reader 1', 'a new reader is refused');
-is(line(), 'Reader 1 exclusive, Writer exclusive, Reader 3 shared', '... none of which has changed the line');
+is(queue(), 'Reader 1 exclusive, Writer exclusive, Reader 3 shared', '... none of which has changed the queue');
 release('Reader 2');
 granted('the upgrade', 'exclusive', 'Reader 1');
-is(line(), 'Writer exclusive, Reader 3 shared', '... and the others wait on');
+is(queue(), 'Writer exclusive, Reader 3 shared', '... and the others wait on');
 is(ask(by('Reader 1'), convert('Reader 1', 'shared')), 'acquired|shared|Reader 1', 'it is a reader again');
-is(line(), 'Writer exclusive, Reader 3 shared', '... which lets no reader in that is behind a writer');
+is(queue(), 'Writer exclusive, Reader 3 shared', '... which lets no reader in that is behind a writer');
 release('Reader 1');
 granted('the writer', 'exclusive', 'Writer');
 release('Writer');
@@ -232,7 +232,7 @@ granted('a reader behind it goes on', 'shared', 'Reader 3');
 is(holders(), join(', ', map { "Reader $_ shared" } (1 .. 3)), '... and all of them have it');
 queue_up($watch, by('Reader 2'), convert('Reader 2', 'exclusive'));
 release('Reader 1');
-is(line(), 'Reader 2 exclusive', 'now another one may wait to write, for all of the others');
+is(queue(), 'Reader 2 exclusive', 'now another one may wait to write, for all of the others');
 release('Reader 3');
 granted('the upgrade', 'exclusive', 'Reader 2');
 
@@ -242,10 +242,10 @@ wait_for('Reader 1', 'shared');
 wait_for('Reader 2', 'shared');
 wait_for('Writer 2', 'exclusive');
 ask(by('Writer'), 'BEGIN; ' . convert('Writer', 'shared'));
-is(line(), 'Reader 1 shared, Reader 2 shared, Writer 2 exclusive', 'a writer becomes a reader: nobody gets in before it commits');
+is(queue(), 'Reader 1 shared, Reader 2 shared, Writer 2 exclusive', 'a writer becomes a reader: nobody gets in before it commits');
 ask(by('Writer'), 'COMMIT');
-granted('readers at the head of the line get in', 'shared', 'Reader 1', 'Reader 2');
-is(line(), 'Writer 2 exclusive', '... and the writer waits');
+granted('readers at the head of the queue get in', 'shared', 'Reader 1', 'Reader 2');
+is(queue(), 'Writer 2 exclusive', '... and the writer waits');
 release($_) for ('Writer', 'Reader 1', 'Reader 2');
 granted('until all have gone', 'exclusive', 'Writer 2');
 
@@ -256,7 +256,7 @@ is(ask($watch, "SELECT blocking_pid IN (" . pid(by('Reader 1')) . ', ' . pid(by(
 is(try('Reader 3', 'shared'), 'held||Writer', 'a new reader does not pass it');
 ask(by('Reader 1'), 'ROLLBACK');
 ask(by('Reader 2'), 'COMMIT');
-is(line(), 'Writer exclusive', 'one is undone, the other commits: the writer waits');
+is(queue(), 'Writer exclusive', 'one is undone, the other commits: the writer waits');
 release('Reader 2');
 granted('released', 'exclusive', 'Writer');
 
@@ -270,23 +270,23 @@ is(ask($watch, "SELECT string_agg(lifetime || ' ' || coalesce(pid::text, ''), ',
 wait_for('Writer', 'exclusive');
 release('Reader 1');
 ask(by('Reader 3'), 'COMMIT');
-is(line(), 'Writer exclusive', 'two of three have gone: the writer waits');
+is(queue(), 'Writer exclusive', 'two of three have gone: the writer waits');
 end(delete $session{'Reader 2'});
 granted('the session has ended', 'exclusive', 'Writer');
 release('Writer');
 
-case('a set in line');
+case('a set in the queue');
 try('Writer', 'exclusive');
 queue_up($watch, by('Reader 1'), "SELECT key, status FROM lock_try_acquire_all(ARRAY['b $key', '$key', 'z $key'], '1 hour', 'Reader 1', 'shared', '1 min')");
 wait_for('Writer 2', 'exclusive');
 wait_for('Reader 2', 'shared');
-is(line(), 'Reader 1 shared, Writer 2 exclusive, Reader 2 shared', 'a set waits in the line of the key in the way');
+is(queue(), 'Reader 1 shared, Writer 2 exclusive, Reader 2 shared', 'a set waits in the queue of the key in the way');
 is(ask($watch, "SELECT count(*) FROM lock_waiters WHERE pid = " . pid(by('Reader 1'))), 1, '... and in no other');
 is(ask($watch, "SELECT status FROM lock_try_acquire('b $key', owner => 'other')"), 'held', '... with a claim on the key before');
 is(ask($watch, "SELECT status FROM lock_try_acquire('b $key', owner => 'other', mode => 'shared')"), 'acquired', '... that readers may share');
 release('Writer');
 is(answer(by('Reader 1')), "b $key|acquired\n$key|acquired\nz $key|acquired", 'it gets all of its keys');
-is(line(), 'Writer 2 exclusive, Reader 2 shared', '... before those behind it');
+is(queue(), 'Writer 2 exclusive, Reader 2 shared', '... before those behind it');
 release('Reader 1');
 granted('the writer', 'exclusive', 'Writer 2');
 release('Writer 2');
@@ -315,7 +315,7 @@ foreach my $end ('COMMIT', 'ROLLBACK', 'ROLLBACK TO s', 'release')
 	ask(by($_), "BEGIN; SAVEPOINT s; SELECT lock_acquire('$key', owner => '$_', mode => 'shared', holder => '$_', lifetime => 'transaction')") for ('Reader 1', 'Reader 2');
 	wait_for('Writer', 'exclusive');
 	ask(by('Reader 1'), 'ROLLBACK');
-	is(line(), 'Writer exclusive', 'one of two readers goes: the writer waits');
+	is(queue(), 'Writer exclusive', 'one of two readers goes: the writer waits');
 	ask(by('Reader 2'), $end eq 'release' ? "SELECT lock_release('$key', 'Reader 2'); COMMIT" : $end);
 	granted("the last reader without a row goes by $end", 'exclusive', 'Writer');
 	ask(by('Reader 2'), 'COMMIT') if $end eq 'ROLLBACK TO s';
@@ -362,7 +362,7 @@ wait_for('Writer', 'exclusive');
 queue_up($watch, by('Reader 2'), "SELECT status, mode, holder FROM lock_try_acquire('$key', '1 hour', 'Reader 2', wait => '1 min')");
 ask(by('Reader 1'), "SELECT lock_transfer('$key', 'Reader 1', 'Reader 2', 'Reader 2')");
 is(answer(by('Reader 2')), 'acquired|exclusive|Reader 2', 'an owner that is handed over what it wants to write goes before those who came earlier');
-is(line(), 'Writer exclusive', '... who wait on');
+is(queue(), 'Writer exclusive', '... who wait on');
 release('Reader 2');
 granted('and get it then', 'exclusive', 'Writer');
 
@@ -375,7 +375,7 @@ ask($watch, "SELECT force_release('$key', 'test')");
 granted('a writer is forced out', 'shared', 'Reader 1', 'Reader 2');
 wait_for('Reader 3', 'shared');
 ask($watch, "SELECT lock_steal('$key', 'thief', 'test')");
-is(line(), 'Writer 2 exclusive, Reader 3 shared', 'readers are robbed: the line stays');
+is(queue(), 'Writer 2 exclusive, Reader 3 shared', 'readers are robbed: the queue stays');
 ask($watch, "SELECT lock_release('$key', 'thief')");
 granted('in its order', 'exclusive', 'Writer 2');
 release('Writer 2');
@@ -388,8 +388,8 @@ my @orders = (q{'m', 'n', 'o'}, q{'o', 'n', 'm'}, q{'n', 'o'}, q{'o', 'm'});
 start(by("Set $_"), $sets =~ s/KEYS/$orders[$_]/r =~ s/OWNER/Set $_/gr) for (0 .. $#orders);
 is(answer(by("Set $_")), '', "sets of the same keys in other orders do not deadlock: $orders[$_]") for (0 .. $#orders);
 
-# Circles of readers and writers
-case('a circle');
+# Cycles of readers and writers
+case('a cycle');
 ask(by("Reader $_"), q{SET deadlock_timeout = '100 ms'}) for (1, 2);
 ask(by('Reader 1'), "SELECT lock_acquire('$key a', '1 hour', 'Reader 1', 'shared', holder => 'Reader 1')");
 ask(by('Reader 2'), "SELECT lock_acquire('$key b', '1 hour', 'Reader 2', 'shared', holder => 'Reader 2')");

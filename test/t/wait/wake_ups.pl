@@ -6,7 +6,7 @@
 # wake-up and its look.  AL_HANDOVERS in the environment is the number of
 # hand-overs between two sessions.
 #
-# Properties: every end of a holding wakes the first in line, after it is
+# Properties: every end of a holding wakes the first in the queue, after it is
 # visible; one that is woken and leaves, or leaves its turn to look when the
 # lease ends, passes that on; a release wakes one of 200 waiters, and what
 # leaves the key held wakes none; sleeping costs nothing.
@@ -213,7 +213,7 @@ ask($holder, 'SELECT pg_advisory_unlock_all()');
 is(answer($one), "acquired\nreleased", 'one that is about to sleep hears of it');
 ask($one, 'RESET atomic_lock.test_pause_before_sleep');
 
-# The first in line leaves before anything has happened: now the next has to
+# The first in the queue leaves before anything has happened: now the next has to
 # look when the lease ends.
 foreach my $kind ('cancel', 'terminate', 'timeout', 'deadlock', 'client killed')
 {
@@ -233,8 +233,8 @@ foreach my $kind ('cancel', 'terminate', 'timeout', 'deadlock', 'client killed')
 	queue_up($watch, $two, waiting_and_release('k', 'two'));
 	ask($watch, 'SELECT pg_' . $kind . '_backend(' . pid($victim) . ')') if $kind =~ /cancel|terminate/;
 	$victim->{run}->signal('KILL') if $kind eq 'client killed';
-	like(answer($victim), $expected, "$kind of the first in line") if $expected;
-	is(answer($two), "acquired\nreleased", "$kind: the next in line looks when the lease has ended");
+	like(answer($victim), $expected, "$kind of the first in the queue") if $expected;
+	is(answer($two), "acquired\nreleased", "$kind: the next in the queue looks when the lease has ended");
 	is(answer($three), "acquired\nt", '... as does another') if $kind eq 'deadlock';
 	end($victim);
 }
@@ -286,7 +286,7 @@ SKIP:
 		$n == 1 ? ask($holder, q{SELECT lock_release('herd', 'holder')}) : ask($watch, q{SELECT force_release('herd', 'test')});
 		poll($watch, "SELECT lock_holder('herd') IS NOT NULL AND count(*) = 200 - $n FROM lock_waiters");
 		shift @pids;
-		is(ask($watch, 'SELECT pid FROM lock_waiters WHERE place = 1'), $pids[0], '... the first in line has it');
+		is(ask($watch, 'SELECT pid FROM lock_waiters WHERE place = 1'), $pids[0], '... the first in the queue has it');
 		settle(@pids);
 		is($woken->(), 0, "... and release $n wakes none of the other " . @pids);
 	}
