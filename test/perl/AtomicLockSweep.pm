@@ -13,7 +13,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 our @EXPORT = qw(soon expire expire_rows swept sweep_passes configure launcher worker_stands
-  log_of count_in_log pause_sweep let_sweep shameful);
+  log_of count_in_log pause_sweep let_sweep unexpected_lines);
 
 # Does it become true, before anybody loses patience?  Unlike poll, which dies.
 sub soon
@@ -136,9 +136,9 @@ sub count_in_log
 	return scalar @found;
 }
 
-# The lines of a log that nothing in a test of sweeping ought to cause, apart
+# The lines of a log that nothing in a test of sweeping may cause, apart
 # from those that match one of the patterns
-sub shameful
+sub unexpected_lines
 {
 	my ($node, @allowed) = @_;
 	my @lines = grep { /(?:WARNING|ERROR|FATAL|PANIC):  |TRAP:|XX000|terminated by signal/ } split /\n/, log_of($node);

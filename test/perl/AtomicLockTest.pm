@@ -6,8 +6,9 @@ use strict;
 use warnings FATAL => 'all';
 use Exporter 'import';
 use PostgreSQL::Test::Utils;
+use Test::More;
 
-our @EXPORT = qw(ask sqlstate ticks copy_installation);
+our @EXPORT = qw(ask sqlstate log_is_clean ticks copy_installation);
 
 # An answer of a background psql, without its line end, which some versions of
 # PostgreSQL::Test leave; dies on an error.
@@ -32,6 +33,19 @@ sub sqlstate
 		on_error_stop => 1,
 		extra_params => [ '-v', 'VERBOSITY=verbose', @options ]);
 	return $stderr =~ /^(?:psql:\S+ )?ERROR:  (\w{5}):/m ? $1 : "no error: $stderr";
+}
+
+# The log of a server has nothing that no test may cause: crashes, failed
+# assertions, internal errors.  "also" is a pattern of what it must not have,
+# either; "killed" says that the test itself has killed processes.
+sub log_is_clean
+{
+	my ($node, %with) = @_;
+	my $signal = $with{killed} ? qr/terminated by signal (?!9\b)/ : qr/terminated by signal/;
+	my $also = $with{also} || qr/(?!)/;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	return unlike(slurp_file($node->logfile), qr/PANIC|TRAP|XX000|$signal|$also/, 'nothing unexpected in the log of ' . $node->name);
 }
 
 # What a process has used of a processor, in hundredths of seconds; undefined

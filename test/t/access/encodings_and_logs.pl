@@ -133,7 +133,7 @@ SKIP:
 	end($icu);
 }
 $node->stop;
-unlike(slurp_file($node->logfile), qr/PANIC|TRAP|XX000|terminated by signal/, 'nothing to be ashamed of in the log');
+log_is_clean($node);
 
 #
 # Settings and names that the server has not verified: options of the startup packet,
@@ -277,7 +277,7 @@ $rough->safe_psql('latin1', q{SET client_encoding = SQL_ASCII; SELECT lock_grant
 	is($rough->safe_psql('latin1', q{SET client_encoding = SQL_ASCII; SET application_name = ''; SELECT holder = E'r\xe9' FROM lock_acquire('y', owner => 'o')}), 't', '... and the name of the role is a label');
 }
 $rough->stop;
-unlike(slurp_file($rough->logfile), qr/PANIC|TRAP|XX000|terminated by signal/, 'nothing to be ashamed of in the log');
+log_is_clean($rough);
 
 #
 # Logs, of everything

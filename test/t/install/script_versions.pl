@@ -192,6 +192,6 @@ is(launcher($watch), $launcher, '... by the same launcher');
 
 end($watch, $holder, $one, $two);
 $node->stop;
-unlike(slurp_file($node->logfile), qr/PANIC|TRAP|XX000|terminated by signal (?!9:)/, 'nothing to be ashamed of in the log');
+log_is_clean($node, killed => 1);
 
 done_testing();

@@ -172,6 +172,6 @@ foreach my $end (q{SELECT lock_release('k', 'other')}, q{SELECT force_release('k
 
 end($watch, $gate, $early, $other, $third);
 $node->stop;
-unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d|XX000/, 'nothing to be ashamed of in the log');
+log_is_clean($node);
 
 done_testing();

@@ -234,7 +234,7 @@ is(scalar(grep { grant($_, 1) <= 0 } @restored), 0, 'all of them go on');
 foreach my $node (@restored, $primary)
 {
 	$node->stop;
-	unlike(slurp_file($node->logfile), qr/PANIC|TRAP|XX000/, 'nothing to be ashamed of in the log of ' . $node->name);
+	log_is_clean($node, killed => 1);
 }
 
 done_testing();

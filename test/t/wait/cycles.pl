@@ -107,6 +107,6 @@ foreach my $mode ('exclusive', 'shared')
 
 end($watch, @sessions);
 $node->stop;
-unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d|XX000/, 'nothing to be ashamed of in the log');
+log_is_clean($node);
 
 done_testing();

@@ -371,6 +371,6 @@ $_->finish for @canceled;
 
 end($watch);
 $node->stop;
-unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d|XX000/, 'nothing to be ashamed of in the log');
+log_is_clean($node);
 
 done_testing();
