@@ -4,32 +4,33 @@
 \echo Use "CREATE EXTENSION atomic_lock" to load this file. \quit
 
 -- The script runs with the schema of the extension in search_path, right after
--- pg_catalog.  The owner of that schema need not be trusted: he may have made a
--- function or an operator there that fits the types of its arguments better than
--- the one in pg_catalog does.  So each function, operator and cast in an
--- expression names pg_catalog, unless the expression runs under the search_path
--- "pg_catalog, pg_temp".  What looks for an operator without naming it, such as
--- IN, BETWEEN, LIKE and CASE x WHEN, is not used elsewhere.  Functions of our own
--- are called with exactly the types of their parameters, because their schema
--- cannot be written here: the macro for it refuses some names that we allow.
+-- pg_catalog.  We cannot trust the owner of that schema, who may have created a
+-- function or an operator there that fits the argument types better than the one
+-- in pg_catalog.  So each function, operator and cast in an expression is
+-- qualified with pg_catalog, unless the expression runs under the search_path
+-- "pg_catalog, pg_temp".  Outside of such expressions the script avoids syntax
+-- that looks up an operator without naming it, such as IN, BETWEEN, LIKE and
+-- CASE x WHEN.  Functions of our own are called with exactly the types of their
+-- parameters.  They cannot be qualified: @extschema@ refuses some schema names
+-- that we allow.
 
 ------------------------------------------------------------------------------
--- The table.  One row per holding; src/lock_table.c is the only code that
--- reads or writes it and src/lock_table.h mirrors its columns, in this order.
+-- The table has one row per holding.  Only the code in src/table reads or
+-- writes it; src/table/app_lock.h mirrors its columns, in this order.
 --
 -- Slot 0 is the exclusive holding of a key, the slots above are shared ones.
--- No index may contain a column that acquire, extend or release changes, or
--- updates stop being HOT.
+-- No index may contain a column that acquire, extend or release changes;
+-- otherwise updates would no longer be HOT.
 ------------------------------------------------------------------------------
 
 CREATE TYPE lock_mode AS ENUM ('exclusive', 'shared');
 
 COMMENT ON TYPE lock_mode IS 'exclusive: one owner has the key; shared: any number of them';
 
--- Columns up to the key have the same place in every row, and that of the key is a
--- multiple of 4, which makes updates cheaper.  Those that a usual lease does not
--- need are last, where they take no space.  A release changes no column's length,
--- so that the row's next version fits where the last one was.
+-- Columns up to the key are at the same offset in every row, and the key is at a
+-- multiple of 4, which makes updates cheaper.  Columns that most leases do not
+-- need come last, where they take no space.  A release changes the length of no
+-- column, so the next version of the row fits where the last one was.
 CREATE TABLE app_lock (
 	fencing_token	bigint NOT NULL,
 	acquired_at		timestamptz NOT NULL,
@@ -47,49 +48,50 @@ CREATE TABLE app_lock (
 	backend_start	timestamptz,
 	CONSTRAINT app_lock_pkey PRIMARY KEY (key, slot)
 ) USING heap WITH (
-	-- a page is pruned once it is full, so room for six versions or so
+	-- leaves room for about six row versions; a page is pruned once it is full
 	fillfactor = 87,
 	autovacuum_vacuum_scale_factor = 0.02,
 	autovacuum_vacuum_threshold = 500,
 	autovacuum_vacuum_cost_delay = 0,
-	-- truncation would take a lock that acquires wait for
+	-- truncation would take a lock that acquires have to wait for
 	vacuum_truncate = false,
 	toast.vacuum_truncate = false
 );
 
--- Finds the leases of an owner that the application named.  An acquire of one key
--- that generates an owner does without, and so stays HOT; see src/lock_owner.c.
--- Of several rows in one entry all must be dead before it goes away.
+-- This index finds the leases of an owner that the application named.  An
+-- acquire of one key that generates an owner adds no entry, and so stays HOT;
+-- see src/table/owner_rows.c.  Deduplication is off, because an entry that
+-- stands for several rows goes away only when all of them are dead.
 CREATE INDEX app_lock_owner_idx ON app_lock (owner_hash)
 	WITH (deduplicate_items = off)
 	WHERE owner_hash IS NOT NULL;
 
--- Texts short enough to stay in the row, whatever meta takes.
+-- These texts are short enough to stay in the row, however large meta is.
 ALTER TABLE app_lock
 	ALTER COLUMN key SET STORAGE MAIN,
 	ALTER COLUMN holder SET STORAGE MAIN,
 	ALTER COLUMN owner SET STORAGE MAIN;
 
-COMMENT ON TABLE app_lock IS 'leases of atomic_lock, one row per holding; a lease is live while it is not released and the clock is before expires_at';
+COMMENT ON TABLE app_lock IS 'holdings of locks, one row each; a lease is live while it is not released and the clock is before expires_at';
 COMMENT ON COLUMN app_lock.fencing_token IS 'rises with every grant of the key';
 COMMENT ON COLUMN app_lock.acquired_at IS 'when the holding was granted';
-COMMENT ON COLUMN app_lock.expires_at IS 'when the lease runs out by itself; once released, when that was';
-COMMENT ON COLUMN app_lock.ttl_us IS 'length last asked for, in microseconds; lock_extend repeats it; 0: none';
-COMMENT ON COLUMN app_lock.slot IS '0 for the exclusive holding of the key, more for a shared one';
+COMMENT ON COLUMN app_lock.expires_at IS 'when the lease ends by itself; once it is released, when that was';
+COMMENT ON COLUMN app_lock.ttl_us IS 'length that was last asked for, in microseconds; lock_extend repeats it; 0: none';
+COMMENT ON COLUMN app_lock.slot IS '0 for the exclusive holding of the key, greater for a shared one';
 COMMENT ON COLUMN app_lock.key IS 'what is locked, compared byte by byte';
 COMMENT ON COLUMN app_lock.mode IS 'exclusive or shared';
 COMMENT ON COLUMN app_lock.holder IS 'label of the holder, for people';
-COMMENT ON COLUMN app_lock.owner IS 'secret that proves the holding; null after force_release';
-COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner that is in the index, kept when the row changes hands to one that is not';
+COMMENT ON COLUMN app_lock.owner IS 'secret that proves who has the holding; null after force_release';
+COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner of this row that is in the index; kept when the row passes to an owner that is not';
 COMMENT ON COLUMN app_lock.released IS 'whether the holding was released';
-COMMENT ON COLUMN app_lock.meta IS 'whatever the application keeps with the lease';
+COMMENT ON COLUMN app_lock.meta IS 'anything that the application keeps with the lease';
 COMMENT ON COLUMN app_lock.pid IS 'process id of the session with which the holding ends; null for a lease';
 COMMENT ON COLUMN app_lock.backend_start IS 'start of that session, as in pg_stat_activity';
 
--- The last fencing token; see src/lock_fence.c.
+-- The last fencing token; see src/table/fence.c.
 CREATE SEQUENCE app_lock_fence AS bigint NO CYCLE CACHE 1;
 
-COMMENT ON SEQUENCE app_lock_fence IS 'last fencing token; drawn by atomic_lock itself, never by nextval()';
+COMMENT ON SEQUENCE app_lock_fence IS 'last fencing token; atomic_lock draws tokens itself, never with nextval()';
 
 CREATE TABLE lock_audit (
 	at						timestamptz NOT NULL,
@@ -111,13 +113,13 @@ COMMENT ON COLUMN lock_audit.key IS 'which lock';
 COMMENT ON COLUMN lock_audit.previous_holder IS 'label of the holder whose lease was ended; null when lock_steal found the key free';
 COMMENT ON COLUMN lock_audit.previous_owner_digest IS 'SHA-256 of the owner whose lease was ended, in hex';
 COMMENT ON COLUMN lock_audit.fencing_token IS 'fencing token of the lease that was ended';
-COMMENT ON COLUMN lock_audit.session_role IS 'role that had logged in';
+COMMENT ON COLUMN lock_audit.session_role IS 'role that logged in';
 COMMENT ON COLUMN lock_audit.acting_role IS 'role in effect, after SET ROLE';
 COMMENT ON COLUMN lock_audit.client_addr IS 'address of the client; null on a Unix-domain socket';
-COMMENT ON COLUMN lock_audit.reason IS 'the reason given';
+COMMENT ON COLUMN lock_audit.reason IS 'reason that was given';
 
--- Leases must not come back to life in a restored dump; fencing tokens must
--- go on from there, and the audit trail must be kept.
+-- A restored dump must not bring leases back to life.  Fencing tokens must go
+-- on from where they were, and the audit trail must be kept.
 SELECT pg_catalog.pg_extension_config_dump('app_lock_fence', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_audit', '');
 
@@ -138,15 +140,15 @@ CREATE TYPE lock_grant AS (
 	holder			text
 );
 
-COMMENT ON TYPE lock_grant IS 'answer of an acquire: the new lease, or who has the key';
+COMMENT ON TYPE lock_grant IS 'answer of an acquire: the holding that was granted, or who has the key';
 COMMENT ON COLUMN lock_grant.acquired IS 'whether the caller has the lock now';
 COMMENT ON COLUMN lock_grant.status IS 'acquired, reacquired, held, timeout or deadlock';
-COMMENT ON COLUMN lock_grant.key IS 'what was asked for';
+COMMENT ON COLUMN lock_grant.key IS 'key that was asked for';
 COMMENT ON COLUMN lock_grant.mode IS 'mode of the holding';
-COMMENT ON COLUMN lock_grant.owner IS 'secret that proves the holding; null when refused';
+COMMENT ON COLUMN lock_grant.owner IS 'secret that proves who has the holding; null when refused';
 COMMENT ON COLUMN lock_grant.fencing_token IS 'rises with every grant of the key; null when refused';
 COMMENT ON COLUMN lock_grant.acquired_at IS 'when the holding was granted';
-COMMENT ON COLUMN lock_grant.expires_at IS 'when the lease runs out by itself; null when only its session or transaction ends it';
+COMMENT ON COLUMN lock_grant.expires_at IS 'when the lease ends by itself; null if only its session or transaction ends it';
 COMMENT ON COLUMN lock_grant.waited IS 'how long the call waited';
 COMMENT ON COLUMN lock_grant.holder IS 'label of the holder, for people';
 
@@ -164,7 +166,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text) IS
-'take the lock "key" for "ttl" (default atomic_lock.default_ttl); the owner in the answer proves the holding; waits for it up to "wait" in the order of arrival; "mode" is exclusive or shared, "lifetime" is lease, session or transaction; raises 55P03 when somebody else has it or the wait ran out, 40P01 when waiting would close a circle of owners, LK007 when the owner has it and atomic_lock.on_reacquire is error';
+'takes the lock "key" for "ttl" (default atomic_lock.default_ttl); waits for it for up to "wait", in the order of arrival; "mode" is exclusive or shared, "lifetime" is lease, session or transaction; returns the holding, whose owner proves who has it; raises 55P03 if somebody else has the lock or the wait ran out, 40P01 if waiting would close a cycle of owners, LK007 if the owner has the lock and atomic_lock.on_reacquire is error';
 
 CREATE FUNCTION lock_try_acquire(
 	key text,
@@ -180,7 +182,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_try_acquire(text, interval, text, text, interval, text, jsonb, text) IS
-'like lock_acquire, but answers status "held", "timeout" or "deadlock" instead of raising';
+'like lock_acquire, but returns status "held", "timeout" or "deadlock" instead of raising an error';
 
 CREATE FUNCTION lock_acquire_all(
 	keys text[],
@@ -195,7 +197,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_acquire_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_acquire_all(text[], interval, text, text, interval, text, jsonb) IS
-'take 1 to 1000 locks for one owner, all or none, in the order of their bytes; "wait" is for the whole set; a row per key, each once; raises like lock_acquire, naming the key in the way';
+'takes 1 to 1000 locks for one owner, all or none, in the order of their bytes; "wait" is for the whole set; returns one row per distinct key; raises what lock_acquire raises, naming the key in the way';
 
 CREATE FUNCTION lock_try_acquire_all(
 	keys text[],
@@ -210,7 +212,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_try_acquire_all(text[], interval, text, text, interval, text, jsonb) IS
-'like lock_acquire_all, but instead of raising answers one row, for the key in the way, with status "held", "timeout" or "deadlock"';
+'like lock_acquire_all, but instead of raising an error returns one row, for the key in the way, with status "held", "timeout" or "deadlock"';
 
 CREATE FUNCTION lock_convert(
 	key text,
@@ -222,7 +224,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_convert'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_convert(text, text, text, interval) IS
-'change what "owner" (default atomic_lock.owner) holds of "key" to another mode without letting go; gives a new fencing token and keeps the rest; raises 55P03 when others share it or the wait ran out, 40P01 when another owner waits to convert it too, LK002, LK003, LK004, LK005';
+'converts what "owner" (default atomic_lock.owner) holds of "key" to another mode without letting go; gives a new fencing token and keeps the rest; raises 55P03 if others share the key or the wait ran out, 40P01 if another owner waits to convert too, LK002, LK003, LK004 and LK005 as lock_release does';
 
 CREATE FUNCTION lock_transfer(
 	key text,
@@ -235,7 +237,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_transfer'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_transfer(text, text, text, text, interval) IS
-'hand what "owner" (null: atomic_lock.owner) holds of "key" over to "new_owner" in one step, with a new fencing token, for "ttl" from now (default: its end stays as it is); raises LK002, LK003, LK004, LK005';
+'hands what "owner" (null: atomic_lock.owner) holds of "key" over to "new_owner" in one step, with a new fencing token, for "ttl" from now (default: until the same end); raises LK002, LK003, LK004 and LK005 as lock_release does';
 
 CREATE FUNCTION lock_release(key text, owner text DEFAULT NULL)
 RETURNS boolean
@@ -243,7 +245,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_release(text, text) IS
-'end the lease that "owner" (default atomic_lock.owner) has on "key"; true, or raises LK002 not found, LK003 held by another owner, LK004 released before, LK005 expired';
+'ends the lease that "owner" (default atomic_lock.owner) has on "key" and returns true; raises LK002 if nobody has it, LK003 if another owner has it, LK004 if this owner released it before, LK005 if it expired';
 
 CREATE FUNCTION lock_try_release(key text, owner text DEFAULT NULL)
 RETURNS text
@@ -251,7 +253,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_try_release(text, text) IS
-'like lock_release, but answers released, not_found, not_owner, already_released or expired';
+'like lock_release, but returns released, not_found, not_owner, already_released or expired';
 
 CREATE FUNCTION lock_release_all(owner text DEFAULT NULL)
 RETURNS bigint
@@ -259,7 +261,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_release_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_release_all(text) IS
-'end every live lease of "owner" (default atomic_lock.owner) in this database; returns how many';
+'releases everything that "owner" (default atomic_lock.owner) holds in this database; returns how many holdings';
 
 CREATE FUNCTION lock_extend(key text, owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS timestamptz
@@ -267,7 +269,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_extend'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_extend(text, text, interval) IS
-'extend the lease that "owner" (default atomic_lock.owner) has on "key" to "ttl" from now (default: the length last asked for, never shortening); returns the new expiry, or raises LK002, LK003, LK004, LK005, or LK008 when atomic_lock.max_lifetime is reached';
+'extends the lease that "owner" (default atomic_lock.owner) has on "key" to "ttl" from now (default: the length that was last asked for, never shortening it); returns its new end; raises LK002, LK003, LK004 and LK005 as lock_release does, LK008 if atomic_lock.max_lifetime is reached';
 
 CREATE FUNCTION lock_try_extend(key text, owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS timestamptz
@@ -275,7 +277,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_extend'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_try_extend(text, text, interval) IS
-'like lock_extend, but answers null where it would raise for the state of the lock';
+'like lock_extend, but returns null instead of raising an error for the state of the lock';
 
 CREATE FUNCTION lock_extend_all(owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS bigint
@@ -283,7 +285,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_extend_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_extend_all(text, interval) IS
-'heartbeat: extend every live lease of "owner" (default atomic_lock.owner) in this database; returns how many were extended';
+'heartbeat: extends every live lease of "owner" (default atomic_lock.owner) in this database; returns how many were extended';
 
 CREATE FUNCTION lock_assert(key text, owner text DEFAULT NULL)
 RETURNS bigint
@@ -291,7 +293,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_assert'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_assert(text, text) IS
-'fencing token of what "owner" (default atomic_lock.owner) holds of "key", or raises LK006; pins it until the transaction ends: nobody can take, release or force it before, even when its time is up; writes nothing';
+'returns the fencing token of what "owner" (default atomic_lock.owner) holds of "key", or raises LK006; pins it until the transaction ends: until then nobody else can take, release or force it, even when its time is up; writes nothing';
 
 CREATE FUNCTION lock_assert_fence(key text, fencing_token bigint, owner text DEFAULT NULL)
 RETURNS void
@@ -299,7 +301,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_assert_fence'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_assert_fence(text, bigint, text) IS
-'raises LK005 unless "owner" (default atomic_lock.owner) holds "key" by the grant that has "fencing_token"; pins it until the transaction ends, as lock_assert does';
+'raises LK005 unless "owner" (default atomic_lock.owner) holds "key" by the grant with "fencing_token"; pins it until the transaction ends, as lock_assert does';
 
 CREATE FUNCTION lock_fetch(
 	row_type anyelement,
@@ -313,7 +315,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_fetch'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 
 COMMENT ON FUNCTION lock_fetch(anyelement, text, interval, text, interval, text) IS
-'take the lock "key" (default: name of the table and ":" and the primary key) for "owner" (default atomic_lock.owner), then read the row of the table whose row type is given, by its primary key: text, or a JSON object where it has several columns; no such row: no row and no lock; raises what lock_acquire does, 40001 when the transaction cannot see the newest version of the row';
+'takes the lock "key" (default: name of the table, ":" and the primary key) for "owner" (default atomic_lock.owner), then reads the row with primary key "id" of the table that has "row_type"; "id" is text, or a JSON object if the key has several columns; if there is no such row, returns no row and no lock is held; raises what lock_acquire raises, 40001 if the transaction cannot see the newest version of the row';
 
 CREATE FUNCTION lock_is_held(key text, owner text DEFAULT NULL)
 RETURNS boolean
@@ -321,7 +323,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_is_held'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_is_held(text, text) IS
-'whether "owner" (default atomic_lock.owner) holds "key"';
+'returns whether "owner" (default atomic_lock.owner) holds "key"';
 
 CREATE FUNCTION lock_holder(key text)
 RETURNS text
@@ -329,7 +331,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_holder'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_holder(text) IS
-'label of the current holder of "key", or null when it is free';
+'returns the label of the current holder of "key", or null if it is free';
 
 CREATE TYPE lock_state AS (
 	key				text,
@@ -348,35 +350,35 @@ CREATE TYPE lock_state AS (
 	meta			jsonb
 );
 
-COMMENT ON TYPE lock_state IS 'state of a key, or one of its holdings; of a free key only key and locked are known, and waiters where there are any';
+COMMENT ON TYPE lock_state IS 'state of a key, or one of its holdings; for a free key, all but key and locked are null, and waiters if there are none';
 COMMENT ON COLUMN lock_state.key IS 'what is locked';
-COMMENT ON COLUMN lock_state.locked IS 'whether anybody has the key';
+COMMENT ON COLUMN lock_state.locked IS 'whether anybody holds the key';
 COMMENT ON COLUMN lock_state.mode IS 'mode of the holding';
-COMMENT ON COLUMN lock_state.owner IS 'secret that proves the holding; null to all but the owner itself and administrators';
+COMMENT ON COLUMN lock_state.owner IS 'secret that proves who has the holding; null to all but the owner itself and administrators';
 COMMENT ON COLUMN lock_state.holder IS 'label of the holder, for people';
-COMMENT ON COLUMN lock_state.fencing_token IS 'of the grant; null to all but the owner itself and access level monitor';
+COMMENT ON COLUMN lock_state.fencing_token IS 'fencing token of the grant; null to all but the owner itself and access level monitor';
 COMMENT ON COLUMN lock_state.acquired_at IS 'when the holding was granted';
-COMMENT ON COLUMN lock_state.expires_at IS 'when the lease runs out by itself; null when only its session or transaction ends it';
+COMMENT ON COLUMN lock_state.expires_at IS 'when the lease ends by itself; null if only its session or transaction ends it';
 COMMENT ON COLUMN lock_state.ttl_remaining IS 'how long until then';
 COMMENT ON COLUMN lock_state.lifetime IS 'lease, session or transaction';
-COMMENT ON COLUMN lock_state.holders IS 'how many hold the key';
-COMMENT ON COLUMN lock_state.waiters IS 'how many wait for it; null where this server cannot know';
-COMMENT ON COLUMN lock_state.pid IS 'backend with which the holding ends; null for a lease';
-COMMENT ON COLUMN lock_state.meta IS 'what the holder has to say';
+COMMENT ON COLUMN lock_state.holders IS 'how many owners hold the key';
+COMMENT ON COLUMN lock_state.waiters IS 'how many wait for the key; null if this server cannot know';
+COMMENT ON COLUMN lock_state.pid IS 'process id of the backend with which the holding ends; null for a lease';
+COMMENT ON COLUMN lock_state.meta IS 'what the holder keeps with the lease';
 
 CREATE FUNCTION lock_status(key text) RETURNS lock_state
 AS 'MODULE_PATHNAME', 'atomic_lock_status'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_status(text) IS
-'state of "key": always one row; the owner is shown only to the owner itself and to administrators';
+'returns the state of "key", always one row; shows the owner only to the owner itself and to administrators';
 
 CREATE FUNCTION lock_status() RETURNS SETOF lock_state
 AS 'MODULE_PATHNAME', 'atomic_lock_status_all'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_status() IS
-'a row for every live holding in this database';
+'returns a row for every live holding in this database';
 
 CREATE FUNCTION lock_waiters(
 	OUT key text,
@@ -393,19 +395,19 @@ AS 'MODULE_PATHNAME', 'atomic_lock_waiters'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_waiters() IS
-'a row for every backend of this database that waits for a lock; raises 55000 before PostgreSQL 17 where atomic_lock is not preloaded';
+'returns a row for every backend of this database that waits for a lock; raises 55000 before PostgreSQL 17 if atomic_lock is not preloaded';
 
 CREATE VIEW lock_waiters AS SELECT * FROM lock_waiters();
 
 COMMENT ON VIEW lock_waiters IS 'backends of this database that wait for a lock, in the order in which they will get it';
-COMMENT ON COLUMN lock_waiters.key IS 'what it waits for';
+COMMENT ON COLUMN lock_waiters.key IS 'key that it waits for';
 COMMENT ON COLUMN lock_waiters.pid IS 'process id of the waiting backend';
-COMMENT ON COLUMN lock_waiters.holder IS 'label of the waiter, to 63 bytes';
+COMMENT ON COLUMN lock_waiters.holder IS 'label of the waiter, up to 63 bytes';
 COMMENT ON COLUMN lock_waiters.mode IS 'mode that it asks for';
 COMMENT ON COLUMN lock_waiters.since IS 'when it began to wait';
 COMMENT ON COLUMN lock_waiters.place IS 'place in the queue of the key; 1 is next';
-COMMENT ON COLUMN lock_waiters.blocked_by IS 'label of whoever has the lock now; null when it is free or not committed yet';
-COMMENT ON COLUMN lock_waiters.blocking_pid IS 'process id of an unfinished transaction that has the key';
+COMMENT ON COLUMN lock_waiters.blocked_by IS 'label of whoever has the lock now; null if it is free or not committed yet';
+COMMENT ON COLUMN lock_waiters.blocking_pid IS 'process id of an unfinished transaction that has a claim on the key';
 
 CREATE FUNCTION lock_key(VARIADIC parts text[])
 RETURNS text
@@ -413,7 +415,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_key'
 LANGUAGE C IMMUTABLE PARALLEL SAFE;
 
 COMMENT ON FUNCTION lock_key(text[]) IS
-'join parts to a key with ":", escaping ":" and "\" inside a part with "\"; raises 22004 for a null part, 22023 for no parts';
+'joins parts to a key with ":", escaping ":" and "\" inside a part with "\"; raises 22004 for a null part, 22023 for no parts';
 
 ------------------------------------------------------------------------------
 -- Functions for DBAs and schedules
@@ -425,7 +427,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION force_release(text, text) IS
-'end every holding of "key", whoever has it; audited in lock_audit; true, or raises LK002 when there is none';
+'ends every holding of "key", whoever has it, records it in lock_audit and returns true; raises LK002 if there is none, 55P03 if a transaction holds the key by its lifetime';
 
 CREATE FUNCTION lock_force_release(key text, reason text)
 RETURNS boolean
@@ -433,7 +435,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_force_release(text, text) IS
-'the same as force_release';
+'another name of force_release';
 
 CREATE FUNCTION lock_steal(
 	key text,
@@ -446,7 +448,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_steal'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_steal(text, text, text, interval, text) IS
-'take "key" over for "new_owner" in one step, whoever has it; audited in lock_audit';
+'takes "key" over for "new_owner" in one step, whoever has it, and records it in lock_audit; raises 55P03 if a transaction holds the key by its lifetime';
 
 CREATE FUNCTION lock_sweep(max_rows bigint DEFAULT NULL)
 RETURNS bigint
@@ -454,7 +456,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_sweep'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_sweep(bigint) IS
-'remove up to "max_rows" (default atomic_lock.sweep_batch) expired leases and keys released longer ago than atomic_lock.released_retention; returns how many; skips rows in use';
+'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases and keys that were released longer ago than atomic_lock.released_retention; returns how many; skips rows in use';
 
 CREATE FUNCTION lock_schedule_sweep(schedule text DEFAULT '* * * * *')
 RETURNS bigint
@@ -462,7 +464,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_schedule_sweep'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_schedule_sweep(text) IS
-'have pg_cron sweep this database as the current role, on "schedule" (default every minute); replaces an earlier schedule; returns the id of the job; where pg_cron is in another database, it is done there at once, whatever becomes of the transaction; raises 55000 without pg_cron';
+'has pg_cron sweep this database as the current role, on "schedule" (default every minute); replaces an earlier schedule; returns the id of the job; if pg_cron is in another database, schedules the job there at once, whatever becomes of the transaction; raises 55000 without pg_cron';
 
 CREATE FUNCTION lock_unschedule_sweep()
 RETURNS boolean
@@ -470,7 +472,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_unschedule_sweep'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_unschedule_sweep() IS
-'take back what lock_schedule_sweep did; false where there was nothing; raises 55000 without pg_cron';
+'ends what lock_schedule_sweep scheduled and returns true; returns false if there was nothing; raises 55000 without pg_cron';
 
 CREATE FUNCTION lock_sweeper_status(
 	OUT database name,
@@ -485,11 +487,11 @@ AS 'MODULE_PATHNAME', 'atomic_lock_sweeper_status'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_sweeper_status() IS
-'whether the background sweep runs, in words, and what to do if not; then a row for each database that was swept since the server started, by it or by lock_sweep';
+'returns a row that says in words whether the background sweep runs, and what to do if not; then a row for each database that it or lock_sweep has swept since the server started';
 
 ------------------------------------------------------------------------------
--- What people see.  Counters are in shared memory, from the start of the
--- server on.
+-- Views for people.  The counters are in shared memory and begin when the
+-- server starts.
 ------------------------------------------------------------------------------
 
 CREATE FUNCTION lock_stats(
@@ -516,28 +518,28 @@ AS 'MODULE_PATHNAME', 'atomic_lock_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_stats() IS
-'what has happened to locks, a row for each database; raises 55000 before PostgreSQL 17 where atomic_lock is not preloaded';
+'returns counters of what has happened to locks, a row for each database; raises 55000 before PostgreSQL 17 if atomic_lock is not preloaded';
 
 CREATE VIEW lock_stats AS SELECT * FROM lock_stats();
 
-COMMENT ON VIEW lock_stats IS 'what has happened to locks since the server started or lock_stats_reset, a row for each database';
-COMMENT ON COLUMN lock_stats.database IS 'name of the database; null for all those that found no place of their own';
+COMMENT ON VIEW lock_stats IS 'counters of what has happened to locks since the server started or lock_stats_reset was called, a row for each database';
+COMMENT ON COLUMN lock_stats.database IS 'name of the database; null for all databases that found no place of their own';
 COMMENT ON COLUMN lock_stats.grants IS 'new holdings that were granted and committed';
-COMMENT ON COLUMN lock_stats.regrants IS 'acquires of what the owner had already, and converts';
-COMMENT ON COLUMN lock_stats.refusals IS 'acquires that were answered "held"';
+COMMENT ON COLUMN lock_stats.regrants IS 'acquires of what the owner had already, and conversions';
+COMMENT ON COLUMN lock_stats.refusals IS 'acquires that answered or raised "held"';
 COMMENT ON COLUMN lock_stats.timeouts IS 'acquires whose wait ran out';
 COMMENT ON COLUMN lock_stats.deadlocks IS 'acquires that were refused because waiting would never have ended';
-COMMENT ON COLUMN lock_stats.releases IS 'holdings that their owner ended';
-COMMENT ON COLUMN lock_stats.extends IS 'leases extended by lock_extend and its kin';
+COMMENT ON COLUMN lock_stats.releases IS 'holdings that their owner released, and those that ended with their transaction';
+COMMENT ON COLUMN lock_stats.extends IS 'leases extended by lock_extend, lock_try_extend and lock_extend_all';
 COMMENT ON COLUMN lock_stats.expirations IS 'holdings that ran out, or whose session ended; counted when the next grant or the sweep finds them';
 COMMENT ON COLUMN lock_stats.steals IS 'grants by lock_steal';
 COMMENT ON COLUMN lock_stats.forced IS 'holdings that force_release and lock_steal ended';
 COMMENT ON COLUMN lock_stats.sweeps IS 'sweeps, by lock_sweep or in the background';
 COMMENT ON COLUMN lock_stats.swept IS 'rows that sweeps removed, expired or released long ago';
-COMMENT ON COLUMN lock_stats.waits IS 'how often an acquire stood in line for a key';
-COMMENT ON COLUMN lock_stats.total_wait IS 'how long they did, together';
-COMMENT ON COLUMN lock_stats.longest_wait IS 'how long one did at most';
-COMMENT ON COLUMN lock_stats.since IS 'since when all this is counted';
+COMMENT ON COLUMN lock_stats.waits IS 'waits of acquires in the queue of a key';
+COMMENT ON COLUMN lock_stats.total_wait IS 'how long these waits lasted together';
+COMMENT ON COLUMN lock_stats.longest_wait IS 'how long the longest of them lasted';
+COMMENT ON COLUMN lock_stats.since IS 'when counting began';
 
 CREATE FUNCTION lock_stats_reset()
 RETURNS void
@@ -545,7 +547,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_stats_reset'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_stats_reset() IS
-'have lock_stats and lock_contention of this database begin anew; raises 55000 where nothing is counted';
+'starts counting from zero in lock_stats and lock_contention, for this database; raises 55000 if nothing is counted';
 
 CREATE FUNCTION lock_contention(
 	OUT key text,
@@ -560,17 +562,17 @@ AS 'MODULE_PATHNAME', 'atomic_lock_contention'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_contention() IS
-'keys of this database that were refused or waited for in the last 5 to 10 minutes, most wanted first; about the 256 most wanted of the server are known; raises 55000 before PostgreSQL 17 where atomic_lock is not preloaded';
+'returns keys of this database that were refused or waited for in the last 5 to 10 minutes, most contended first; the server knows about the 256 most contended keys of all databases; raises 55000 before PostgreSQL 17 if atomic_lock is not preloaded';
 
 CREATE VIEW lock_contention AS SELECT * FROM lock_contention();
 
-COMMENT ON VIEW lock_contention IS 'keys of this database that were refused or waited for in the last 5 to 10 minutes, most wanted first';
+COMMENT ON VIEW lock_contention IS 'keys of this database that were refused or waited for in the last 5 to 10 minutes, most contended first';
 COMMENT ON COLUMN lock_contention.key IS 'which lock';
-COMMENT ON COLUMN lock_contention.refusals IS 'acquires that were answered "held"';
-COMMENT ON COLUMN lock_contention.waits IS 'how often an acquire stood in line and does no more';
-COMMENT ON COLUMN lock_contention.total_wait IS 'how long they did, together';
-COMMENT ON COLUMN lock_contention.longest_wait IS 'how long one did at most';
-COMMENT ON COLUMN lock_contention.last_at IS 'when that happened last';
+COMMENT ON COLUMN lock_contention.refusals IS 'acquires that answered or raised "held"';
+COMMENT ON COLUMN lock_contention.waits IS 'waits of acquires in the queue that have ended';
+COMMENT ON COLUMN lock_contention.total_wait IS 'how long these waits lasted together';
+COMMENT ON COLUMN lock_contention.longest_wait IS 'how long the longest of them lasted';
+COMMENT ON COLUMN lock_contention.last_at IS 'when the key was last refused, or a wait for it ended';
 
 CREATE FUNCTION app_lock_longest_wait(key text)
 RETURNS interval
@@ -578,7 +580,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_longest_wait'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION app_lock_longest_wait(text) IS
-'internal: how long somebody has been waiting for a key, or null';
+'internal: returns how long the longest waiter for a key has been waiting, or null';
 
 CREATE VIEW lock_activity AS
 	SELECT s.key,
@@ -592,25 +594,25 @@ CREATE VIEW lock_activity AS
 		s.pid,
 		a.state
 	FROM lock_status() s
-		-- on a standby pid is that of a process of the primary
+		-- on a standby, pid is that of a process of the primary
 		LEFT JOIN pg_catalog.pg_stat_activity a
 			ON a.pid OPERATOR(pg_catalog.=) s.pid AND NOT pg_catalog.pg_is_in_recovery()
 	ORDER BY longest_wait DESC NULLS LAST, held_for DESC NULLS LAST, s.key;
 
-COMMENT ON VIEW lock_activity IS 'who holds what right now, what is waited for longest first';
+COMMENT ON VIEW lock_activity IS 'who holds what right now; what others have waited for longest comes first';
 COMMENT ON COLUMN lock_activity.key IS 'what is locked';
 COMMENT ON COLUMN lock_activity.holder IS 'label of the holder';
 COMMENT ON COLUMN lock_activity.held_for IS 'for how long it has been held';
-COMMENT ON COLUMN lock_activity.time_left IS 'until the lease runs out; null where only its session or transaction ends it';
-COMMENT ON COLUMN lock_activity.waiters IS 'how many wait for it; null where nobody can know';
-COMMENT ON COLUMN lock_activity.longest_wait IS 'how long the first of them has been waiting';
+COMMENT ON COLUMN lock_activity.time_left IS 'until the lease runs out; null if only its session or transaction ends it';
+COMMENT ON COLUMN lock_activity.waiters IS 'how many wait for the key; null if this server cannot know';
+COMMENT ON COLUMN lock_activity.longest_wait IS 'for how long the longest waiter has been waiting';
 COMMENT ON COLUMN lock_activity.application IS 'application_name of the session with which the holding ends; null for a lease';
 COMMENT ON COLUMN lock_activity.pid IS 'process id of that session';
 COMMENT ON COLUMN lock_activity.state IS 'what that session is doing, as in pg_stat_activity';
 
 ------------------------------------------------------------------------------
--- Guards.  The trigger is all that says that a table is protected, so that
--- dumps, renames and new partitions have it too.
+-- Guards.  The trigger is the only record that a table is protected, so that
+-- dumps, renames and new partitions keep the protection.
 ------------------------------------------------------------------------------
 
 CREATE FUNCTION lock_guard()
@@ -619,7 +621,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_guard'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_guard() IS
-'trigger of tables that lock_protect has protected: raises LK006 unless atomic_lock.owner holds the lock that covers the row in exclusive mode, and pins it; raises 22004 for a null in the key, 55000 for TRUNCATE';
+'trigger function of tables that lock_protect has protected: raises LK006 unless atomic_lock.owner holds the lock that covers the row, in exclusive mode, and pins the lock; raises 22004 for a null in a column of the key, 55000 for TRUNCATE';
 
 CREATE FUNCTION app_lock_guard_problem(relation regclass, key_template text)
 RETURNS text
@@ -627,7 +629,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_guard_problem'
 LANGUAGE C STRICT STABLE PARALLEL SAFE;
 
 COMMENT ON FUNCTION app_lock_guard_problem(regclass, text) IS
-'internal: why a key template does not fit a table, or null';
+'internal: returns why a key template does not fit a table, or null';
 
 CREATE FUNCTION lock_protect(
 	relation regclass,
@@ -638,7 +640,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_protect'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_protect(regclass, text, text[]) IS
-'refuse "events" (of insert, update, delete) on rows of a table unless atomic_lock.owner holds the lock whose key "key_template" makes of the row''s columns, such as order:{id}; for the owner of the table; raises 42703 for an unknown column, 22023 for what is no template';
+'refuses "events" (of insert, update, delete) on rows of a table unless atomic_lock.owner holds the lock whose key "key_template" makes of the row''s columns, such as order:{id}; only the owner of the table may call it; raises 42703 for an unknown column, 22023 for an invalid template';
 
 CREATE FUNCTION lock_unprotect(relation regclass)
 RETURNS void
@@ -646,7 +648,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_unprotect'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_unprotect(regclass) IS
-'take the guard of lock_protect off a table, its partitions and children; for the owner of the table; raises 42704 when it is not protected';
+'takes the guard of lock_protect off a table, its partitions and children; only the owner of the table may call it; raises 42704 if the table is not protected';
 
 CREATE VIEW lock_guards AS
 	SELECT t.tgrelid::pg_catalog.regclass AS relation,
@@ -664,7 +666,7 @@ CREATE VIEW lock_guards AS
 		app_lock_guard_problem(t.tgrelid::pg_catalog.regclass, a.key_template) AS problem
 	FROM pg_catalog.pg_trigger t
 		LEFT JOIN pg_catalog.pg_trigger p ON p.oid OPERATOR(pg_catalog.=) t.tgparentid
-		-- arguments end with a zero byte
+		-- each argument ends with a zero byte
 		CROSS JOIN LATERAL (SELECT pg_catalog.convert_from(
 			pg_catalog.substr(t.tgargs, 1, pg_catalog.length(t.tgargs) OPERATOR(pg_catalog.-) 1),
 			pg_catalog.getdatabaseencoding()) AS key_template) a
@@ -674,15 +676,15 @@ CREATE VIEW lock_guards AS
 
 COMMENT ON VIEW lock_guards IS 'tables that lock_protect has protected, partitions included';
 COMMENT ON COLUMN lock_guards.relation IS 'the table';
-COMMENT ON COLUMN lock_guards.key_template IS 'what makes the key of a row';
+COMMENT ON COLUMN lock_guards.key_template IS 'template that makes the key of a row';
 COMMENT ON COLUMN lock_guards.events IS 'which of insert, update and delete need the lock';
 COMMENT ON COLUMN lock_guards.state IS 'enabled; disabled, replica or always after ALTER TABLE ... TRIGGER';
-COMMENT ON COLUMN lock_guards.parent IS 'of a partition: the table that it is protected with';
-COMMENT ON COLUMN lock_guards.problem IS 'why every write will fail; null where the template fits the table';
+COMMENT ON COLUMN lock_guards.parent IS 'for a partition, the table that it is protected with';
+COMMENT ON COLUMN lock_guards.problem IS 'why every guarded write will fail; null if the template fits the table';
 
 /*
- * Grants and revokes are made by the owner of the extension, so that whoever
- * may call lock_grant_access need not own the functions.
+ * The owner of the extension grants and revokes, so that a role that may call
+ * lock_grant_access need not own the functions.
  */
 CREATE FUNCTION app_lock_change_access(role regrole, level text, granting boolean)
 RETURNS void
@@ -732,8 +734,8 @@ BEGIN
 	FROM pg_catalog.pg_extension e
 		JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
 	WHERE e.extname = 'atomic_lock';
-	-- Two who change the same privileges at the same time would get an internal
-	-- error of PostgreSQL.
+	-- Without this lock, two sessions that change the same privileges at the same
+	-- time would get an internal error of PostgreSQL.
 	EXECUTE format('LOCK TABLE %I.lock_audit IN SHARE UPDATE EXCLUSIVE MODE', schema);
 
 	FOR routine IN
@@ -744,7 +746,7 @@ BEGIN
 				AND d.refclassid = 'pg_catalog.pg_extension'::regclass
 				AND d.refobjid = extension
 		WHERE p.proname = ANY (names)
-			-- lock_status(key) is for users, lock_status() for monitors
+			-- level user gets lock_status(key), level monitor lock_status()
 			AND (p.proname <> 'lock_status' OR (p.pronargs = 0) = (level = 'monitor'))
 	LOOP
 		EXECUTE CASE WHEN granting
@@ -765,7 +767,7 @@ BEGIN
 			ELSE format('REVOKE SELECT ON TABLE %I.%I FROM %s', schema, relation, grantee) END;
 	END LOOP;
 
-	-- Others may rely on USAGE of the schema, so it is never revoked.
+	-- Others may rely on USAGE on the schema, so it is never revoked.
 	IF granting AND NOT has_schema_privilege(role, schema, 'USAGE') THEN
 		EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', schema, grantee);
 	END IF;
@@ -784,7 +786,7 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
-'let "role" use the functions of a level: user (locking), monitor (lock_status of all keys, lock_activity, lock_waiters, lock_stats, lock_contention, lock_sweeper_status, lock_guards), admin (force_release, lock_steal, lock_audit, sweeps and their schedule, lock_stats_reset, guards, granting)';
+'lets "role" use what belongs to a level: user (locking), monitor (lock_status of all keys, lock_activity, lock_waiters, lock_stats, lock_contention, lock_sweeper_status, lock_guards), admin (force_release, lock_steal, lock_audit, sweeps and their schedule, lock_stats_reset, guards, granting)';
 
 CREATE FUNCTION lock_revoke_access(role regrole, level text)
 RETURNS void
@@ -795,21 +797,22 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_revoke_access(regrole, text) IS
-'take back what lock_grant_access gave for a level';
+'takes back what lock_grant_access gave for a level';
 
--- The first hash of a key makes the secret of this database; see src/lock_hash.c.
+-- The first hash of a key makes the secret of this database; see
+-- src/base/hash.c.
 SELECT lock_holder('key'::pg_catalog.text);
 
 ------------------------------------------------------------------------------
--- Nobody may do anything until lock_grant_access says so: take back what
--- PUBLIC has of functions, and what ALTER DEFAULT PRIVILEGES gave to others.
+-- Nobody may do anything until lock_grant_access allows it: revoke what PUBLIC
+-- may do with functions, and what ALTER DEFAULT PRIVILEGES gave to others.
 ------------------------------------------------------------------------------
 
 DO $$
 DECLARE
 	revoke	text;
 BEGIN
-	-- operators of the schema we are created in may be anybody's
+	-- the schema of the extension may contain anybody's operators
 	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 	FOR revoke IN
 		SELECT format('REVOKE ALL ON %s FROM %s', o.object,
