@@ -10,7 +10,9 @@ DISTVERSION = $(shell sed -n 's/^   "version": "\(.*\)",/\1/p' META.json)
 
 MODULE_big = atomic_lock
 PGFILEDESC = "atomic_lock - offline locks with leases, owners and fencing tokens"
-OBJS := $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
+OBJS := $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
+PG_CPPFLAGS = -Isrc
+EXTRA_CLEAN = $(OBJS:.o=.d)
 DATA := $(sort $(wildcard sql/*--*.sql))
 DOCS := $(sort $(wildcard doc/*.md))
 
@@ -43,14 +45,22 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 ifeq ($(wildcard $(PGXS)),)
 $(error The server headers of PostgreSQL are missing: install postgresql-server-dev-N (Debian, Ubuntu) or postgresqlN-devel, or say make PG_CONFIG=/path/to/pg_config)
 endif
+# Its own way to find out what a file includes, where it was configured to, mixes
+# up files of the same name in different directories.
+override autodepend = no
 include $(PGXS)
 
 ifneq ($(filter 9.% 10 11 12 13 14,$(MAJORVERSION)),)
 $(error atomic_lock needs PostgreSQL 15 or newer, this is $(VERSION); say make PG_CONFIG=/path/to/pg_config to choose another)
 endif
 
-# PGXS knows no header dependencies.
-$(OBJS) $(OBJS:.o=.bc): $(sort $(wildcard src/*.h))
+# What a file includes is found out when it is compiled.  Bitcode that the server
+# can inline follows its object file.
+ifeq ($(GCC),yes)
+$(OBJS): override CPPFLAGS += -MMD -MP
+-include $(wildcard $(OBJS:.o=.d))
+endif
+$(OBJS:.o=.bc): %.bc: %.o
 
 endif
 

@@ -394,7 +394,7 @@ al_build() {
 	# Not what an earlier build left here: it may be of another PostgreSQL.
 	tar -C "$AL_TOP" -cf - --exclude=./.git --exclude=./demo_server --exclude=./test_results \
 		--exclude=./tmp_check --exclude=./tmp_check_iso --exclude=./results --exclude=./log \
-		--exclude='*.o' --exclude='*.so' --exclude='*.bc' . | tar -C "$AL_SRC" -xf -
+		--exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude='*.d' . | tar -C "$AL_SRC" -xf -
 	[ "$(id -u)" != 0 ] || chown -hR "$AL_USER:" "$dir"
 	if ! as_user make -s -C "$AL_SRC" -j2 PG_CONFIG="$AL_PG_CONFIG" with_llvm=no "$@" >"$log" 2>&1; then
 		cat "$log" >&2
