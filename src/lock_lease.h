@@ -12,7 +12,7 @@
 #define ATOMIC_LOCK_LEASE_H
 
 #include "atomic_lock.h"
-#include "compat.h"
+#include "base/compat.h"
 #include "lock_table.h"
 #include "lock_wait.h"
 

@@ -1,0 +1,603 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_fetch.c
+ *		Lock a row's key, then read the row.
+ *
+ * Model: what a transaction has read before it has the lock may be stale by the
+ * time that it has it, and so may what its statement reads after a wait.  Here
+ * the key is claimed, the row is read with a snapshot taken after that, and only
+ * then the lease is written: where there is no such row, nothing was.  With row
+ * security, which may show the row only to who holds its lock, the lease is
+ * written first, in a subtransaction that is undone where there is no row.
+ *
+ * The key is made of the row, not of what was asked for: 1.0 finds the row of 1.
+ * Where the row turns out to have another key than what was claimed, the claim is
+ * dropped and that key is claimed.
+ *
+ * Under REPEATABLE READ and SERIALIZABLE the rest of the transaction goes by an
+ * older snapshot.  The row is read with that too; where it is another version,
+ * going on would mean to decide on stale data, so 40001 is raised.
+ *
+ * The row is read by a query, with the caller's privileges and row security.
+ * Its policies are somebody's code, which may do something with the same key, so
+ * what was found of the key is looked at again before it is written.
+ *
+ * Locking rules: those of acquire; app_lock stays open while the row is read, and
+ * the table is closed while the call waits for the key, but for the lock of the
+ * query where it waits a second time, for the row's own key.
+ *
+ * IDENTIFICATION
+ *		src/api/fetch.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_operator.h"
+#include "base/compat.h"
+#include "executor/spi.h"
+#include "funcapi.h"
+#include "lib/stringinfo.h"
+#include "lock_attempt.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/resowner.h"
+#include "utils/rls.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_fetch);
+
+/* What is to be read */
+typedef struct Target
+{
+	Relation	rel;
+	int			nkeys;			/* columns of the primary key */
+	AttrNumber	columns[INDEX_MAX_KEYS];
+	Oid			types[INDEX_MAX_KEYS];
+	Oid			operators[INDEX_MAX_KEYS];	/* that say "equal" */
+	Datum		values[INDEX_MAX_KEYS];
+	SPIPlanPtr	plan;
+} Target;
+
+/* Two operands of an operator, to go on with a query */
+static void
+append_operator(StringInfo query, const char *left, Oid operator, const char *right)
+{
+	HeapTuple	tuple = SearchSysCache1(OPEROID, ObjectIdGetDatum(operator));
+	Form_pg_operator form;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for operator %u", operator);
+	form = (Form_pg_operator) GETSTRUCT(tuple);
+	appendStringInfo(query, "%s OPERATOR(%s.%s) %s", left,
+					 quote_identifier(get_namespace_name(form->oprnamespace)),
+					 NameStr(form->oprname), right);
+	ReleaseSysCache(tuple);
+}
+
+static void
+raise_dropped(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_TABLE), al_hide_owners(),
+			 errmsg("the table was dropped while lock_fetch waited")));
+}
+
+/*
+ * Open the table whose row type an argument has.  Raises 42809 or 42P01 where there
+ * is none, 42501 where the role may not read it.
+ */
+static Relation
+open_table(FunctionCallInfo fcinfo, int argno)
+{
+	Relation	rel;
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, argno);
+	Oid			relid = OidIsValid(type) ? get_typ_typrelid(type) : InvalidOid;
+	char		relkind = OidIsValid(relid) ? get_rel_relkind(relid) : 0;
+
+	if (OidIsValid(type) && !SearchSysCacheExists1(TYPEOID, ObjectIdGetDatum(type)))
+		raise_dropped();
+	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE), al_hide_owners(),
+				 errmsg("lock_fetch needs the row type of a table"),
+				 OidIsValid(type) ?
+				 errdetail("It was given type %s.",
+						   format_type_extended(type, -1, FORMAT_TYPE_ALLOW_INVALID)) : 0,
+				 errhint("Name the table by a NULL of its type, such as NULL::orders.")));
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK &&
+		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT, ACLMASK_ALL) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV, get_relkind_objtype(relkind), get_rel_name(relid));
+	rel = try_table_open(relid, AccessShareLock);
+	if (rel == NULL)
+		raise_dropped();
+	return rel;
+}
+
+/* Open the index of the primary key; raises 42704 where there is none */
+static Relation
+open_primary_key(Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (index->rd_index->indisprimary)
+			return index;
+		index_close(index, AccessShareLock);
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
+			 errmsg("table \"%s\" has no primary key", RelationGetRelationName(rel)),
+			 errhint("lock_fetch finds a row by it."),
+			 errtable(rel)));
+	return NULL;				/* keep compiler quiet */
+}
+
+/* Find the columns of the primary key, and what is equal to them; raises 0A000 */
+static void
+find_primary_key(Target *target)
+{
+	Relation	index = open_primary_key(target->rel);
+
+	target->nkeys = index->rd_index->indnkeyatts;
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		AttrNumber	column = index->rd_index->indkey.values[i];
+		Oid			type = index->rd_opcintype[i];
+
+		target->columns[i] = column;
+		target->types[i] = TupleDescAttr(RelationGetDescr(target->rel), column - 1)->atttypid;
+		target->operators[i] = index->rd_rel->relam != BTREE_AM_OID ? InvalidOid :
+			get_opfamily_member(index->rd_opfamily[i], type, type, BTEqualStrategyNumber);
+		if (!OidIsValid(target->operators[i]))
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), al_hide_owners(),
+					 errmsg("lock_fetch cannot use the primary key of table \"%s\"",
+							RelationGetRelationName(target->rel)),
+					 errdetail("It is not a B-tree index."),
+					 errtable(target->rel)));
+	}
+	index_close(index, AccessShareLock);
+}
+
+static const char *
+column_name(const Target *target, int i)
+{
+	return NameStr(TupleDescAttr(RelationGetDescr(target->rel), target->columns[i] - 1)->attname);
+}
+
+/* A member of a JSON object as the input function of a type takes it */
+static char *
+member_text(const Target *target, Jsonb *object, int i)
+{
+	const char *name = column_name(target, i);
+	JsonbValue	buffer;
+	JsonbValue *member = getKeyJsonValueFromContainer(&object->root, name, strlen(name), &buffer);
+	Jsonb	   *json;
+
+	if (member == NULL || member->type == jbvNull)
+		ereport(ERROR,
+				(errcode(member ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
+				 al_hide_owners(),
+				 errmsg(member ? "column \"%s\" of the id must not be null" :
+						"the id has no value for column \"%s\"", name),
+				 errdetail("It is part of the primary key of table \"%s\".",
+						   RelationGetRelationName(target->rel))));
+	if (member->type == jbvString)
+		return pnstrdup(member->val.string.val, member->val.string.len);
+	json = JsonbValueToJsonb(member);
+	return JsonbToCString(NULL, &json->root, VARSIZE(json));
+}
+
+/*
+ * Read the id, text of the only column of the primary key or a JSON object, into
+ * values of the target.  Raises 22023 for an object with other members, 22004 for
+ * a NULL in it, and what input functions raise.
+ */
+static void
+read_id(Target *target, char *id)
+{
+	Jsonb	   *object = NULL;
+
+	if (target->nkeys > 1)
+	{
+		object = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(id)));
+		if (!JB_ROOT_IS_OBJECT(object) || (int) JB_ROOT_COUNT(object) != target->nkeys)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+					 errmsg("the id must be a JSON object with the %d columns of the primary key",
+							target->nkeys),
+					 errdetail("Table \"%s\" has a primary key of several columns, the first is \"%s\".",
+							   RelationGetRelationName(target->rel), column_name(target, 0))));
+	}
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(RelationGetDescr(target->rel),
+												 target->columns[i] - 1);
+		Oid			input;
+		Oid			param;
+
+		getTypeInputInfo(column->atttypid, &input, &param);
+		target->values[i] = OidInputFunctionCall(input,
+												 object ? member_text(target, object, i) : id,
+												 param, column->atttypmod);
+	}
+}
+
+/* The default key for values of the primary key */
+static char *
+make_key(const Target *target, const Datum *values)
+{
+	StringInfoData key;
+
+	initStringInfo(&key);
+	appendStringInfoString(&key, RelationGetRelationName(target->rel));
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		AlPart		part;
+
+		al_part_init(&part, target->types[i]);
+		appendStringInfo(&key, ":%s", al_part_text(&part, values[i]));
+	}
+	return key.data;
+}
+
+/* Open the table and read the id */
+static void
+open_target(FunctionCallInfo fcinfo, Target *target)
+{
+	target->rel = open_table(fcinfo, 0);
+	find_primary_key(target);
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				 errmsg("id must not be null")));
+	read_id(target, text_to_cstring(PG_GETARG_TEXT_PP(1)));
+}
+
+/*
+ * Prepare the query: all columns in their places, and where versions of rows are
+ * to be compared, what tells them apart.
+ */
+static void
+prepare_query(Target *target)
+{
+	TupleDesc	desc = RelationGetDescr(target->rel);
+	StringInfoData query;
+
+	initStringInfo(&query);
+	appendStringInfoString(&query, "SELECT ");
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(desc, i);
+
+		appendStringInfo(&query, "%s%s", i > 0 ? ", " : "", column->attisdropped ? "NULL" :
+						 quote_qualified_identifier("r", NameStr(column->attname)));
+	}
+	if (IsolationUsesXactSnapshot())
+		appendStringInfoString(&query, ", r.tableoid, r.ctid");
+	appendStringInfo(&query, " FROM %s AS r",
+					 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(target->rel)),
+												RelationGetRelationName(target->rel)));
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		appendStringInfoString(&query, i == 0 ? " WHERE " : " AND ");
+		append_operator(&query, quote_qualified_identifier("r", column_name(target, i)),
+						target->operators[i], psprintf("$%d", i + 1));
+	}
+	target->plan = SPI_prepare(query.data, target->nkeys, target->types);
+	if (target->plan == NULL)
+		elog(ERROR, "SPI_prepare failed: %s", SPI_result_code_string(SPI_result));
+}
+
+static void
+raise_altered(Relation rel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+			 errmsg("table \"%s\" was altered while lock_fetch waited",
+					RelationGetRelationName(rel)),
+			 errhint("Retry the statement."),
+			 errtable(rel)));
+}
+
+/*
+ * Have columns the types of the table's?  A plan may be made anew when it is
+ * executed again, and names may be those of other columns by then.
+ */
+static bool
+is_of_table(Relation rel, TupleDesc columns)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	if (columns->natts < desc->natts)
+		return false;
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (!TupleDescAttr(desc, i)->attisdropped &&
+			TupleDescAttr(desc, i)->atttypid != TupleDescAttr(columns, i)->atttypid)
+			return false;
+	}
+	return true;
+}
+
+/* The rows that a snapshot sees */
+static SPITupleTable *
+read_rows(Target *target, Snapshot snapshot)
+{
+	int			result;
+
+	snapshot = RegisterSnapshot(snapshot);
+	result = SPI_execute_snapshot(target->plan, target->values, NULL, snapshot,
+								  InvalidSnapshot, true, false, 0);
+	UnregisterSnapshot(snapshot);
+	if (result != SPI_OK_SELECT)
+		elog(ERROR, "SPI_execute_snapshot failed: %s", SPI_result_code_string(result));
+	if (!is_of_table(target->rel, SPI_tuptable->tupdesc))
+		raise_altered(target->rel);
+	return SPI_tuptable;
+}
+
+/* The default key of the row that was read, in a memory context; NULL: no row */
+static char *
+key_of_row(const Target *target, const SPITupleTable *rows, MemoryContext context)
+{
+	Datum		values[INDEX_MAX_KEYS];
+
+	if (rows->numvals == 0)
+		return NULL;
+	for (int i = 0; i < target->nkeys; i++)
+	{
+		bool		is_null;
+
+		values[i] = SPI_getbinval(rows->vals[0], rows->tupdesc, target->columns[i], &is_null);
+		if (is_null)
+			raise_altered(target->rel);
+	}
+	return MemoryContextStrdup(context, make_key(target, values));
+}
+
+/* Have two results the same versions of the same rows? */
+static bool
+is_same(const Target *target, const SPITupleTable *a, const SPITupleTable *b)
+{
+	int			natts = RelationGetDescr(target->rel)->natts;
+
+	if (a->numvals != b->numvals)
+		return false;
+	for (uint64 i = 0; i < a->numvals; i++)
+	{
+		for (int column = natts + 1; column <= natts + 2; column++)
+		{
+			bool		is_null;
+
+			if (!datum_image_eq(SPI_getbinval(a->vals[i], a->tupdesc, column, &is_null),
+								SPI_getbinval(b->vals[i], b->tupdesc, column, &is_null),
+								column == natts + 1, column == natts + 1 ? sizeof(Oid) : sizeof(ItemPointerData)))
+				return false;
+		}
+	}
+	return true;
+}
+
+/*
+ * Read the newest committed version of the row.  Raises 40001 where that is not
+ * what the rest of the transaction sees.
+ */
+static SPITupleTable *
+read_newest(Target *target)
+{
+	SPITupleTable *visible = IsolationUsesXactSnapshot() ?
+		read_rows(target, GetTransactionSnapshot()) : NULL;
+	SPITupleTable *newest = read_rows(target, GetLatestSnapshot());
+
+	if (visible && !is_same(target, visible, newest))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE), al_hide_owners(),
+				 errmsg("could not serialize access due to concurrent update"),
+				 errdetail("The newest version of the row in table \"%s\" is not visible to this transaction.",
+						   RelationGetRelationName(target->rel)),
+				 errhint("Retry the transaction; let lock_fetch be its first statement.")));
+	return newest;
+}
+
+static bool
+is_key(const AlKey *key, const char *name)
+{
+	return al_string_equal(key->name, al_cstring(name));
+}
+
+/* Policies may have done something with the key, or taken their time */
+static void
+refresh(Relation app_lock, AlAttempt *attempt)
+{
+	al_attempt_refresh(app_lock, attempt);
+	if (!al_is_granted(attempt->result))
+		al_raise(attempt->key, attempt->result);
+}
+
+/*
+ * Grant the lock and read the row then: its policies may show it only to who has
+ * the lock.  Where there is no row, or it has another key, undo the grant.
+ */
+static SPITupleTable *
+grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
+			   bool is_default_key, MemoryContext key_context, char **key)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	SPITupleTable *rows = NULL;
+
+	refresh(app_lock, attempt);
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		al_grant(app_lock, attempt);
+		rows = read_newest(target);
+		*key = key_of_row(target, rows, key_context);
+		if (*key && (!is_default_key || is_key(attempt->key, *key)))
+			ReleaseCurrentSubTransaction();
+		else
+			RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		ReThrowError(error);
+	}
+	PG_END_TRY();
+	return rows;
+}
+
+/*
+ * Put rows into the result.  Raises 55000 where they are not what the statement
+ * expects: the table may have been altered while the call waited.
+ */
+static void
+put_rows(const Target *target, const ReturnSetInfo *rsinfo, const SPITupleTable *rows)
+{
+	TupleDesc	expected = rsinfo->setDesc;
+	int			natts = rows->tupdesc->natts;
+	TupleDesc	desc = RelationGetDescr(target->rel);
+	bool		is_good = desc->natts == expected->natts;
+
+	for (int i = 0; is_good && i < expected->natts; i++)
+		is_good = TupleDescAttr(expected, i)->attisdropped == TupleDescAttr(desc, i)->attisdropped;
+	if (!is_good || !is_of_table(target->rel, expected))
+		raise_altered(target->rel);
+	for (uint64 i = 0; i < rows->numvals; i++)
+	{
+		Datum	   *values = palloc(natts * sizeof(Datum));
+		bool	   *nulls = palloc(natts * sizeof(bool));
+
+		heap_deform_tuple(rows->vals[i], rows->tupdesc, values, nulls);
+		tuplestore_putvalues(rsinfo->setResult, expected, values, nulls);
+	}
+}
+
+/*
+ * Lock a key and put the row into the result.  True: done.  False: the row has
+ * another key, which is in "actual", and nothing is locked.
+ */
+static bool
+fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
+			 bool is_default_key, char **actual)
+{
+	MemoryContext context = CurrentMemoryContext;
+	Relation	app_lock = al_open_app_lock(RowExclusiveLock);
+	bool		has_waited = attempt->request->wait > 0;
+	bool		is_granted;
+	bool		is_done;
+	SPITupleTable *rows;
+
+	al_key_recheck(attempt->key);
+	/* Nobody who has to lock the table otherwise shall wait for the wait. */
+	if (has_waited)
+		table_close(target->rel, AccessShareLock);
+	al_attempt_in_turn(&app_lock, attempt);
+	if (!al_is_granted(attempt->result))
+		al_raise(attempt->key, attempt->result);
+	if (has_waited)
+		open_target(fcinfo, target);
+
+	SPI_connect();
+	prepare_query(target);
+	is_granted = check_enable_rls(RelationGetRelid(target->rel), InvalidOid,
+								  true) == RLS_ENABLED;
+	if (is_granted)
+		rows = grant_and_read(app_lock, attempt, target, is_default_key, context, actual);
+	else
+	{
+		rows = read_newest(target);
+		*actual = key_of_row(target, rows, context);
+	}
+	is_done = *actual == NULL || !is_default_key || is_key(attempt->key, *actual);
+	if (*actual && is_done)
+	{
+		if (!is_granted)
+		{
+			refresh(app_lock, attempt);
+			al_grant(app_lock, attempt);
+		}
+		put_rows(target, (ReturnSetInfo *) fcinfo->resultinfo, rows);
+		table_close(app_lock, NoLock);
+	}
+	else
+	{
+		al_attempt_drop(attempt);
+		table_close(app_lock, RowExclusiveLock);
+	}
+	SPI_finish();
+	return is_done;
+}
+
+/* Errors of others, with the statement that has an owner in it: see al_hide_owners() */
+static void
+hide_statement(void *arg)
+{
+	errhidestmt(true);
+	errhidecontext(true);
+}
+
+/*
+ * lock_fetch(row_type, id, ttl, owner, wait, key): the row, or none; raises what
+ * lock_acquire does
+ */
+Datum
+atomic_lock_fetch(PG_FUNCTION_ARGS)
+{
+	Target		target;
+	AlKey		key;
+	AlAcquire	request = {0};
+	AlResult	result;
+	AlAttempt	attempt = {.key = &key,.request = &request,.result = &result};
+	bool		is_default_key = PG_ARGISNULL(5);
+	char	   *name;
+	ErrorContextCallback callback = {.callback = hide_statement,.previous = error_context_stack};
+
+	error_context_stack = &callback;
+	table_close(al_open_for_writing("lock_fetch()"), RowExclusiveLock);
+	request.ttl = al_new_ttl_arg(fcinfo, 2);
+	al_owner_arg(fcinfo, 3, &request.owner);
+	request.wait = al_wait_arg(fcinfo, 4);
+	if (!is_default_key)
+		al_key_arg(fcinfo, 5, &key);
+
+	open_target(fcinfo, &target);
+	InitMaterializedSRF(fcinfo, 0);
+	name = make_key(&target, target.values);
+	for (;;)
+	{
+		if (is_default_key)
+			al_key_init(&key, al_check_key(al_cstring(name)));
+		if (fetch_by_key(fcinfo, &target, &attempt, is_default_key, &name))
+			break;
+		request.wait = Max(request.wait - result.waited, 0);
+		CHECK_FOR_INTERRUPTS();
+	}
+	table_close(target.rel, AccessShareLock);
+	error_context_stack = callback.previous;
+	return (Datum) 0;
+}

@@ -1,0 +1,437 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_status.c
+ *		What people see: state of a key, and of all keys.
+ *
+ * Model: these functions read the newest committed state at every isolation
+ * level, write nothing, and work in read-only transactions and on standbys.
+ * The owner of a lease is a secret; it is shown to the session that presents
+ * it (atomic_lock.owner) and to administrators.  A fencing token is shown to that
+ * session, and to those who may list all that is held.
+ *
+ * Locking rules: app_lock is opened with AccessShareLock; no claims.
+ *
+ * IDENTIFICATION
+ *		src/api/status.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "base/compat.h"
+#include "funcapi.h"
+#include "lock_lease.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_is_held);
+PG_FUNCTION_INFO_V1(atomic_lock_holder);
+PG_FUNCTION_INFO_V1(atomic_lock_status);
+PG_FUNCTION_INFO_V1(atomic_lock_status_all);
+PG_FUNCTION_INFO_V1(atomic_lock_waiters);
+PG_FUNCTION_INFO_V1(atomic_lock_longest_wait);
+
+enum
+{
+	KEY, LOCKED, MODE, OWNER, HOLDER, FENCING_TOKEN, ACQUIRED_AT, EXPIRES_AT,
+	TTL_REMAINING, LIFETIME, HOLDERS, WAITERS, PID, META, COLUMNS
+};
+
+/*
+ * Find the live holdings of the key that is the first argument; the clock is read
+ * after the rows.  A meta that is wanted is fetched from TOAST while the table is
+ * open.
+ */
+static List *
+find_live(FunctionCallInfo fcinfo, AlKey *key, bool with_meta, TimestampTz *now)
+{
+	Relation	rel = al_open_app_lock(AccessShareLock);
+	List	   *holdings;
+	ListCell   *cell;
+
+	al_key_arg(fcinfo, 0, key);
+	holdings = al_holdings_of_key(rel, key, now);
+
+	foreach(cell, with_meta ? holdings : NIL)
+	{
+		AlHolding  *holding = lfirst(cell);
+
+		if (holding->meta)
+			holding->meta = PG_DETOAST_DATUM(PointerGetDatum(holding->meta));
+	}
+	table_close(rel, AccessShareLock);
+	return holdings;
+}
+
+/* Of several holdings of a key, the one to show: the caller's, or the longest */
+static const AlHolding *
+choose(List *holdings)
+{
+	ListCell   *cell;
+
+	foreach(cell, holdings)
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (holding->owner && al_owner_is_setting(al_string(holding->owner)))
+			return holding;
+	}
+	return al_longest(holdings);
+}
+
+/* lock_is_held(key, owner) */
+Datum
+atomic_lock_is_held(PG_FUNCTION_ARGS)
+{
+	AlKey		key;
+	AlOwner		owner;
+	TimestampTz now;
+	bool		is_held = false;
+	List	   *holdings = find_live(fcinfo, &key, false, &now);
+	ListCell   *cell;
+
+	al_owner_arg(fcinfo, 1, &owner);
+	foreach(cell, holdings)
+		is_held = is_held || al_is_owned_by(lfirst(cell), &owner);
+	PG_RETURN_BOOL(is_held);
+}
+
+/* lock_holder(key): label of the holder, or NULL */
+Datum
+atomic_lock_holder(PG_FUNCTION_ARGS)
+{
+	AlKey		key;
+	const AlHolding *holding;
+	TimestampTz now;
+
+	holding = choose(find_live(fcinfo, &key, false, &now));
+	if (holding == NULL || holding->holder == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(holding->holder);
+}
+
+/* How many wait for a key; null where this server cannot know */
+static void
+set_waiters(const AlKey *key, Datum *values, bool *nulls)
+{
+	int			waiters = al_wait_count(key);
+
+	values[WAITERS] = Int32GetDatum(waiters);
+	nulls[WAITERS] = waiters < 0;
+}
+
+/* Fill in the columns of lock_status for one of the live holdings of a key */
+static void
+fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampTz now,
+			 bool is_admin, bool is_monitor, Datum *values, bool *nulls)
+{
+	bool		has_end = holding->expires_at != DT_NOEND;
+	bool		is_known = holding->holder != NULL; /* see al_held_by_others() */
+	bool		is_own = holding->owner && al_owner_is_setting(al_string(holding->owner));
+
+	memset(nulls, 0, COLUMNS * sizeof(bool));
+	values[KEY] = PointerGetDatum(al_string_text(holding->key));
+	values[LOCKED] = BoolGetDatum(true);
+	values[MODE] = PointerGetDatum(al_mode_text(al_is_shared(holding)));
+	values[OWNER] = PointerGetDatum(holding->owner);
+	nulls[OWNER] = holding->owner == NULL || (!is_admin && !is_own);
+	values[HOLDER] = PointerGetDatum(holding->holder);
+	values[FENCING_TOKEN] = Int64GetDatum(holding->fencing_token);
+	values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
+	nulls[HOLDER] = nulls[ACQUIRED_AT] = !is_known;
+	nulls[FENCING_TOKEN] = !is_known || (!is_own && !is_monitor);
+	values[EXPIRES_AT] = TimestampTzGetDatum(holding->expires_at);
+	values[TTL_REMAINING] = al_interval_datum(has_end ? holding->expires_at - now : 0);
+	nulls[EXPIRES_AT] = nulls[TTL_REMAINING] = !has_end;
+	values[LIFETIME] = CStringGetTextDatum(al_lifetime_name(holding->lifetime));
+	values[HOLDERS] = Int32GetDatum(holders);
+	set_waiters(key, values, nulls);
+	values[PID] = Int32GetDatum(holding->pid);
+	nulls[PID] = holding->pid == 0; /* a lease is no backend's */
+	if (holding->meta)
+		values[META] = PointerGetDatum(PG_DETOAST_DATUM(PointerGetDatum(holding->meta)));
+	else
+		nulls[META] = true;
+}
+
+/* lock_status(key): always one row */
+Datum
+atomic_lock_status(PG_FUNCTION_ARGS)
+{
+	AlKey		key;
+	List	   *holdings;
+	TimestampTz now;
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS];
+
+	holdings = find_live(fcinfo, &key, true, &now);
+	if (holdings != NIL)
+		fill_columns(&key, choose(holdings), list_length(holdings), now, al_is_admin(),
+					 al_is_monitor(), values, nulls);
+	else
+	{
+		memset(nulls, true, sizeof(nulls));
+		values[KEY] = PointerGetDatum(al_string_text(key.name));
+		values[LOCKED] = BoolGetDatum(false);
+		nulls[KEY] = nulls[LOCKED] = false;
+		/* Nobody has it yet, but some may be about to. */
+		if (al_wait_count(&key) > 0)
+			set_waiters(&key, values, nulls);
+	}
+	return al_row_datum(fcinfo, COLUMNS, values, nulls);
+}
+
+/* How many share a key */
+typedef struct Sharers
+{
+	AlHash		key;
+	int			count;
+} Sharers;
+
+static HTAB *
+make_table(const char *name, Size key_size, Size entry_size)
+{
+	HASHCTL		info = {.keysize = key_size, .entrysize = entry_size,.hcxt = CurrentMemoryContext};
+
+	return hash_create(name, 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* Entry of a key in the table of those who share one; NULL where there is none */
+static Sharers *
+sharers_of(HTAB *sharers, const AlHolding *holding, HASHACTION action)
+{
+	AlKey		key;
+	AlHash		hash;
+	Sharers    *entry;
+	bool		found;
+
+	al_key_init(&key, holding->key);
+	hash.words[0] = key.hash;
+	hash.words[1] = key.check;
+	entry = hash_search(sharers, &hash, action, &found);
+	if (!found && entry)
+		entry->count = 0;
+	return entry;
+}
+
+/* What a transaction holds; it may have become a row meanwhile */
+typedef struct HeldToken
+{
+	int64		fencing_token;
+	bool		has_row;
+} HeldToken;
+
+/* What is needed for the rows of lock_status() */
+typedef struct Listing
+{
+	ReturnSetInfo *rsinfo;
+	TimestampTz now;
+	HTAB	   *sharers;
+	HTAB	   *held;			/* HeldToken: what transactions hold, if they do */
+	bool		is_admin;
+	bool		is_monitor;
+} Listing;
+
+static void
+list_holding(const Listing *listing, const AlHolding *holding)
+{
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS];
+	AlKey		key;
+	Sharers    *entry = al_is_shared(holding) ?
+		sharers_of(listing->sharers, holding, HASH_FIND) : NULL;
+
+	al_key_init(&key, holding->key);
+	fill_columns(&key, holding, entry ? entry->count : 1, listing->now, listing->is_admin,
+				 listing->is_monitor, values, nulls);
+	tuplestore_putvalues(listing->rsinfo->setResult, listing->rsinfo->setDesc, values, nulls);
+}
+
+/*
+ * Go over all live holdings that have a row, at one moment: count those that
+ * share a key, or list them all.
+ */
+static void
+scan_live(const Listing *listing, bool count)
+{
+	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext, "lock_status row",
+													  ALLOCSET_SMALL_SIZES);
+	Relation	rel = al_open_app_lock(AccessShareLock);
+	AlScan		scan;
+	HeapTuple	tuple;
+
+	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		MemoryContext old_context;
+		AlHolding	holding;
+
+		al_row_peek(rel, tuple, &holding);
+		if (!al_is_live(&holding, listing->now) || (count && !al_is_shared(&holding)))
+			continue;
+		old_context = MemoryContextSwitchTo(row_context);
+		al_row_read(rel, tuple, &holding);
+		if (listing->held)
+		{
+			HeldToken  *token = hash_search(listing->held, &holding.fencing_token,
+											HASH_FIND, NULL);
+
+			if (token)
+				token->has_row = true;
+		}
+		if (count)
+			sharers_of(listing->sharers, &holding, HASH_ENTER)->count++;
+		else
+			list_holding(listing, &holding);
+		MemoryContextSwitchTo(old_context);
+		MemoryContextReset(row_context);
+	}
+	al_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+	MemoryContextDelete(row_context);
+}
+
+/*
+ * lock_status(): a row for every live holding, judged at one moment.  What
+ * transactions hold comes before the rows, of which it may be one by then.
+ */
+Datum
+atomic_lock_status_all(PG_FUNCTION_ARGS)
+{
+	Listing		listing = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo};
+	List	   *held = list_concat(al_held_mine(NULL), al_held_shown());
+	ListCell   *cell;
+
+	InitMaterializedSRF(fcinfo, 0);
+	listing.now = GetCurrentTimestamp();
+	listing.sharers = make_table("lock_status sharers", sizeof(AlHash), sizeof(Sharers));
+	if (held != NIL)
+		listing.held = make_table("lock_status held", sizeof(int64), sizeof(HeldToken));
+	listing.is_admin = al_is_admin();
+	listing.is_monitor = al_is_monitor();
+
+	foreach(cell, held)
+	{
+		const AlHolding *holding = lfirst(cell);
+		HeldToken  *token = hash_search(listing.held, &holding->fencing_token, HASH_ENTER, NULL);
+
+		token->has_row = false;
+	}
+	scan_live(&listing, true);
+	foreach(cell, held)
+	{
+		const AlHolding *holding = lfirst(cell);
+		const HeldToken *token = hash_search(listing.held, &holding->fencing_token, HASH_FIND, NULL);
+
+		if (al_is_shared(holding) && !token->has_row)
+			sharers_of(listing.sharers, holding, HASH_ENTER)->count++;
+	}
+	scan_live(&listing, false);
+	foreach(cell, held)
+	{
+		const AlHolding *holding = lfirst(cell);
+		const HeldToken *token = hash_search(listing.held, &holding->fencing_token, HASH_FIND, NULL);
+
+		if (!token->has_row)
+			list_holding(&listing, holding);
+	}
+	return (Datum) 0;
+}
+
+static int
+compare_waiters(const void *a, const void *b)
+{
+	const AlWaiter *x = a;
+	const AlWaiter *y = b;
+
+	AlKey		x_key = al_waiter_key(x);
+	AlKey		y_key = al_waiter_key(y);
+	int			order = al_key_compare(&x_key, &y_key);
+
+	if (order != 0)
+		return order;
+	if (x->is_upgrade != y->is_upgrade)
+		return x->is_upgrade ? -1 : 1;
+	return x->id < y->id ? -1 : 1;
+}
+
+/*
+ * lock_waiters(): a row for every backend of this database that waits.  Raises
+ * 55000 where there is no queue to look into.
+ */
+Datum
+atomic_lock_waiters(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		W_KEY, W_PID, W_HOLDER, W_MODE, W_SINCE, W_PLACE, W_BLOCKED_BY,
+		W_BLOCKING_PID, W_COLUMNS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	int			count;
+	int			place = 0;
+	AlKey		previous = {0};
+	AlWaiter   *waiters = al_wait_list(&count);
+	Relation	rel;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (waiters == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				 errmsg("it is not known who waits for locks"),
+				 errdetail("Before PostgreSQL 17, waiters are in a queue only where atomic_lock is preloaded; here they poll."),
+				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
+	qsort(waiters, count, sizeof(AlWaiter), compare_waiters);
+
+	rel = al_open_app_lock(AccessShareLock);
+	for (int i = 0; i < count; i++)
+	{
+		AlWaiter   *waiter = &waiters[i];
+		AlKey		key = al_waiter_key(waiter);
+		List	   *obstacles = al_waiter_obstacles(rel, waiter);
+		List	   *rivals = al_claim_rivals(waiter->hash);
+		const AlHolding *holding;
+		Datum		values[W_COLUMNS];
+		bool		nulls[W_COLUMNS] = {0};
+
+		CHECK_FOR_INTERRUPTS();
+		if (obstacles == NIL)
+			obstacles = al_held_by_others(&key);
+		holding = choose(obstacles);
+		place = i > 0 && al_key_compare(&previous, &key) == 0 ? place + 1 : 1;
+		previous = key;
+
+		values[W_KEY] = PointerGetDatum(al_string_text(key.name));
+		values[W_PID] = Int32GetDatum(waiter->pid);
+		values[W_HOLDER] = CStringGetTextDatum(waiter->holder);
+		values[W_MODE] = PointerGetDatum(al_mode_text(waiter->is_shared));
+		values[W_SINCE] = TimestampTzGetDatum(waiter->since);
+		values[W_PLACE] = Int32GetDatum(place);
+		nulls[W_BLOCKED_BY] = holding == NULL || holding->holder == NULL;
+		values[W_BLOCKED_BY] = holding ? PointerGetDatum(holding->holder) : 0;
+		nulls[W_BLOCKING_PID] = rivals == NIL;
+		values[W_BLOCKING_PID] = Int32GetDatum(rivals ? linitial_int(rivals) : 0);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	table_close(rel, AccessShareLock);
+	return (Datum) 0;
+}
+
+/* app_lock_longest_wait(key): of those who wait for it now; NULL: nobody, or not known */
+Datum
+atomic_lock_longest_wait(PG_FUNCTION_ARGS)
+{
+	AlKey		key;
+	TimestampTz since;
+
+	al_key_arg(fcinfo, 0, &key);
+	since = al_wait_since(&key);
+	if (since == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(al_interval_datum(Max(GetCurrentTimestamp() - since, 0)));
+}

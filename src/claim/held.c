@@ -1,0 +1,496 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_held.c
+ *		Holdings with the lifetime of a transaction.
+ *
+ * Model: such a holding is a claim on the key (lock_claim.c), which excludes
+ * whatever else is done with the key and goes when the transaction ends,
+ * prepared or not.  It has no row and needs no transaction id.  Here is what
+ * is known about it besides: the transaction itself has a list, and the
+ * first few of the list are shown to others in shared memory, where there is
+ * any: for people, and for the owner where it calls from another session.  Who has
+ * the key, the claim says.
+ *
+ * The list is a stack of versions.  A holding that changes (released,
+ * converted, handed over) gets a new version on top, and a rollback to a
+ * savepoint takes off those made since.  A release is seen by others
+ * when the transaction ends, as that of a lease is.
+ *
+ * Locking rules: what is shown is written and read under the lock of the
+ * queue, held for copying a few entries.
+ *
+ * IDENTIFICATION
+ *		src/claim/held.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "base/compat.h"
+#include "lock_lease.h"
+#include "lock_wait.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+typedef struct Version
+{
+	AlHolding	holding;
+	uint64		hash;			/* of the key */
+	bool		ended;
+	bool		forced;			/* ended by an administrator */
+	int			level;			/* of nesting, at which it was made */
+	int			previous;		/* of the same holding, or -1 */
+	int			next;
+} Version;
+
+/* Of the current transaction, in TopTransactionContext */
+static Version *versions = NULL;
+static int	count = 0;
+static int	size = 0;
+static bool is_shown = false;
+
+static bool
+is_held(const Version *version)
+{
+	return version->next < 0 && !version->ended;
+}
+
+/* Is a holding of this key by this owner among those to be shown? */
+static bool
+is_in(const AlShownSet *set, const Version *version)
+{
+	AlString	wanted = al_string(version->holding.owner);
+
+	for (int i = 0; i < set->count; i++)
+	{
+		const AlShown *shown = &set->holdings[i];
+		AlString	key = {set->texts + shown->texts_at, shown->key_length};
+		AlString	owner = {key.data + key.len, shown->owner_length};
+
+		if (shown->hash == version->hash && al_string_equal(key, version->holding.key) &&
+			al_owner_equal(owner, wanted))
+			return true;
+	}
+	return false;
+}
+
+/* Show a holding; false: there is no room for it */
+static bool
+show_one(AlShownSet *set, const Version *version)
+{
+	const AlHolding *holding = &version->holding;
+	AlShown    *shown = &set->holdings[set->count];
+	AlString	texts[] = {holding->key, al_string(holding->owner), al_string(holding->holder)};
+	int			length = 0;
+
+	for (int i = 0; i < (int) lengthof(texts); i++)
+		length += texts[i].len;
+	if (set->count == AL_SHOWN || set->used + length > AL_SHOWN_BYTES)
+		return false;
+	shown->hash = version->hash;
+	shown->fencing_token = holding->fencing_token;
+	shown->acquired_at = holding->acquired_at;
+	shown->is_shared = holding->slot != AL_SLOT_EXCLUSIVE;
+	shown->key_length = texts[0].len;
+	shown->owner_length = texts[1].len;
+	shown->holder_length = texts[2].len;
+	shown->texts_at = set->used;
+	for (int i = 0; i < (int) lengthof(texts); i++)
+	{
+		memcpy(set->texts + set->used, texts[i].data, texts[i].len);
+		set->used += texts[i].len;
+	}
+	set->count++;
+	return true;
+}
+
+/*
+ * Let others see what this transaction holds, and then what it held before, newest
+ * first: until it commits, that is held for all others.  If it has become a lease,
+ * they do not see the row yet; if it was handed over, a rollback to a savepoint may
+ * bring it back.
+ */
+static void
+show(void)
+{
+	AlQueue    *queue = al_queue();
+	AlShownSet *mine;
+	AlShownSet	set;
+	bool		has_room = true;
+
+	if (queue == NULL || (count == 0 && !is_shown))
+		return;
+	memset(&set, 0, offsetof(AlShownSet, texts));
+	set.database = MyDatabaseId;
+	set.pid = MyProcPid;
+	for (int i = 0; i < count && has_room; i++)
+	{
+		if (is_held(&versions[i]))
+			has_room = show_one(&set, &versions[i]);
+	}
+	for (int i = count - 1; i >= 0 && has_room; i--)
+	{
+		if (!is_held(&versions[i]) && !is_in(&set, &versions[i]))
+			has_room = show_one(&set, &versions[i]);
+	}
+	is_shown = set.count > 0;
+	mine = &al_shown()[al_my_proc_number()];
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	if (mine->used > set.used)
+		explicit_bzero(mine->texts + set.used, mine->used - set.used);
+	memcpy(mine, &set, offsetof(AlShownSet, texts) + set.used);
+	LWLockRelease(&queue->lock);
+}
+
+/*
+ * The place of a holding of the same key and owner that is over, and of which no
+ * rollback to a savepoint can bring back another version; or -1.  So an owner that
+ * takes a lock again and again does not make the list longer.
+ */
+static int
+find_ended(const AlHolding *holding, uint64 hash, int level)
+{
+	for (int i = count - 1; i >= 0 && versions[i].level >= level; i--)
+	{
+		if (versions[i].ended && versions[i].previous < 0 && versions[i].next < 0 &&
+			versions[i].hash == hash &&
+			al_string_equal(versions[i].holding.key, holding->key) &&
+			al_owner_equal(al_string(versions[i].holding.owner), al_string(holding->owner)))
+			return i;
+	}
+	return -1;
+}
+
+/*
+ * Put a version on top, or where no savepoint lies between them, in the place of
+ * the one before, or of a holding of the same key and owner that is over.  What it points to must not be
+ * shorter-lived, and it must not be in the list itself, which may move.  Returns
+ * where it is.
+ */
+static int
+push(const AlHolding *holding, uint64 hash, int previous, bool ended)
+{
+	int			level = GetCurrentTransactionNestLevel();
+	int			place = previous >= 0 ? previous : find_ended(holding, hash, level);
+	Version    *version;
+
+	if (place < 0 || versions[place].level != level)
+	{
+		if (count == size)
+		{
+			int			new_size = Max(size * 2, 8);
+
+			versions = versions ?
+				repalloc_huge(versions, new_size * sizeof(Version)) :
+				MemoryContextAlloc(TopTransactionContext, new_size * sizeof(Version));
+			size = new_size;
+		}
+		place = count++;
+		versions[place].previous = previous;
+		if (previous >= 0)
+			versions[previous].next = place;
+	}
+
+	version = &versions[place];
+	version->holding = *holding;
+	version->holding.held = place;
+	version->hash = hash;
+	version->ended = ended;
+	version->forced = false;
+	version->level = level;
+	version->next = -1;
+	al_xact_changed();
+	show();
+	return place;
+}
+
+static AlString
+keep_string(AlString string)
+{
+	AlString	copy = {MemoryContextAlloc(TopTransactionContext, string.len + 1), string.len};
+
+	memcpy((char *) copy.data, string.data, string.len);
+	return copy;
+}
+
+static text *
+keep_text(AlString string)
+{
+	MemoryContext old_context = MemoryContextSwitchTo(TopTransactionContext);
+	text	   *copy = al_string_text(string);
+
+	MemoryContextSwitchTo(old_context);
+	return copy;
+}
+
+/*
+ * The transaction, which has claimed the key, holds it from now on.  Lists an
+ * own copy.
+ */
+void
+al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
+{
+	AlHolding	copy = *holding;
+
+	copy.key = keep_string(key->name);
+	copy.owner = keep_text(al_string(holding->owner));
+	copy.holder = keep_text(al_string(holding->holder));
+	(void) al_queue();
+	(void) push(&copy, key->hash, -1, false);
+}
+
+/* A holding of al_held_mine() has changed in place, or to another owner */
+void
+al_held_change(const AlHolding *holding, const AlOwner *owner)
+{
+	AlHolding	copy = *holding;
+
+	copy.key = versions[holding->held].holding.key;
+	copy.owner = keep_text(owner->name);
+	copy.holder = keep_text(al_string(holding->holder));
+	(void) push(&copy, versions[holding->held].hash, holding->held, false);
+}
+
+/* A holding of al_held_mine() is over; forced: by an administrator */
+void
+al_held_end(const AlHolding *holding, bool forced)
+{
+	Version		version = versions[holding->held];
+	int			place = push(&version.holding, version.hash, holding->held, true);
+
+	versions[place].forced = forced;
+}
+
+/*
+ * What this transaction holds of a key, or of all keys where that is NULL: a
+ * list of AlHolding *, which are copies.
+ */
+List *
+al_held_mine(const AlKey *key)
+{
+	List	   *holdings = NIL;
+
+	for (int i = 0; i < count; i++)
+	{
+		if (is_held(&versions[i]) &&
+			(key == NULL || al_string_equal(key->name, versions[i].holding.key)))
+		{
+			AlHolding  *copy = palloc(sizeof(AlHolding));
+
+			*copy = versions[i].holding;
+			holdings = lappend(holdings, copy);
+		}
+	}
+	return holdings;
+}
+
+/*
+ * The first of those holdings of a key that this transaction has had and ended, a
+ * copy; or NULL
+ */
+const AlHolding *
+al_held_ended(const AlKey *key)
+{
+	AlHolding  *first = NULL;
+
+	for (int i = 0; i < count; i++)
+	{
+		const Version *version = &versions[i];
+
+		if (version->next >= 0 || !version->ended || version->forced ||
+			!al_string_equal(key->name, version->holding.key) ||
+			(first && first->acquired_at <= version->holding.acquired_at))
+			continue;
+		if (first == NULL)
+			first = palloc(sizeof(AlHolding));
+		*first = version->holding;
+	}
+	return first;
+}
+
+/* How many holdings this transaction has */
+int
+al_held_count(void)
+{
+	int			held = 0;
+
+	for (int i = 0; i < count; i++)
+		held += is_held(&versions[i]);
+	return held;
+}
+
+static AlHolding *
+make_holding(bool is_shared, int pid)
+{
+	AlHolding  *holding = palloc0(sizeof(AlHolding));
+
+	ItemPointerSetInvalid(&holding->tid);
+	holding->held = -1;
+	holding->lifetime = AL_TRANSACTION;
+	holding->slot = is_shared ? AL_SLOT_EXCLUSIVE + 1 : AL_SLOT_EXCLUSIVE;
+	holding->expires_at = DT_NOEND;
+	holding->pid = pid;
+	return holding;
+}
+
+/* One of the texts of what is shown, from an offset on, copied */
+static text *
+shown_text(const AlShownSet *set, const AlShown *shown, int offset, int length)
+{
+	return cstring_to_text_with_len(set->texts + shown->texts_at + offset, length);
+}
+
+static AlHolding *
+holding_of(const AlShownSet *set, const AlShown *shown)
+{
+	AlHolding  *holding = make_holding(shown->is_shared, set->pid);
+
+	holding->key = al_string(shown_text(set, shown, 0, shown->key_length));
+	holding->owner = shown_text(set, shown, shown->key_length, shown->owner_length);
+	holding->holder = shown_text(set, shown, shown->key_length + shown->owner_length,
+								 shown->holder_length);
+	holding->fencing_token = shown->fencing_token;
+	holding->acquired_at = shown->acquired_at;
+	return holding;
+}
+
+/* What a process shows, copied; NULL where there is no shared memory */
+static AlShownSet *
+look_at(int proc)
+{
+	AlQueue    *queue = al_queue();
+	AlShownSet *copy;
+
+	if (queue == NULL)
+		return NULL;
+	copy = palloc(sizeof(AlShownSet));
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	*copy = al_shown()[proc];
+	LWLockRelease(&queue->lock);
+	return copy;
+}
+
+/* Is this the holding of a key, and not of another with the same hash? */
+static bool
+is_key_of(const AlShownSet *set, const AlShown *shown, const AlKey *key)
+{
+	AlString	name = {set->texts + shown->texts_at, shown->key_length};
+
+	return al_string_equal(name, key->name);
+}
+
+/*
+ * What other transactions hold of a key: a list of AlHolding *.  Of those that
+ * are not shown, or prepared, only the mode is known, and "holder" is NULL.
+ */
+List *
+al_held_by_others(const AlKey *key)
+{
+	List	   *procs = al_claim_transactions(key->hash, false);
+	List	   *exclusive;
+	List	   *holdings = NIL;
+	ListCell   *cell;
+
+	if (procs == NIL)
+		return NIL;
+	exclusive = al_claim_transactions(key->hash, true);
+	foreach(cell, procs)
+	{
+		int			proc = lfirst_int(cell);
+		AlShownSet *set = proc < 0 ? NULL : look_at(proc);
+		bool		found = false;
+
+		for (int i = 0; set && i < set->count; i++)
+		{
+			if (set->database != MyDatabaseId || set->holdings[i].hash != key->hash)
+				continue;
+			found = true;
+			if (is_key_of(set, &set->holdings[i], key))
+				holdings = lappend(holdings, holding_of(set, &set->holdings[i]));
+		}
+		if (!found)
+			holdings = lappend(holdings,
+							   make_holding(!list_member_int(exclusive, proc),
+											proc < 0 ? 0 : GetPGProcByNumber(proc)->pid));
+	}
+	foreach(cell, holdings)
+		((AlHolding *) lfirst(cell))->key = key->name;
+	return holdings;
+}
+
+/*
+ * What an owner holds of a key by another transaction; or, with no owner, what it
+ * may hold, since nobody can know whose that is; or NULL
+ */
+AlHolding *
+al_held_elsewhere(const AlKey *key, const AlOwner *owner)
+{
+	AlHolding  *unknown = NULL;
+	ListCell   *cell;
+
+	foreach(cell, al_held_by_others(key))
+	{
+		AlHolding  *holding = lfirst(cell);
+
+		if (al_is_owned_by(holding, owner))
+			return holding;
+		if (holding->owner == NULL)
+			unknown = holding;
+	}
+	return unknown;
+}
+
+/* What others show of what their transactions hold in this database */
+List *
+al_held_shown(void)
+{
+	List	   *holdings = NIL;
+
+	for (int proc = 0; al_queue() && proc < MaxBackends; proc++)
+	{
+		AlShownSet *set;
+
+		if (al_shown()[proc].count == 0 || proc == al_my_proc_number())
+			continue;
+		set = look_at(proc);
+		for (int i = 0; i < set->count && set->database == MyDatabaseId; i++)
+			holdings = lappend(holdings, holding_of(set, &set->holdings[i]));
+		pfree(set);
+	}
+	return holdings;
+}
+
+/*
+ * What was made at a level of nesting is undone, or all of it is over.  Raises
+ * nothing.
+ */
+void
+al_held_abort(int level)
+{
+	bool		changed = false;
+
+	while (count > 0 && versions[count - 1].level >= level)
+	{
+		count--;
+		if (versions[count].previous >= 0)
+			versions[versions[count].previous].next = -1;
+		changed = true;
+	}
+	if (changed)
+		show();
+	if (level == 0)
+	{
+		versions = NULL;
+		size = 0;
+	}
+}
+
+/* What was made at a level of nesting now belongs to the one above it */
+void
+al_held_commit(int level)
+{
+	for (int i = count - 1; i >= 0 && versions[i].level >= level; i--)
+		versions[i].level = level - 1;
+}

@@ -1,0 +1,362 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_protect.c
+ *		Functions for owners of tables: put a guard on a table, or take it off.
+ *
+ * Model: a guard is two triggers (lock_guard.c), one before rows and one before
+ * TRUNCATE, made and dropped by ordinary commands with the caller's privileges.
+ * There is no other record of it, so that dumps, renames and new partitions have
+ * it too.  PostgreSQL clones the one before rows to partitions; the rest of the
+ * family of a table, which is inheritance children and what is to be truncated,
+ * gets triggers of its own.  A partition that is added later has nothing against
+ * TRUNCATE; where the library is loaded, a hook sees to that.
+ *
+ * Locking rules: the table and its family are locked with ShareRowExclusiveLock,
+ * as CREATE TRIGGER does, until the transaction ends.
+ *
+ * IDENTIFICATION
+ *		src/guard/protect.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/table.h"
+#include "catalog/dependency.h"
+#include "catalog/objectaccess.h"
+#include "catalog/objectaddress.h"
+#include "catalog/partition.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "commands/extension.h"
+#include "commands/trigger.h"
+#include "base/compat.h"
+#include "executor/spi.h"
+#include "lib/stringinfo.h"
+#include "lock_lease.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_protect);
+PG_FUNCTION_INFO_V1(atomic_lock_unprotect);
+
+static object_access_hook_type previous_object_access_hook = NULL;
+
+/* The trigger of a table by its name, or NULL */
+const Trigger *
+al_find_trigger(Relation rel, const char *name)
+{
+	const TriggerDesc *desc = rel->trigdesc;
+
+	for (int i = 0; desc && i < desc->numtriggers; i++)
+	{
+		if (strcmp(desc->triggers[i].tgname, name) == 0)
+			return &desc->triggers[i];
+	}
+	return NULL;
+}
+
+static const char *
+kind_detail(char relkind)
+{
+	switch (relkind)
+	{
+		case RELKIND_VIEW:
+			return "A view has no rows of its own.";
+		case RELKIND_MATVIEW:
+			return "The rows of a materialized view are only changed as a whole.";
+		case RELKIND_FOREIGN_TABLE:
+			return "The rows of a foreign table can be changed where they are.";
+		default:
+			return "It is no table.";
+	}
+}
+
+/* The table from which a partition has its guard */
+static Oid
+guarded_ancestor(Oid relid)
+{
+	Oid			found = InvalidOid;
+	ListCell   *cell;
+
+	foreach(cell, get_partition_ancestors(relid))
+	{
+		Relation	rel = table_open(lfirst_oid(cell), AccessShareLock);
+		const Trigger *guard = al_find_trigger(rel, AL_ROW_TRIGGER);
+		bool		is_own = guard && !guard->tgisclone;
+
+		if (guard)
+			found = lfirst_oid(cell);
+		table_close(rel, AccessShareLock);
+		if (is_own)
+			break;
+	}
+	return found;
+}
+
+/*
+ * The argument that is a table to be protected, and its family: a list of OIDs,
+ * itself first, all locked.  Raises 22004, 42P01, 42809, 42501, and 55000 for a
+ * partition that has its guard from its parent.
+ */
+static List *
+family_arg(FunctionCallInfo fcinfo)
+{
+	Oid			relid;
+	char		relkind;
+	List	   *family;
+	Relation	rel;
+	const Trigger *guard;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				 errmsg("relation must not be null")));
+	relid = PG_GETARG_OID(0);
+	relkind = get_rel_relkind(relid);
+	if (relkind == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE), al_hide_owners(),
+				 errmsg("relation with OID %u does not exist", relid)));
+	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE), al_hide_owners(),
+				 errmsg("\"%s\" cannot be protected", get_rel_name(relid)),
+				 errdetail_internal("%s", kind_detail(relkind)),
+				 errhint("Protect the tables that have the rows.")));
+	if (!al_is_table_owner(relid))
+		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(relkind), get_rel_name(relid));
+	if (getExtensionOfObject(RelationRelationId, relid) == get_extension_oid("atomic_lock", true))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE), al_hide_owners(),
+				 errmsg("\"%s\" is a table of atomic_lock itself", get_rel_name(relid))));
+
+	rel = table_open(relid, ShareRowExclusiveLock);
+	family = find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
+	guard = al_find_trigger(rel, AL_ROW_TRIGGER);
+	if (guard && guard->tgisclone)
+	{
+		const char *parent = get_rel_name(guarded_ancestor(relid));
+
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				 errmsg("partition \"%s\" has its guard from table \"%s\"",
+						RelationGetRelationName(rel), parent),
+				 errhint("Use the function for table \"%s\".", parent)));
+	}
+	table_close(rel, NoLock);
+	return family;
+}
+
+/* The events argument, as CREATE TRIGGER has them; raises 22004, 22023 */
+static char *
+events_arg(FunctionCallInfo fcinfo, int argno)
+{
+	static const char *const words[] = {"insert", "update", "delete"};
+	bool		wanted[lengthof(words)] = {0};
+	ArrayType  *array;
+	ArrayIterator iterator;
+	Datum		element;
+	bool		is_null;
+	StringInfoData events;
+
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				 errmsg("events must not be null")));
+	array = PG_GETARG_ARRAYTYPE_P(argno);
+	iterator = array_create_iterator(array, 0, NULL);
+	while (array_iterate(iterator, &element, &is_null))
+	{
+		char	   *word;
+		int			i = 0;
+
+		if (is_null)
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+					 errmsg("events must not be null")));
+		word = text_to_cstring(DatumGetTextPP(element));
+		while (i < (int) lengthof(words) && pg_strcasecmp(word, words[i]) != 0)
+			i++;
+		if (i == (int) lengthof(words))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+					 errmsg("invalid event: \"%s\"", al_display(al_cstring(word))),
+					 errhint("Events are insert, update and delete.")));
+		wanted[i] = true;
+	}
+	array_free_iterator(iterator);
+
+	initStringInfo(&events);
+	for (int i = 0; i < (int) lengthof(words); i++)
+	{
+		if (wanted[i])
+			appendStringInfo(&events, "%s%s", events.len > 0 ? " OR " : "", words[i]);
+	}
+	if (events.len == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+				 errmsg("there must be at least one event"),
+				 errhint("Events are insert, update and delete.")));
+	return events.data;
+}
+
+/* Would a trigger fire in this session? */
+static bool
+fires(const Trigger *trigger)
+{
+	if (trigger->tgenabled == TRIGGER_FIRES_ALWAYS)
+		return true;
+	return trigger->tgenabled ==
+		(SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA ?
+		 TRIGGER_FIRES_ON_REPLICA : TRIGGER_FIRES_ON_ORIGIN);
+}
+
+/* Refuse to truncate a table that has a guard, but may have no trigger for this */
+static void
+object_access(ObjectAccessType access, Oid class, Oid object, int sub_object, void *arg)
+{
+	if (previous_object_access_hook)
+		previous_object_access_hook(access, class, object, sub_object, arg);
+	if (access == OAT_TRUNCATE && class == RelationRelationId && al_enforce_guards &&
+		pg_class_aclcheck(object, GetUserId(), ACL_TRUNCATE) == ACLCHECK_OK)
+	{
+		/* Who truncates has not locked the table that was named yet. */
+		Relation	rel = try_relation_open(object, AccessShareLock);
+		const Trigger *guard = rel ? al_find_trigger(rel, AL_ROW_TRIGGER) : NULL;
+
+		if (guard && fires(guard))
+			al_refuse_truncate(rel);
+		if (rel)
+			relation_close(rel, AccessShareLock);
+	}
+}
+
+void
+al_protect_init(void)
+{
+	previous_object_access_hook = object_access_hook;
+	object_access_hook = object_access;
+}
+
+static char *
+table_name(Relation rel)
+{
+	return quote_qualified_identifier(get_namespace_name(RelationGetNamespace(rel)),
+									  RelationGetRelationName(rel));
+}
+
+static void
+run(const char *command)
+{
+	int			result = SPI_execute(command, false, 0);
+
+	if (result != SPI_OK_UTILITY)
+		elog(ERROR, "SPI_execute failed: %s", SPI_result_code_string(result));
+}
+
+/*
+ * Make a trigger, or replace it.  One that fired always, or on replicas, still does:
+ * to replace a trigger makes it an ordinary one.
+ */
+static void
+make_trigger(Oid relid, const char *name, const char *events, const char *level,
+			 const char *function)
+{
+	Relation	rel = table_open(relid, NoLock);
+	const Trigger *former = al_find_trigger(rel, name);
+	char		state = former ? former->tgenabled : TRIGGER_FIRES_ON_ORIGIN;
+	char	   *table = table_name(rel);
+
+	table_close(rel, NoLock);
+	run(psprintf("CREATE OR REPLACE TRIGGER %s BEFORE %s ON %s FOR EACH %s EXECUTE FUNCTION %s",
+				 quote_identifier(name), events, table, level, function));
+	if (state == TRIGGER_FIRES_ALWAYS || state == TRIGGER_FIRES_ON_REPLICA)
+		run(psprintf("ALTER TABLE %s ENABLE %s TRIGGER %s", table,
+					 state == TRIGGER_FIRES_ALWAYS ? "ALWAYS" : "REPLICA",
+					 quote_identifier(name)));
+}
+
+/* lock_protect(relation, key_template, events): nothing, or raises */
+Datum
+atomic_lock_protect(PG_FUNCTION_ARGS)
+{
+	List	   *family;
+	char	   *template;
+	char	   *events;
+	char	   *function;
+	ListCell   *cell;
+
+	PreventCommandDuringRecovery("lock_protect()");
+	PreventCommandIfReadOnly("lock_protect()");
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				 errmsg("key template must not be null")));
+	template = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	events = events_arg(fcinfo, 2);
+	family = family_arg(fcinfo);
+	function = psprintf("%s(%s)",
+						quote_qualified_identifier(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)),
+												   "lock_guard"),
+						quote_literal_cstr(template));
+
+	SPI_connect();
+	foreach(cell, family)
+	{
+		Relation	rel = table_open(lfirst_oid(cell), NoLock);
+		char		relkind = rel->rd_rel->relkind;
+		bool		is_clone = rel->rd_rel->relispartition && lfirst_oid(cell) != linitial_oid(family);
+
+		if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE)
+			al_check_template(rel, template);
+		table_close(rel, NoLock);
+		if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
+			continue;
+		if (!is_clone)
+			make_trigger(lfirst_oid(cell), AL_ROW_TRIGGER, events, "ROW", function);
+		make_trigger(lfirst_oid(cell), AL_TRUNCATE_TRIGGER, "TRUNCATE", "STATEMENT", function);
+	}
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/* lock_unprotect(relation): nothing, or raises 42704 where there is no guard */
+Datum
+atomic_lock_unprotect(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {AL_ROW_TRIGGER, AL_TRUNCATE_TRIGGER};
+	List	   *family;
+	ListCell   *cell;
+	bool		found = false;
+
+	PreventCommandDuringRecovery("lock_unprotect()");
+	PreventCommandIfReadOnly("lock_unprotect()");
+	family = family_arg(fcinfo);
+
+	SPI_connect();
+	foreach(cell, family)
+	{
+		for (int i = 0; i < (int) lengthof(names); i++)
+		{
+			Relation	rel = table_open(lfirst_oid(cell), NoLock);
+			const Trigger *trigger = al_find_trigger(rel, names[i]);
+			bool		is_own = trigger && !trigger->tgisclone;
+			char	   *name = table_name(rel);
+
+			table_close(rel, NoLock);
+			if (!is_own)
+				continue;
+			run(psprintf("DROP TRIGGER %s ON %s", quote_identifier(names[i]), name));
+			found = true;
+		}
+	}
+	SPI_finish();
+	if (!found)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
+				 errmsg("table \"%s\" is not protected", get_rel_name(linitial_oid(family)))));
+	PG_RETURN_VOID();
+}

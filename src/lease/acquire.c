@@ -1,0 +1,326 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_acquire.c
+ *		Acquire: one key or a set, waiting for it; convert; steal.
+ *
+ * Model: a key is attempted (lock_attempt.c), and where that is refused and the
+ * request waits, again in the queue of lock_wait.c; then the grant is written
+ * (lock_grant.c).
+ *
+ * A set is attempted key by key, in the order of keys, and written when all
+ * are claimed: until then nothing has been written that would have to be
+ * undone.  Who waits for a key of a set keeps the claims on those before.  What
+ * the owner holds already is claimed last, since its heartbeats would wait for
+ * that claim.
+ *
+ * Of two who share a key and wait for each other to leave, the second is refused.
+ * A claim tells who is the first.
+ *
+ * Locking rules: app_lock is closed while a call sleeps.  A refused set drops
+ * its claims.
+ *
+ * IDENTIFICATION
+ *		src/lease/acquire.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "base/compat.h"
+#include "lock_attempt.h"
+#include "lock_stat.h"
+#include "lock_wait.h"
+#include "storage/ipc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+/* Microseconds between two searches for a deadlock by one waiter */
+#define SEARCH_INTERVAL		INT64CONST(1000000)
+
+/* Might waiting help? */
+static bool
+may_pass(AlOutcome outcome)
+{
+	return outcome == AL_HELD || outcome == AL_CLAIMED ||
+		outcome == AL_CLOSED || outcome == AL_QUEUED;
+}
+
+/* How long a waiter may sleep as far as the obstacle is concerned */
+static int64
+time_to_look(const AlAttempt *attempt)
+{
+	const AlResult *result = attempt->result;
+	TimestampTz at = result->holding.expires_at;
+
+	/* Those behind need not look when the lease ends, the first will. */
+	if (result->outcome == AL_CLOSED)
+		at = al_closed_until(&result->holding);
+	if ((result->outcome != AL_HELD && result->outcome != AL_CLOSED) || at == DT_NOEND ||
+		al_wait_behind(attempt->key, attempt->request->is_shared, NULL))
+		return PG_INT64_MAX;
+	return Max(at - GetCurrentTimestamp(), 0);
+}
+
+/* In line for a key since a moment */
+typedef struct Line
+{
+	const AlKey *key;
+	int64		since;
+} Line;
+
+static void
+leave_queue(int code, Datum arg)
+{
+	Line	   *line = (Line *) DatumGetPointer(arg);
+
+	AL_INJECTION_POINT("atomic-lock-leaving");
+	al_wait_end(false);
+	al_stat_waited(line->key, al_monotonic_now() - line->since);
+}
+
+/* Does the owner share the key, and has to wait until it is alone with it? */
+static bool
+is_upgrade(const AlAttempt *attempt)
+{
+	return attempt->own && al_is_shared(attempt->own) && !attempt->request->is_shared;
+}
+
+/*
+ * Try until the key is granted, or the wait is over, or it turns out that this
+ * is an upgrade and we have not joined the queue as one.  What is left in the
+ * result is of the last try.
+ *
+ * Of an owner that upgrades in several sessions one has the claim to it, and
+ * another gets it when that one leaves.  app_lock is closed while we sleep, or
+ * whoever has to lock it otherwise would wait for the wait.
+ */
+static void
+attempt_in_line(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search,
+				bool as_upgrade, bool *is_first_upgrade)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lock_acquire wait",
+												  ALLOCSET_SMALL_SIZES);
+	AlResult   *result = attempt->result;
+	int64		wait = attempt->request->wait;
+
+	for (;;)
+	{
+		MemoryContext old_context;
+		int64		sleep;
+
+		MemoryContextReset(context);
+		old_context = MemoryContextSwitchTo(context);
+		al_wait_look();
+		if (as_upgrade && !*is_first_upgrade)
+			*is_first_upgrade = al_claim_upgrade(attempt->key);
+		al_attempt(*rel, attempt);
+		result->waited = al_monotonic_now() - start;
+		result->obstacle = result->outcome;
+		if (may_pass(result->outcome))
+		{
+			if (result->waited >= wait)
+				result->outcome = AL_TIMEOUT;
+			else if (start + result->waited >= *next_search)
+			{
+				result->circle = al_deadlock_find(*rel);
+				if (result->circle)
+					result->outcome = AL_DEADLOCK;
+				*next_search = al_monotonic_now() + SEARCH_INTERVAL;
+			}
+		}
+		MemoryContextSwitchTo(old_context);
+		if (!may_pass(result->outcome) || is_upgrade(attempt) != as_upgrade)
+			return;
+
+		sleep = Min(time_to_look(attempt),
+					Min(start + wait, *next_search) - al_monotonic_now());
+		table_close(*rel, RowExclusiveLock);
+		al_wait_sleep(Max(sleep, 0), result->outcome == AL_CLAIMED);
+		*rel = al_open_app_lock(RowExclusiveLock);
+		al_key_recheck(attempt->key);
+	}
+}
+
+/* Wait in the queue; true: for the request this is the end */
+static bool
+wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search)
+{
+	AlAcquire  *request = attempt->request;
+	AlResult   *result = attempt->result;
+	bool		as_upgrade = is_upgrade(attempt);
+	bool		is_first_upgrade = as_upgrade && al_claim_upgrade(attempt->key);
+	Line		line = {attempt->key, al_monotonic_now()};
+
+	if (as_upgrade && !is_first_upgrade &&
+		al_wait_is_upgraded_by_others(attempt->key, &request->owner))
+	{
+		result->obstacle = result->outcome;
+		result->outcome = AL_DEADLOCK;
+		result->circle = pstrdup("Another owner shares the lock and waits to have it for itself, too.");
+		return true;
+	}
+	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&line));
+	{
+		al_wait_begin(attempt->key, &request->owner, request->is_shared, as_upgrade,
+					  request->holder ? request->holder : al_holder_default());
+		attempt_in_line(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&line));
+	al_wait_end(al_is_granted(result) && attempt->is_claimed);
+	al_stat_waited(line.key, al_monotonic_now() - line.since);
+	if (is_first_upgrade)
+		al_claim_upgrade_end(attempt->key);
+	return !may_pass(result->outcome);
+}
+
+/*
+ * Try to get a key, waiting as long as the request allows, counted from
+ * "start".  Outcomes: those of al_attempt() where the request does not wait,
+ * AL_TIMEOUT and AL_DEADLOCK where it does.  A wait also ends by whatever
+ * interrupts raise, and then has left nothing.
+ */
+static void
+attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
+{
+	int64		next_search;
+
+	attempt->result->waited = 0;
+	al_attempt(*rel, attempt);
+	if (attempt->request->wait == 0)
+		return;
+	AL_INJECTION_POINT("atomic-lock-refused");
+#ifdef AL_TEST_HOOKS
+	al_test_pause(al_test_pause_before_queue && may_pass(attempt->result->outcome));
+#endif
+	next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
+	while (may_pass(attempt->result->outcome) &&
+		   !wait_in_queue(rel, attempt, start, &next_search))
+		;
+}
+
+/* The same, counted from now */
+void
+al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
+{
+	attempt_since(rel, attempt, attempt->request->wait > 0 ? al_monotonic_now() : 0);
+	if (!al_is_granted(attempt->result))
+		al_stat_refused(attempt->key, attempt->result);
+}
+
+/*
+ * Acquire a key, or renew what the owner has of it already, waiting for it as
+ * long as the request allows; or convert it.
+ *
+ * Outcomes: those of al_attempt_in_turn().
+ */
+void
+al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
+{
+	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+
+	al_attempt_in_turn(rel, &attempt);
+	if (al_is_granted(result))
+	{
+		AL_INJECTION_POINT("atomic-lock-before-grant");
+		al_grant(*rel, &attempt);
+	}
+}
+
+static void
+drop_all(AlAttempt *attempts, int count)
+{
+	for (int i = 0; i < count; i++)
+		al_attempt_drop(&attempts[i]);
+}
+
+/*
+ * Acquire a set of keys, which are in order: all or none.  The wait is for the
+ * whole set.  Returns -1 where all are granted, otherwise which one is in the
+ * way; of the others the results say nothing then.
+ */
+int
+al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
+					 AlAcquire *request, AlResult *results)
+{
+	AlAttempt  *attempts = palloc0(count * sizeof(AlAttempt));
+	bool	   *is_own = palloc0(count * sizeof(bool));
+	int64		start = al_monotonic_now();
+	int64		waited = 0;
+	int			tokens = 0;
+	int64		token = 0;
+
+	request->owner.in_index = true;
+	for (int pass = 0; pass < 2; pass++)
+	{
+		for (int i = 0; i < count; i++)
+		{
+			AlAttempt  *attempt = &attempts[i];
+
+			if (pass == 1 && !is_own[i])
+				continue;
+			attempt->key = &keys[i];
+			attempt->request = request;
+			attempt->result = &results[i];
+			attempt_since(rel, attempt, start);
+			waited = Max(waited, results[i].waited);
+			if (!al_is_granted(&results[i]))
+			{
+				drop_all(attempts, count);
+				al_stat_refused(&keys[i], &results[i]);
+				return i;
+			}
+			if (pass == 0 && results[i].outcome == AL_REACQUIRED)
+			{
+				al_attempt_drop(attempt);
+				is_own[i] = true;
+			}
+		}
+	}
+
+	for (int i = 0; i < count; i++)
+	{
+		results[i].waited = waited;
+		if (waited > 0)
+			al_attempt_refresh(*rel, &attempts[i]);
+		if (!al_is_granted(&results[i]))
+		{
+			drop_all(attempts, count);
+			al_stat_refused(&keys[i], &results[i]);
+			return i;
+		}
+	}
+
+	/* The page of the sequence is shared by all: look at it once. */
+	for (int i = 0; i < count; i++)
+	{
+		if (results[i].outcome == AL_ACQUIRED)
+			tokens++;
+	}
+	if (tokens > 0)
+		token = al_fence_draw(tokens);
+	for (int i = 0; i < count; i++)
+	{
+		if (results[i].outcome == AL_ACQUIRED)
+			attempts[i].token = token++;
+		al_grant(*rel, &attempts[i]);
+	}
+	return -1;
+}
+
+/*
+ * Give a key to another owner, whoever has it.  Outcome: AL_ACQUIRED.  Returns
+ * what it ended: a list of AlHolding *.
+ */
+List *
+al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, AlResult *result)
+{
+	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+	List	   *ended = al_lease_end(rel, key, &attempt.claim);
+
+	al_table_find(rel, key, &attempt.state.exclusive);
+	result->outcome = AL_ACQUIRED;
+	result->waited = 0;
+	al_grant(rel, &attempt);
+	return ended;
+}

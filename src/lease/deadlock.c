@@ -1,0 +1,282 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_deadlock.c
+ *		Deadlocks among waiters.
+ *
+ * Model: a waiter waits for the owners of the leases in its way, and so for
+ * whatever any session of such an owner waits for; for the session with which
+ * a lease ends whose owner nobody else knows; and for the unfinished transactions that have claimed the key, and
+ * so for whatever these sessions wait for, be it in our queue or in the lock
+ * manager.  Whoever would share a key that is shared waits for somebody who
+ * wants it for itself, and so for the same as that one.  A waiter that has
+ * waited for deadlock_timeout looks whether that leads back to itself, and
+ * again every second, because leases change hands while it waits.
+ *
+ * Nothing is locked during the search, so what it has seen may never have
+ * been true at one time.  Therefore it is done twice: leases that have the
+ * same tokens, and waits that have the same numbers, were there all the time
+ * in between.  Of two who find the same circle, one resigns.
+ *
+ * Locking rules: reads app_lock and the lock manager, holds nothing.
+ *
+ * IDENTIFICATION
+ *		src/lease/deadlock.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "base/compat.h"
+#include "lib/stringinfo.h"
+#include "lock_lease.h"
+#include "lock_wait.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/fmgrprotos.h"
+#include "utils/timestamp.h"
+
+/* A session in a circle, and why it waits for the next one */
+typedef struct Link
+{
+	int			pid;
+	AlWaiter	waiter;			/* id 0: waits in the lock manager */
+	int64		fencing_token;	/* of the lease in its way, or 0: a claim is */
+	char	   *holder;			/* of that lease */
+} Link;
+
+typedef struct Search
+{
+	Relation	rel;
+	List	   *visited;		/* process ids */
+	List	   *visited_keys;	/* AlWaiter *: what they wait for in the queue */
+	Link	   *links;			/* from us to where we are */
+	int			depth;
+	int			size;
+} Search;
+
+static bool search_from(Search *search, int pid);
+
+/* Does the way to any of these processes lead back to us? */
+static bool
+search_processes(Search *search, Link *link, List *pids)
+{
+	ListCell   *cell;
+	int			depth = search->depth;
+
+	foreach(cell, pids)
+	{
+		int			pid = lfirst_int(cell);
+
+		if (search->depth == search->size)
+		{
+			search->size = Max(search->size * 2, 8);
+			search->links = search->links ?
+				repalloc(search->links, search->size * sizeof(Link)) :
+				palloc(search->size * sizeof(Link));
+		}
+		search->links[search->depth++] = *link;
+		if (pid == MyProcPid || search_from(search, pid))
+			return true;
+		search->depth = depth;
+	}
+	return false;
+}
+
+/* Processes for whose locks a backend waits in the lock manager */
+static List *
+blocking_processes(int pid)
+{
+	Datum		array = DirectFunctionCall1(pg_blocking_pids, Int32GetDatum(pid));
+	int		   *elements = (int *) ARR_DATA_PTR(DatumGetArrayTypeP(array));
+	int			count = ArrayGetNItems(ARR_NDIM(DatumGetArrayTypeP(array)),
+									   ARR_DIMS(DatumGetArrayTypeP(array)));
+	List	   *pids = NIL;
+
+	for (int i = 0; i < count; i++)
+	{
+		if (elements[i] != 0)	/* a prepared transaction */
+			pids = lappend_int(pids, elements[i]);
+	}
+	return pids;
+}
+
+/* Have we been to somebody who waits for the same key?  From now on we have. */
+static bool
+is_visited_key(Search *search, const AlWaiter *waiter)
+{
+	ListCell   *cell;
+	AlWaiter   *copy;
+
+	foreach(cell, search->visited_keys)
+	{
+		const AlWaiter *visited = lfirst(cell);
+
+		if (visited->hash == waiter->hash &&
+			al_string_equal(al_waiter_key(visited).name, al_waiter_key(waiter).name))
+			return true;
+	}
+	if (list_length(search->visited_keys) == MaxBackends)
+		return true;			/* others came and went meanwhile: too long a search */
+	copy = palloc(sizeof(AlWaiter));
+	*copy = *waiter;
+	search->visited_keys = lappend(search->visited_keys, copy);
+	return false;
+}
+
+/* Has our transaction taken what we wait for, and not committed yet? */
+static bool
+is_in_own_way(Relation rel, const AlWaiter *waiter)
+{
+	AlKey		key = al_waiter_key(waiter);
+	ListCell   *cell;
+
+	foreach(cell, al_waiter_obstacles(rel, waiter))
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(holding->tuple->t_data)))
+			return true;
+	}
+	foreach(cell, al_held_mine(&key))
+	{
+		if (!al_owner_equal(al_waiter_owner(waiter),
+							al_string(((AlHolding *) lfirst(cell))->owner)))
+			return true;
+	}
+	return false;
+}
+
+/* Does what a process waits for lead back to us? */
+static bool
+search_from(Search *search, int pid)
+{
+	Link		link = {.pid = pid};
+	List	   *pids;
+	ListCell   *cell;
+
+	check_stack_depth();
+	CHECK_FOR_INTERRUPTS();
+	if (list_member_int(search->visited, pid))
+		return false;
+	search->visited = lappend_int(search->visited, pid);
+
+	if (!al_wait_of_backend(pid, &link.waiter))
+		return search_processes(search, &link, blocking_processes(pid));
+
+	/*
+	 * All who wait for a key wait for the same; but not those who share it and
+	 * wait for the others to leave.
+	 */
+	if (!link.waiter.is_upgrade && is_visited_key(search, &link.waiter))
+		return false;
+
+	/*
+	 * A session that waits for a key which its own transaction holds for another
+	 * owner is a circle of one, but only its own search can see that.
+	 */
+	pids = list_delete_int(al_claim_rivals(link.waiter.hash), pid);
+	if (pid == MyProcPid ? is_in_own_way(search->rel, &link.waiter) :
+		al_xact_is_claimed(link.waiter.hash))
+		pids = lappend_int(pids, MyProcPid);
+	if (search_processes(search, &link, pids))
+		return true;
+
+	foreach(cell, al_waiter_obstacles(search->rel, &link.waiter))
+	{
+		const AlHolding *holding = lfirst(cell);
+		int			count;
+		AlWaiter   *waiters = al_wait_of_owner(al_string(holding->owner), &count);
+
+		pids = NIL;
+		for (int i = 0; i < count; i++)
+			pids = lappend_int(pids, waiters[i].pid);
+		pfree(waiters);
+		/* An owner that was named can let go of it in another session, too. */
+		if (holding->lifetime == AL_SESSION &&
+			al_owner_looks_generated(al_string(holding->owner)))
+			pids = lappend_int(pids, holding->pid);
+		link.fencing_token = holding->fencing_token;
+		link.holder = al_display(al_string(holding->holder));
+		if (search_processes(search, &link, pids))
+			return true;
+	}
+	return false;
+}
+
+static bool
+same_circle(const Search *a, const Search *b)
+{
+	if (a->depth != b->depth)
+		return false;
+	for (int i = 0; i < a->depth; i++)
+	{
+		if (a->links[i].pid != b->links[i].pid ||
+			a->links[i].waiter.id != b->links[i].waiter.id ||
+			a->links[i].fencing_token != b->links[i].fencing_token)
+			return false;
+	}
+	return true;
+}
+
+static char *
+describe(const Search *search)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	for (int i = 0; i < search->depth; i++)
+	{
+		const Link *link = &search->links[i];
+		int			next = search->links[(i + 1) % search->depth].pid;
+
+		if (i > 0)
+			appendStringInfoChar(&buf, '\n');
+		if (link->waiter.id == 0)
+			appendStringInfo(&buf, "Process %d waits for process %d.", link->pid, next);
+		else
+		{
+			const AlWaiter *waiter = &link->waiter;
+
+			appendStringInfo(&buf, "%s (process %d) waits for lock \"%s\", ",
+							 al_display(al_cstring(waiter->holder)), waiter->pid,
+							 al_display(al_waiter_key(waiter).name));
+			if (link->fencing_token != 0)
+				appendStringInfo(&buf, "held by %s.", link->holder);
+			else
+				appendStringInfo(&buf, "in use by the transaction of process %d.", next);
+		}
+	}
+	return buf.data;
+}
+
+/*
+ * Would this backend, which is in the queue, wait for ever?  If so, it has been
+ * taken out of the queue, and who waits for whom is returned, else NULL.
+ */
+char *
+al_deadlock_find(Relation rel)
+{
+	Search		first = {.rel = rel};
+	Search		second = {.rel = rel};
+	AlWaiter   *waiters;
+	int			count = 0;
+
+	if (al_queue() == NULL)
+		return NULL;
+	if (!search_from(&first, MyProcPid))
+		return NULL;
+	AL_INJECTION_POINT("atomic-lock-circle-seen");
+	if (!search_from(&second, MyProcPid) || !same_circle(&first, &second))
+		return NULL;
+	AL_INJECTION_POINT("atomic-lock-circle-confirmed");
+
+	waiters = palloc(second.depth * sizeof(AlWaiter));
+	for (int i = 0; i < second.depth; i++)
+	{
+		if (second.links[i].waiter.id != 0)
+			waiters[count++] = second.links[i].waiter;
+	}
+	return al_wait_resign(waiters, count) ? describe(&second) : NULL;
+}

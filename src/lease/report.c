@@ -1,0 +1,442 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_report.c
+ *		Refusals in words.
+ *
+ * Model: one place turns what the verbs answer into errors, so that every
+ * function says the same thing in the same words.  A message names the key
+ * and the holder's label, both with control characters escaped, and never an
+ * owner.
+ *
+ * A refusal is an answer, not a fault, and is asked for as often as a busy key
+ * is tried.  So refusals that a client gets stay out of the server log unless
+ * log_min_messages is below "warning".
+ *
+ * A grant in doubt (lock_xact.c) is told of when it is committed, where nothing
+ * may be thrown any more.  So it is a warning to our own process, which goes on
+ * to the end of the commit and ends then, and FATAL to the client: our hook makes
+ * it that.  If the hook were not heeded, the client would get a warning and lose
+ * the connection, as PostgreSQL does it when a session is terminated in that wait.
+ *
+ * Locking: none.
+ *
+ * IDENTIFICATION
+ *		src/lease/report.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/errors.h"
+#include "lock_lease.h"
+#include "miscadmin.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+
+static emit_log_hook_type previous_emit_log_hook = NULL;
+static bool in_doubt = false;	/* this process ends because of a grant in doubt */
+static int	doubt_log_level;	/* log_min_messages then */
+
+/*
+ * Keep our refusals out of the server log, and the claim that an administrator
+ * ended a process which ends because of a doubt.  Make the doubt FATAL, for a
+ * client that wanted to hear of nothing less, or is not talked to any more, too.
+ */
+static void
+filter_messages(ErrorData *edata)
+{
+	if (in_doubt && edata->sqlerrcode == ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN)
+	{
+		edata->elevel = FATAL;
+		edata->output_to_server = doubt_log_level <= FATAL;
+		edata->output_to_client = MyProcPort != NULL || whereToSendOutput == DestRemote;
+	}
+	else if (in_doubt && edata->elevel == FATAL &&
+			 edata->sqlerrcode == ERRCODE_ADMIN_SHUTDOWN)
+		edata->output_to_server = false;
+	if (edata->elevel == ERROR && edata->output_to_client &&
+		al_log_min_messages() >= WARNING &&
+		edata->domain && strcmp(edata->domain, TEXTDOMAIN) == 0 &&
+		(edata->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+		 ERRCODE_IS_LOCK_CLASS(edata->sqlerrcode)))
+		edata->output_to_server = false;
+	if (previous_emit_log_hook)
+		previous_emit_log_hook(edata);
+}
+
+void
+al_report_init(void)
+{
+	previous_emit_log_hook = emit_log_hook;
+	emit_log_hook = filter_messages;
+}
+
+/*
+ * A lease was granted or extended, and may be here only: end the connection, and
+ * let nothing of what the client asked for look like a success.  Raises nothing.
+ */
+void
+al_report_doubt(void)
+{
+	in_doubt = true;
+	doubt_log_level = al_log_min_messages();
+	al_set_log_min_messages(WARNING);	/* or the hook would not be asked */
+	ereport(WARNING,
+			(errcode(ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN), al_hide_owners(),
+			 errmsg("terminating connection because a granted lock might not be on a synchronous standby"),
+			 errdetail("The transaction has committed locally, but the wait for synchronous replication ended before a standby confirmed it."),
+			 errhint("Connect again and acquire the lock with the same owner: the answer is \"reacquired\" if it is still held.")));
+	al_set_log_min_messages(doubt_log_level);
+	whereToSendOutput = DestNone;
+	ProcDiePending = true;
+	InterruptPending = true;
+}
+
+static char *
+show_time(TimestampTz time)
+{
+	return pstrdup(timestamptz_to_str(time));	/* it has one static buffer */
+}
+
+static char *
+show_text(text *value)
+{
+	return al_display(al_string(value));
+}
+
+/* Until when a holding lasts, to go on with "held" */
+static char *
+show_end(const AlHolding *holding)
+{
+	if (holding->lifetime == AL_TRANSACTION)
+		return psprintf("until the transaction of process %d ends", holding->pid);
+	if (holding->lifetime == AL_LEASE)
+		return psprintf("until %s", show_time(holding->expires_at));
+	if (holding->expires_at == DT_NOEND)
+		return psprintf("until the session of process %d ends", holding->pid);
+	return psprintf("until %s, or the session of process %d ends",
+					show_time(holding->expires_at), holding->pid);
+}
+
+/* Mode, start and end of a holding */
+static char *
+show_span(const AlHolding *holding)
+{
+	return psprintf("Held in %s mode since %s, %s.",
+					al_is_shared(holding) ? "shared" : "exclusive",
+					show_time(holding->acquired_at), show_end(holding));
+}
+
+/* Who holds a key, to go on with "lock ... is" */
+static char *
+show_holders(const AlResult *result)
+{
+	char	   *holder = show_text(result->holding.holder);
+
+	if (result->others <= 0)
+		return psprintf("held by %s", holder);
+	return psprintf("held by %s and %d %s", holder, result->others,
+					result->others == 1 ? "other" : "others");
+}
+
+/* What is in the way of an acquire, to go on with "lock ... is" */
+static char *
+obstacle_message(const AlResult *result)
+{
+	switch (al_obstacle(result))
+	{
+		case AL_CLAIMED:
+			return "held by an unfinished transaction";
+		case AL_QUEUED:
+			return psprintf("about to go to %s, who waits for it",
+							al_display(al_cstring(result->first)));
+		case AL_CLOSED:
+			return psprintf("closed after the lease of %s ran out",
+							show_text(result->holding.holder));
+		default:
+			return show_holders(result);
+	}
+}
+
+static char *
+obstacle_detail(const AlResult *result)
+{
+	switch (al_obstacle(result))
+	{
+		case AL_CLAIMED:
+			if (result->rival == 0)
+				return "A transaction has acquired, released or extended it and has not committed yet.";
+			return psprintf("Process %d has acquired, released or extended it and has not committed yet.",
+							result->rival);
+		case AL_QUEUED:
+			return "It goes to those who wait for it first.";
+		case AL_CLOSED:
+			return psprintf("Held in %s mode since %s, and closed until %s.",
+							al_is_shared(&result->holding) ? "shared" : "exclusive",
+							show_time(result->holding.acquired_at),
+							show_time(al_closed_until(&result->holding)));
+		default:
+			return show_span(&result->holding);
+	}
+}
+
+static const char *
+obstacle_hint(const AlResult *result)
+{
+	AlOutcome	obstacle = result->outcome;
+
+	if (obstacle == AL_HELD && result->holding.lifetime == AL_TRANSACTION)
+		obstacle = AL_CLAIMED;
+	switch (obstacle)
+	{
+		case AL_CLAIMED:
+			return "Pass \"wait\" to wait for it, or retry after that transaction has ended.";
+		case AL_QUEUED:
+			return "Pass \"wait\" to wait for it too, or retry later.";
+		case AL_CLOSED:
+			return "Pass \"wait\" to wait for it, or retry later: atomic_lock.lock_delay keeps a key closed for a while when its lease was not released.";
+		default:
+			return "Pass \"wait\" to wait for it, retry after it is released or its lease has ended, or ask an administrator to use force_release.";
+	}
+}
+
+/* Why there is no lease on a key */
+static char *
+nobody_detail(const AlKey *key)
+{
+	if (al_held_by_others(key) != NIL)
+		return "An unfinished transaction holds it.";
+	return "It is free, was swept, or was never taken.";
+}
+
+/* Raise what a refusal means; the result is one */
+void
+al_raise(const AlKey *key, const AlResult *result)
+{
+	const AlHolding *holding = &result->holding;
+	char	   *name = al_display(key->name);
+
+	switch (result->outcome)
+	{
+		case AL_HELD:
+		case AL_CLAIMED:
+		case AL_CLOSED:
+		case AL_QUEUED:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
+					 errmsg("lock \"%s\" is %s", name, obstacle_message(result)),
+					 errdetail_internal("%s", obstacle_detail(result)),
+					 errhint("%s", obstacle_hint(result))));
+			break;
+
+		case AL_TIMEOUT:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
+					 errmsg("timed out waiting for lock \"%s\", which is %s", name,
+							obstacle_message(result)),
+					 errdetail("Waited for %lld ms.  %s", (long long) (result->waited / 1000),
+							   obstacle_detail(result)),
+					 errhint("Retry, or pass a longer \"wait\", up to atomic_lock.max_wait.")));
+			break;
+
+		case AL_DEADLOCK:
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED), al_hide_owners(),
+					 errmsg("deadlock detected while waiting for lock \"%s\"", name),
+					 errdetail_internal("%s", result->circle),
+					 errhint("Release what you hold and try again; where everybody takes locks in the same order, there are no deadlocks.")));
+			break;
+
+		case AL_HELD_BY_OWNER:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_DOUBLE_ACQUIRE), al_hide_owners(),
+					 errmsg("lock \"%s\" is already held by this owner", name),
+					 errdetail("Held in %s mode by %s since %s, %s.",
+							   al_is_shared(holding) ? "shared" : "exclusive",
+							   show_text(holding->holder),
+							   show_time(holding->acquired_at), show_end(holding)),
+					 al_on_reacquire == AL_REACQUIRE_ERROR ?
+					 errhint("Use lock_extend to keep it longer, lock_convert to change its mode, or set atomic_lock.on_reacquire to \"extend\".") :
+					 errhint("Use lock_convert to have it in exclusive mode.")));
+			break;
+
+		case AL_NOT_FOUND:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_FOUND), al_hide_owners(),
+					 errmsg("lock \"%s\" is not held", name),
+					 errdetail_internal("%s", nobody_detail(key))));
+			break;
+
+		case AL_NOT_OWNER:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_OWNERSHIP_MISMATCH), al_hide_owners(),
+					 errmsg("lock \"%s\" is %s, not by this owner", name,
+							show_holders(result)),
+					 errdetail_internal("%s", show_span(holding)),
+					 errhint("Present the owner that lock_acquire answered, or ask an administrator to use force_release.")));
+			break;
+
+		case AL_ALREADY_RELEASED:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_ALREADY_RELEASED), al_hide_owners(),
+					 errmsg("lock \"%s\" has already been released by this owner", name),
+					 errdetail("It was released at %s.", show_time(holding->released_at))));
+			break;
+
+		case AL_EXPIRED:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
+					 errmsg("the lease of this owner on lock \"%s\" has expired", name),
+					 errdetail("It ran out at %s.", show_time(holding->expires_at)),
+					 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
+			break;
+
+		case AL_LIFETIME_EXCEEDED:
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_LIFETIME_EXCEEDED), al_hide_owners(),
+					 errmsg("the lease on lock \"%s\" may not be extended any further", name),
+					 errdetail("Held since %s, until %s; atomic_lock.max_lifetime allows no more.",
+							   show_time(holding->acquired_at),
+							   show_time(holding->expires_at)),
+					 errhint("Release the lock, if it is held, and acquire it in another transaction.")));
+			break;
+
+		case AL_ACQUIRED:
+		case AL_REACQUIRED:
+		case AL_RELEASED:
+		case AL_EXTENDED:
+			break;
+	}
+	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
+}
+
+/* Raise 22023: a transaction is not given what only leases have */
+void
+al_raise_no_lease(const char *what)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+			 errmsg("a lock with the lifetime of a transaction has no %s", what),
+			 errdetail("It has no row, and ends with the transaction.")));
+	pg_unreachable();
+}
+
+/* Raise that a transaction, which nobody can undo from outside, holds a key */
+void
+al_raise_in_transaction(const AlKey *key, int pid)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
+			 errmsg("lock \"%s\" is held by an unfinished transaction", al_display(key->name)),
+			 pid != 0 ? errdetail("Process %d holds it until its transaction ends.", pid) :
+			 errdetail("A prepared transaction holds it."),
+			 pid != 0 ? errhint("Wait for the transaction, or end it with pg_terminate_backend(%d).", pid) :
+			 errhint("Use COMMIT PREPARED or ROLLBACK PREPARED, see pg_prepared_xacts.")));
+	pg_unreachable();
+}
+
+/* What there is instead of the holding that was expected */
+static char *
+missing_detail(const AlKey *key, const AlResult *result)
+{
+	const AlHolding *holding = &result->holding;
+
+	switch (result->outcome)
+	{
+		case AL_NOT_OWNER:
+			return show_span(holding);
+		case AL_ALREADY_RELEASED:
+			return psprintf("This owner released it at %s.", show_time(holding->released_at));
+		case AL_EXPIRED:
+			return psprintf("The lease of this owner ran out at %s.",
+							show_time(holding->expires_at));
+		case AL_HELD_BY_OWNER:
+			return "This owner shares it, which does not allow writing.";
+		default:
+			return nobody_detail(key);
+	}
+}
+
+/* The same in short, to go on with "lock ... is" */
+static char *
+missing_message(const AlResult *result)
+{
+	if (result->outcome == AL_NOT_OWNER)
+		return psprintf("%s, not by this owner", show_holders(result));
+	if (result->outcome == AL_HELD_BY_OWNER)
+		return "not held in exclusive mode by this owner";
+	return "not held by this owner";
+}
+
+/* Raise LK006: an owner does not hold a key; or 55P03: nobody can know */
+void
+al_raise_not_held(const AlKey *key, const AlResult *result)
+{
+	if (result->outcome == AL_CLAIMED)
+		al_raise_in_transaction(key, result->rival);
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_HELD), al_hide_owners(),
+			 errmsg("lock \"%s\" is %s", al_display(key->name), missing_message(result)),
+			 errdetail_internal("%s", missing_detail(key, result)),
+			 errhint("Acquire the lock, and check what others may have changed meanwhile.")));
+	pg_unreachable();
+}
+
+/*
+ * Raise LK005: a fencing token is not that of the grant by which an owner holds a
+ * key, or it does not hold it, as the result says; or 55P03: nobody can know
+ */
+void
+al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
+{
+	if (result && result->outcome == AL_CLAIMED)
+		al_raise_in_transaction(key, result->rival);
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
+			 errmsg("fencing token %lld is not valid for lock \"%s\"", (long long) token,
+					al_display(key->name)),
+			 result ? errdetail_internal("%s", missing_detail(key, result)) :
+			 errdetail("This owner holds it by another grant."),
+			 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
+	pg_unreachable();
+}
+
+/*
+ * Raise LK006: an owner does not hold the key that covers a row of a table, or
+ * with AL_HELD_BY_OWNER only shares it; or 55P03: nobody can know.  A NULL key is
+ * one that the role may not see; without a result there is no owner.
+ */
+void
+al_raise_guard(const AlKey *key, const AlResult *result, Relation table)
+{
+	char	   *lock = key ? psprintf("lock \"%s\"", al_display(key->name)) :
+		psprintf("the lock that covers a row of table \"%s\"", RelationGetRelationName(table));
+	bool		is_shared = result && result->outcome == AL_HELD_BY_OWNER;
+
+	if (key && result && result->outcome == AL_CLAIMED)
+		al_raise_in_transaction(key, result->rival);
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_HELD), al_hide_owners(),
+			 result == NULL ? errmsg("%s is not held by this session", lock) :
+			 key == NULL ? errmsg("%s is not held by this owner", lock) :
+			 errmsg("%s is %s", lock, missing_message(result)),
+			 result == NULL ? errdetail("The setting atomic_lock.owner is empty.") :
+			 key == NULL ? 0 :
+			 errdetail_internal("%s", missing_detail(key, result)),
+			 is_shared ?
+			 errhint("Table \"%s\" is protected: use lock_convert to have the lock in exclusive mode.",
+					 RelationGetRelationName(table)) :
+			 errhint("Table \"%s\" is protected: acquire the lock, and set atomic_lock.owner to its owner.",
+					 RelationGetRelationName(table)),
+			 errtable(table)));
+	pg_unreachable();
+}
+
+void
+al_raise_not_found(const AlKey *key)
+{
+	AlResult	result = {.outcome = AL_NOT_FOUND};
+
+	al_raise(key, &result);
+}

@@ -1,0 +1,691 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_wait.c
+ *		Waiting: the queue, sleep, and wake.
+ *
+ * Model: whoever wants a key that is not to be had stands in its queue, first
+ * come, first served.  To be woken is no grant, only a reason to look at the
+ * row again; what the row and the claim say is all that counts.  Order:
+ * enter the queue, look, sleep.  Order of those who change a key: make the
+ * change visible, give back the claim, look for waiters.  Between them no
+ * wake-up can be lost.
+ *
+ * Only the first in line is woken, and only the first may take the key, but for
+ * an owner who has just been given it and waits for it on another connection,
+ * and but for those who want to share: whoever of them has nobody before it that
+ * wants the key for itself is as good as the first.  Who has a shared holding
+ * and waits to make it exclusive goes before all others, because none of them
+ * can have the key for itself before.
+ *
+ * Every wait knows when it looks again by itself ("due"): at the end of the
+ * lease in the way, at its own deadline, and after a second at the latest,
+ * which covers what wakes nobody, such as COMMIT PREPARED.  So a commit that
+ * leaves the key held for longer than that need not wake anyone.  A waiter
+ * that has been due for more than a second does not run, being stopped, say,
+ * and is passed over until it does.
+ *
+ * The first in line that leaves without the key wakes the next.  One that
+ * leaves with it need not: the end of its transaction does.
+ *
+ * Without a queue (see lock_shmem.c) a wait looks again after pauses that
+ * grow from 5 to 100 ms, in no order.
+ *
+ * Locking rules: one LWLock for the queue, held for a walk along one bucket
+ * or over the slots, never over anything that may raise, allocate or sleep.
+ * Of a slot others change "due", "woken" and the links.  The number of waiters
+ * in a bucket is read without the lock, by those to whom none is the usual
+ * answer.
+ *
+ * IDENTIFICATION
+ *		src/shmem/queue.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/pg_prng.h"
+#include "base/compat.h"
+#include "lock_wait.h"
+#include "miscadmin.h"
+#include "portability/instr_time.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#ifdef AL_TEST_HOOKS
+#include "storage/lmgr.h"
+
+double		al_test_sleep_cap_ms = 1000;
+bool		al_test_pause_after_wake = false;
+bool		al_test_pause_before_sleep = false;
+bool		al_test_pause_before_claim = false;
+bool		al_test_pause_before_queue = false;
+
+#define LONGEST_SLEEP	AL_MS_TO_US(al_test_sleep_cap_ms)
+#else
+#define LONGEST_SLEEP	INT64CONST(1000000)
+#endif
+
+#define PASSED_OVER_AFTER	INT64CONST(1000000)
+#define SHORTEST_PAUSE		INT64CONST(5000)
+#define LONGEST_PAUSE		INT64CONST(100000)
+
+static AlSlot *my_slot = NULL;	/* while waiting in a queue */
+static int64 next_pause;		/* while waiting without one */
+
+/* Microseconds of a clock that nobody sets, the same in all processes */
+int64
+al_monotonic_now(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
+static AlBucket *
+bucket_of(AlQueue *queue, uint64 hash)
+{
+	return &queue->buckets[hash % AL_BUCKETS];
+}
+
+static bool
+waits_for(const AlSlot *slot, uint64 hash)
+{
+	return slot->waiter.hash == hash && slot->waiter.database == MyDatabaseId;
+}
+
+/* What a waiter waits for; leads into the waiter */
+AlKey
+al_waiter_key(const AlWaiter *waiter)
+{
+	AlKey		key = {{waiter->key, waiter->key_length}, waiter->hash, waiter->check};
+
+	return key;
+}
+
+/* For whom it waits; empty: for an owner that is yet to be generated */
+AlString
+al_waiter_owner(const AlWaiter *waiter)
+{
+	AlString	owner = {waiter->owner, waiter->owner_length};
+
+	return owner;
+}
+
+/* Does one who waits for a hash wait for this key, and not for another one? */
+static bool
+waits_for_key(const AlSlot *slot, const AlKey *key)
+{
+	return al_string_equal(al_waiter_key(&slot->waiter).name, key->name);
+}
+
+/* Does the waiter not run, though it should?  The others must not wait for it. */
+static bool
+is_passed_over(const AlSlot *slot, int64 now)
+{
+	return now - slot->waiter.due > PASSED_OVER_AFTER;
+}
+
+/* Walk over those who wait for a key, in order; -1 at the end */
+static int
+next_in_line(const AlQueue *queue, int slot, uint64 hash)
+{
+	while (slot >= 0 && !waits_for(&queue->slots[slot], hash))
+		slot = queue->slots[slot].next;
+	return slot;
+}
+
+#define FOR_EACH_IN_LINE(i, queue, hash) \
+	for (int i = next_in_line(queue, bucket_of(queue, hash)->first, hash); i >= 0; \
+		 i = next_in_line(queue, (queue)->slots[i].next, hash))
+
+static void
+link_slot(AlQueue *queue, AlSlot *slot)
+{
+	AlBucket   *bucket = bucket_of(queue, slot->waiter.hash);
+	int			number = slot - queue->slots;
+
+	slot->previous = slot->waiter.is_upgrade ? -1 : bucket->last;
+	slot->next = slot->waiter.is_upgrade ? bucket->first : -1;
+	if (slot->previous >= 0)
+		queue->slots[slot->previous].next = number;
+	else
+		bucket->first = number;
+	if (slot->next >= 0)
+		queue->slots[slot->next].previous = number;
+	else
+		bucket->last = number;
+	pg_atomic_fetch_add_u32(&bucket->waiters, 1);
+}
+
+static void
+unlink_slot(AlQueue *queue, AlSlot *slot)
+{
+	AlBucket   *bucket = bucket_of(queue, slot->waiter.hash);
+
+	if (slot->previous >= 0)
+		queue->slots[slot->previous].next = slot->next;
+	else
+		bucket->first = slot->next;
+	if (slot->next >= 0)
+		queue->slots[slot->next].previous = slot->previous;
+	else
+		bucket->last = slot->previous;
+	pg_atomic_fetch_sub_u32(&bucket->waiters, 1);
+	slot->waiter.id = 0;
+	explicit_bzero(slot->waiter.owner, sizeof(slot->waiter.owner));
+}
+
+/*
+ * Wake those in line for a key who wait for what they have: an owner who asks
+ * again has not to stand in line.  Who is woken for the hash of somebody else
+ * looks, and goes on to sleep.
+ */
+static void
+wake_owner(AlQueue *queue, uint64 hash, uint64 owner_hash)
+{
+	FOR_EACH_IN_LINE(i, queue, hash)
+	{
+		AlSlot	   *slot = &queue->slots[i];
+
+		if (slot->waiter.owner_hash == owner_hash && slot != my_slot)
+		{
+			pg_atomic_write_u32(&slot->woken, 1);
+			SetLatch(&GetPGProcByNumber(i)->procLatch);
+		}
+	}
+}
+
+/*
+ * Wake the first in line for a key, and if it wants to share the key, all that
+ * want to and have nobody else before them; but nobody who looks before
+ * held_until anyhow.  The lock is held exclusively.
+ */
+static void
+wake_first(AlQueue *queue, uint64 hash, int64 held_until)
+{
+	int64		now = al_monotonic_now();
+	bool		among_shared = false;
+
+	FOR_EACH_IN_LINE(i, queue, hash)
+	{
+		AlSlot	   *slot = &queue->slots[i];
+		bool		passed_over = is_passed_over(slot, now);
+
+		if (among_shared && !slot->waiter.is_shared)
+			break;
+		if (slot != my_slot &&
+			(passed_over || !slot->asleep || slot->behind_claim ||
+			 slot->waiter.due > held_until))
+		{
+			slot->waiter.due = Min(slot->waiter.due, now);
+			pg_atomic_write_u32(&slot->woken, 1);
+			SetLatch(&GetPGProcByNumber(i)->procLatch);
+		}
+		if (passed_over)
+			continue;
+		if (!slot->waiter.is_shared)
+			break;
+		among_shared = true;
+	}
+}
+
+/*
+ * A claim was given back that was in the way only of those who want the key for
+ * themselves: wake the first in line if it does.  Who shares the key has not met
+ * the claim, and may be just the one that gave it back.
+ */
+void
+al_wait_wake_alone(uint64 hash)
+{
+	AlQueue    *queue = al_queue();
+	int64		now;
+
+	if (queue == NULL)
+		return;
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&bucket_of(queue, hash)->waiters) == 0)
+		return;
+
+	now = al_monotonic_now();
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	FOR_EACH_IN_LINE(i, queue, hash)
+	{
+		if (is_passed_over(&queue->slots[i], now))
+			continue;
+		if (!queue->slots[i].waiter.is_shared)
+			wake_first(queue, hash, PG_INT64_MIN);
+		break;
+	}
+	LWLockRelease(&queue->lock);
+}
+
+/*
+ * Wake the first in line for a key that may be free, or is held until a moment
+ * (0: not known), and those of an owner (0: none) who may have it.  The change
+ * must be visible and the claim gone.  Raises nothing; costs a look at one
+ * counter where nobody waits.
+ */
+void
+al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
+{
+	AlQueue    *queue = al_queue();
+	int64		until = PG_INT64_MIN;
+
+	if (queue == NULL)
+		return;
+	/* A waiter enters, then looks at the row; we did the reverse. */
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&bucket_of(queue, hash)->waiters) == 0)
+		return;
+
+	if (held_until != 0)
+		until = al_monotonic_now() + Max(held_until - GetCurrentTimestamp(), 0);
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	if (owner_hash != 0)
+		wake_owner(queue, hash, owner_hash);
+	wake_first(queue, hash, until);
+	LWLockRelease(&queue->lock);
+}
+
+/* Copy as many whole characters as fit, and zeros to the end */
+static void
+clip(char *to, int size, AlString from)
+{
+	int			length = al_clip_length(from, size);
+
+	memcpy(to, from.data, length);
+	memset(to + length, 0, size - length);
+}
+
+/*
+ * Join the queue for a key, where there is a queue: as the last, or to upgrade,
+ * as the first.  May raise for lack of memory, and then has not joined.
+ */
+void
+al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
+			  bool is_upgrade, text *holder)
+{
+	AlQueue    *queue = al_queue();
+	AlSlot	   *slot;
+	AlWaiter   *waiter;
+
+	next_pause = SHORTEST_PAUSE;
+	if (queue == NULL)
+		return;
+
+	slot = &queue->slots[al_my_proc_number()];
+	waiter = &slot->waiter;
+	Assert(my_slot == NULL && waiter->id == 0);
+
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	waiter->hash = key->hash;
+	waiter->check = key->check;
+	waiter->owner_hash = owner->generated ? 0 : owner->hash;
+	waiter->since = GetCurrentTimestamp();
+	waiter->due = al_monotonic_now();
+	waiter->database = MyDatabaseId;
+	waiter->pid = MyProcPid;
+	waiter->is_shared = is_shared;
+	waiter->is_upgrade = is_upgrade;
+	waiter->key_length = key->name.len;
+	memcpy(waiter->key, key->name.data, key->name.len);
+	waiter->owner_length = owner->generated ? 0 : owner->name.len;
+	if (waiter->owner_length > 0)
+		memcpy(waiter->owner, owner->name.data, waiter->owner_length);
+	clip(waiter->holder, AL_WAITER_HOLDER_BYTES - 1, al_string(holder));
+	pg_atomic_write_u32(&slot->woken, 0);
+	slot->asleep = false;
+	waiter->id = ++queue->last_id;
+	link_slot(queue, slot);
+	my_slot = slot;
+	LWLockRelease(&queue->lock);
+	AL_INJECTION_POINT("atomic-lock-enqueued");
+}
+
+/*
+ * Take our slot out of the queue.  Where we were the first and do not have the
+ * key, wakes the next.  The lock is held exclusively.
+ */
+static void
+leave(AlQueue *queue, bool granted)
+{
+	AlSlot	   *slot = my_slot;
+	int64		now = al_monotonic_now();
+	bool		was_first = false;
+
+	FOR_EACH_IN_LINE(i, queue, slot->waiter.hash)
+	{
+		was_first = &queue->slots[i] == slot;
+		if (was_first || !is_passed_over(&queue->slots[i], now))
+			break;
+	}
+	unlink_slot(queue, slot);
+	my_slot = NULL;
+	if (was_first && !granted)
+		wake_first(queue, slot->waiter.hash, PG_INT64_MIN);
+}
+
+/*
+ * Leave the queue, if still in it.  "granted": the key was taken, under a
+ * claim that this transaction has.
+ */
+void
+al_wait_end(bool granted)
+{
+	AlQueue    *queue = al_queue();
+
+	if (my_slot == NULL)
+		return;
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	leave(queue, granted);
+	LWLockRelease(&queue->lock);
+}
+
+/*
+ * Leave the queue as the victim of a deadlock, unless one of the others in the
+ * circle has left already.  Returns whether it has left; where two find the
+ * same circle, only one of them does.
+ */
+bool
+al_wait_resign(const AlWaiter *others, int count)
+{
+	AlQueue    *queue = al_queue();
+	bool		complete = true;
+
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < count && complete; i++)
+	{
+		complete = false;
+		FOR_EACH_IN_LINE(j, queue, others[i].hash)
+			complete = complete || queue->slots[j].waiter.id == others[i].id;
+	}
+	if (complete)
+		leave(queue, false);
+	LWLockRelease(&queue->lock);
+	return complete;
+}
+
+/* About to look at the row: from here on a wake-up is kept for the next sleep */
+void
+al_wait_look(void)
+{
+	AlQueue    *queue = al_queue();
+
+	if (my_slot == NULL)
+		return;
+	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	pg_atomic_write_u32(&my_slot->woken, 0);
+	my_slot->asleep = false;
+	my_slot->waiter.due = al_monotonic_now();
+	LWLockRelease(&queue->lock);
+}
+
+/*
+ * Raise if the client is gone.  A lock must not be granted to nobody, nor a
+ * place in the queue be kept for them, even where
+ * client_connection_check_interval is off.
+ */
+static void
+check_client(void)
+{
+	if (MyProcPort && !pq_check_connection())
+	{
+		ClientConnectionLost = true;
+		InterruptPending = true;
+	}
+	CHECK_FOR_INTERRUPTS();
+}
+
+#ifdef AL_TEST_HOOKS
+/* Stand still until a test gives back the advisory lock (0, 1706) */
+void
+al_test_pause(bool pause)
+{
+	LOCKTAG		tag;
+	int			lock_timeout = LockTimeout;
+
+	if (!pause)
+		return;
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, 1706, 1);
+	LockTimeout = 0;
+	(void) LockAcquire(&tag, ShareLock, false, false);
+	LockTimeout = lock_timeout;
+	LockRelease(&tag, ShareLock, false);
+}
+#endif
+
+/*
+ * Sleep until woken, for so long at most, and never for more than a second.
+ * "behind_claim": what is in the way is a claim, not a lease; then any claim on
+ * the key that goes wakes, whatever it leaves behind.  Raises what interrupts raise, also when the client is gone.
+ */
+void
+al_wait_sleep(int64 microseconds, bool behind_claim)
+{
+	int64		end;
+
+	microseconds = Min(microseconds, LONGEST_SLEEP);
+	if (my_slot == NULL)
+	{
+		/* Jittered, or those who wait for one key would all look at once. */
+		double		part = 0.5 + pg_prng_double(&pg_global_prng_state) / 2;
+
+		microseconds = Min(microseconds, (int64) (next_pause * part));
+		next_pause = Min(next_pause * 3 / 2, LONGEST_PAUSE);
+	}
+	end = al_monotonic_now() + microseconds;
+#ifdef AL_TEST_HOOKS
+	al_test_pause(al_test_pause_before_sleep);
+#endif
+	AL_INJECTION_POINT("atomic-lock-before-sleep");
+	if (my_slot)
+	{
+		AlQueue    *queue = al_queue();
+
+		LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+		if (pg_atomic_read_u32(&my_slot->woken) == 0)
+		{
+			my_slot->waiter.due = end;
+			my_slot->behind_claim = behind_claim;
+			my_slot->asleep = true;
+		}
+		LWLockRelease(&queue->lock);
+	}
+
+	for (;;)
+	{
+		int64		left;
+
+		ResetLatch(MyLatch);
+		/* It may reset the latch too: the slot tells. */
+		CHECK_FOR_INTERRUPTS();
+		left = end - al_monotonic_now();
+		if (left <= 0 || (my_slot && pg_atomic_read_u32(&my_slot->woken) != 0))
+			break;
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 (long) ((left + 999) / 1000), al_wait_event());
+	}
+	check_client();
+#ifdef AL_TEST_HOOKS
+	al_test_pause(al_test_pause_after_wake);
+#endif
+	AL_INJECTION_POINT("atomic-lock-woken");
+}
+
+/*
+ * Would taking the key mean to overtake somebody?  Whoever shares it overtakes
+ * only who wants it for itself.  "first", if not NULL, is set to the label of
+ * the first in line then.
+ */
+bool
+al_wait_behind(const AlKey *key, bool is_shared, char **first)
+{
+	AlQueue    *queue = al_queue();
+	char		holder[AL_WAITER_HOLDER_BYTES];
+	bool		behind = false;
+	int64		now;
+
+	if (queue == NULL || pg_atomic_read_u32(&bucket_of(queue, key->hash)->waiters) == 0)
+		return false;
+
+	now = al_monotonic_now();
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	FOR_EACH_IN_LINE(i, queue, key->hash)
+	{
+		AlSlot	   *slot = &queue->slots[i];
+
+		if (slot == my_slot)
+			break;
+		if (waits_for_key(slot, key) && !is_passed_over(slot, now) && !(is_shared && slot->waiter.is_shared))
+		{
+			behind = true;
+			memcpy(holder, slot->waiter.holder, sizeof(holder));
+			break;
+		}
+	}
+	LWLockRelease(&queue->lock);
+	if (behind && first)
+		*first = pstrdup(holder);
+	return behind;
+}
+
+/* Does anybody wait to have a key for itself? */
+bool
+al_wait_is_wanted_alone(const AlKey *key)
+{
+	AlQueue    *queue = al_queue();
+	bool		wanted = false;
+
+	if (queue == NULL)
+		return false;
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	FOR_EACH_IN_LINE(i, queue, key->hash)
+		wanted = wanted ||
+			(!queue->slots[i].waiter.is_shared && waits_for_key(&queue->slots[i], key));
+	LWLockRelease(&queue->lock);
+	return wanted;
+}
+
+/*
+ * Does another owner wait to upgrade its shared holding of a key?  Where nobody can
+ * know, it does.
+ */
+bool
+al_wait_is_upgraded_by_others(const AlKey *key, const AlOwner *owner)
+{
+	AlQueue    *queue = al_queue();
+	bool		found = false;
+
+	if (queue == NULL)
+		return true;
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	FOR_EACH_IN_LINE(i, queue, key->hash)
+	{
+		const AlSlot *slot = &queue->slots[i];
+
+		found = found || (slot->waiter.is_upgrade && waits_for_key(slot, key) &&
+						  !al_owner_equal(al_waiter_owner(&slot->waiter), owner->name));
+	}
+	LWLockRelease(&queue->lock);
+	return found;
+}
+
+/* How many wait for a key; -1 where nobody can know */
+int
+al_wait_count(const AlKey *key)
+{
+	AlQueue    *queue = al_queue();
+	int			count = 0;
+
+	if (queue == NULL)
+		return -1;
+	if (pg_atomic_read_u32(&bucket_of(queue, key->hash)->waiters) == 0)
+		return 0;
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	FOR_EACH_IN_LINE(i, queue, key->hash)
+		count += waits_for_key(&queue->slots[i], key);
+	LWLockRelease(&queue->lock);
+	return count;
+}
+
+/* Since when somebody waits for a key; 0: nobody does, or nobody can know */
+TimestampTz
+al_wait_since(const AlKey *key)
+{
+	AlQueue    *queue = al_queue();
+	TimestampTz since = 0;
+
+	if (queue == NULL || pg_atomic_read_u32(&bucket_of(queue, key->hash)->waiters) == 0)
+		return 0;
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	FOR_EACH_IN_LINE(i, queue, key->hash)
+	{
+		if (waits_for_key(&queue->slots[i], key) &&
+			(since == 0 || queue->slots[i].waiter.since < since))
+			since = queue->slots[i].waiter.since;
+	}
+	LWLockRelease(&queue->lock);
+	return since;
+}
+
+/* Copy the waiters of this database, or those for an owner; at most one per backend */
+static AlWaiter *
+collect(const AlString *owner, int *count)
+{
+	AlQueue    *queue = al_queue();
+	AlWaiter   *waiters;
+
+	*count = 0;
+	if (queue == NULL)
+		return NULL;
+	waiters = palloc_extended(mul_size(MaxBackends, sizeof(AlWaiter)), MCXT_ALLOC_HUGE);
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		const AlWaiter *waiter = &queue->slots[i].waiter;
+
+		if (waiter->id != 0 && waiter->database == MyDatabaseId &&
+			(owner == NULL || al_owner_equal(al_waiter_owner(waiter), *owner)))
+			waiters[(*count)++] = *waiter;
+	}
+	LWLockRelease(&queue->lock);
+	return waiters;
+}
+
+/* All waiters of this database, in no order; NULL where there is no queue */
+AlWaiter *
+al_wait_list(int *count)
+{
+	return collect(NULL, count);
+}
+
+/* The wait of a backend, if it waits */
+bool
+al_wait_of_backend(int pid, AlWaiter *waiter)
+{
+	AlQueue    *queue = al_queue();
+	bool		found = false;
+
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	for (int i = 0; i < MaxBackends && !found; i++)
+	{
+		const AlWaiter *candidate = &queue->slots[i].waiter;
+
+		found = candidate->id != 0 && candidate->pid == pid &&
+			candidate->database == MyDatabaseId;
+		if (found)
+			*waiter = *candidate;
+	}
+	LWLockRelease(&queue->lock);
+	return found;
+}
+
+/* The waits of an owner */
+AlWaiter *
+al_wait_of_owner(AlString owner, int *count)
+{
+	return collect(&owner, count);
+}

@@ -1,0 +1,396 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_cron.c
+ *		lock_schedule_sweep(), lock_unschedule_sweep(): have pg_cron sweep.
+ *
+ * Model: pg_cron lives in one database of the server, cron.database_name.
+ * Where that is another one than ours, a short-lived worker connects to it as
+ * the current role, does there what we would do here, and is waited for.  What
+ * it does is committed when it has ended, whatever becomes of our transaction.
+ *
+ * All that runs is run with the rights of the caller.  Anybody may have made a
+ * schema cron, so what is in it is used only where it belongs to pg_cron.
+ *
+ * Locking rules: none of our locks is held meanwhile.
+ *
+ * IDENTIFICATION
+ *		src/sweep/cron.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "atomic_lock.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_type_d.h"
+#include "commands/dbcommands.h"
+#include "common/string.h"
+#include "base/compat.h"
+#include "executor/spi.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
+#include "tcop/tcopprot.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_schedule_sweep);
+PG_FUNCTION_INFO_V1(atomic_lock_unschedule_sweep);
+
+PGDLLEXPORT void atomic_lock_scheduler_main(Datum arg);
+
+/* What is to be done, and what came of it; in a dynamic segment for the worker */
+typedef struct Request
+{
+	bool		is_schedule;	/* or to end it */
+	int			encoding;		/* of what follows */
+	char		database[NAMEDATALEN];	/* in which to sweep */
+	char		job[NAMEDATALEN];	/* pg_cron cuts longer ones */
+	char		schedule[256];
+	char		command[4 * NAMEDATALEN + 128];
+
+	bool		is_done;
+	int64		answer;			/* id of the job, or how many jobs there were */
+	int			sqlstate;
+	char		message[512];
+	char		hint[512];
+} Request;
+
+/* For the worker, in bgw_extra */
+typedef struct Errand
+{
+	Oid			role;
+	dsm_handle	handle;
+} Errand;
+
+/* Run a statement with text parameters, which may be NULL, and return its first value; 0 rows: -1 */
+static int64
+run(const char *statement, int nargs, const char *const *args)
+{
+	Oid			types[4];
+	Datum		values[4] = {0};
+	char		nulls[4] = {0};
+	int64		answer = -1;
+	bool		is_null;
+
+	Assert(nargs <= 4);
+	for (int i = 0; i < nargs; i++)
+	{
+		types[i] = TEXTOID;
+		values[i] = args[i] ? CStringGetTextDatum(args[i]) : 0;
+		nulls[i] = args[i] ? ' ' : 'n';
+	}
+	if (SPI_execute_with_args(statement, nargs, types, values, nulls, false, 1) < 0)
+		elog(ERROR, "could not run \"%s\"", statement);
+	if (SPI_processed > 0)
+		answer = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
+											 1, &is_null));
+	return answer;
+}
+
+/* Is what pg_cron calls by this name there, and part of it? */
+static bool
+has_pg_cron(void)
+{
+	return run("SELECT 1::pg_catalog.int8"
+			   " FROM pg_catalog.pg_extension e"
+			   " JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass"
+			   " AND d.refobjid = e.oid AND d.deptype = 'e'"
+			   " WHERE e.extname = 'pg_cron' AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass"
+			   " AND d.objid = pg_catalog.to_regprocedure('cron.schedule(text, text, text)')",
+			   0, NULL) > 0;
+}
+
+/* Text of the request in the encoding of this database; raises where it has none */
+static char *
+text_of(const Request *request, const char *string)
+{
+	return pg_any_to_server(string, strlen(string), request->encoding);
+}
+
+/* Do it in this database.  Raises what pg_cron does, 55000 where there is none. */
+static void
+change_schedule(Request *request)
+{
+	const char *args[] = {
+		text_of(request, request->job),
+		request->is_schedule ? text_of(request, request->schedule) : NULL,
+		text_of(request, request->command),
+		request->database
+	};
+	const char *leftovers[] = {args[0], args[1], args[3]};
+	int			guc_level = NewGUCNestLevel();
+
+	/* Names of databases are bytes, which pg_cron has to be given as they are. */
+	if (request->encoding != GetDatabaseEncoding() && !pg_is_ascii(request->database))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), al_hide_owners(),
+				 errmsg("a database with this name cannot be named in database \"%s\"",
+						get_database_name(MyDatabaseId)),
+				 errdetail("pg_cron is in that database, which has another encoding, and the name is not ASCII.")));
+
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	SPI_connect();
+	if (!has_pg_cron())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				 errmsg("extension \"pg_cron\" is not installed in database \"%s\"",
+						get_database_name(MyDatabaseId)),
+				 errhint("Use CREATE EXTENSION pg_cron, or preload atomic_lock, which then sweeps by itself.")));
+	/* To schedule a job again would leave it inactive, or of a former name of the database. */
+	request->answer = run("SELECT pg_catalog.count(cron.unschedule(jobid)) FROM cron.job"
+						  " WHERE jobname OPERATOR(pg_catalog.=) $1"
+						  " AND username OPERATOR(pg_catalog.=) CURRENT_USER::pg_catalog.text"
+						  " AND (NOT active OR database OPERATOR(pg_catalog.<>) $3"
+						  " OR $2::pg_catalog.text IS NULL)", 3, leftovers);
+	if (request->is_schedule && strcmp(request->database, get_database_name(MyDatabaseId)) == 0)
+		request->answer = run("SELECT cron.schedule($1, $2, $3)", 3, args);
+	else if (request->is_schedule)
+		request->answer = run("SELECT cron.schedule_in_database($1, $2, $3, $4, NULL, true)", 4, args);
+	SPI_finish();
+	AtEOXact_GUC(true, guc_level);
+	request->is_done = true;
+}
+
+/* As many whole characters as fit */
+static void
+copy_clipped(char *to, const char *from, int size)
+{
+	int			length = al_clip_length(al_cstring(from), size - 1);
+
+	memcpy(to, from, length);
+	to[length] = '\0';
+}
+
+/* The worker: do it in the database whose OID is the argument */
+void
+atomic_lock_scheduler_main(Datum arg)
+{
+	Errand		errand;
+	dsm_segment *segment;
+	Request    *request;
+
+	memcpy(&errand, MyBgworkerEntry->bgw_extra, sizeof(errand));
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	segment = dsm_attach(errand.handle);
+	if (segment == NULL)
+		return;					/* the caller has given up */
+	request = dsm_segment_address(segment);
+	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), errand.role, 0);
+	/* What the role has set for its sessions is not meant for this. */
+	SetConfigOption("role", "none", PGC_SUSET, PGC_S_OVERRIDE);
+	pgstat_report_activity(STATE_RUNNING, "scheduling sweeps of expired locks");
+
+	PG_TRY();
+	{
+		Request		copy = *request;
+
+		SetCurrentStatementStartTimestamp();
+		StartTransactionCommand();
+		XactIsoLevel = XACT_READ_COMMITTED;
+		XactReadOnly = XactDeferrable = false;
+		PushActiveSnapshot(GetTransactionSnapshot());
+		change_schedule(&copy);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		*request = copy;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(TopMemoryContext);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		request->sqlstate = error->sqlerrcode;
+		request->encoding = GetDatabaseEncoding();
+		copy_clipped(request->message, error->message, sizeof(request->message));
+		copy_clipped(request->hint, error->hint ? error->hint : "", sizeof(request->hint));
+	}
+	PG_END_TRY();
+}
+
+/* Owner of a schema or database */
+static Oid
+owner_of(Oid catalog, Oid oid)
+{
+	bool		is_schema = catalog == NamespaceRelationId;
+	HeapTuple	tuple = SearchSysCache1(is_schema ? NAMESPACEOID : DATABASEOID,
+										ObjectIdGetDatum(oid));
+	Oid			owner;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for %s %u", is_schema ? "schema" : "database", oid);
+	owner = is_schema ? ((Form_pg_namespace) GETSTRUCT(tuple))->nspowner :
+		((Form_pg_database) GETSTRUCT(tuple))->datdba;
+	ReleaseSysCache(tuple);
+	return owner;
+}
+
+/* Nobody waits for the worker any more, be it for an error or since the session ends */
+static void
+give_up(int code, Datum handle)
+{
+	TerminateBackgroundWorker((BackgroundWorkerHandle *) DatumGetPointer(handle));
+}
+
+/* Do it in another database, by a worker; raises what is raised there */
+static void
+change_schedule_in(Oid database, Request *request)
+{
+	dsm_segment *segment = dsm_create(sizeof(Request), 0);
+	Errand		errand = {GetUserId(), dsm_segment_handle(segment)};
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+
+	memcpy(dsm_segment_address(segment), request, sizeof(Request));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = ObjectIdGetDatum(database);
+	worker.bgw_notify_pid = MyProcPid;
+	memcpy(worker.bgw_extra, &errand, sizeof(errand));
+	strlcpy(worker.bgw_library_name, "atomic_lock", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "atomic_lock_scheduler_main",
+			sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_name, "atomic_lock scheduler", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "atomic_lock scheduler", BGW_MAXLEN);
+	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED), al_hide_owners(),
+				 errmsg("could not start a worker in database \"%s\"",
+						get_database_name(database)),
+				 errhint("You may need to increase max_worker_processes.")));
+	PG_ENSURE_ERROR_CLEANUP(give_up, PointerGetDatum(handle));
+	{
+		(void) WaitForBackgroundWorkerShutdown(handle);
+	}
+	PG_END_ENSURE_ERROR_CLEANUP(give_up, PointerGetDatum(handle));
+	memcpy(request, dsm_segment_address(segment), sizeof(Request));
+	dsm_detach(segment);
+
+	if (!request->is_done && request->message[0] != '\0')
+	{
+		char	   *message = text_of(request, request->message);
+		char	   *hint = text_of(request, request->hint);
+
+		ereport(ERROR,
+				(errcode(request->sqlstate), al_hide_owners(), errmsg_internal("%s", message),
+				 hint[0] ? errhint("%s", hint) : 0));
+	}
+	if (!request->is_done)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				 errmsg("a worker of role \"%s\" could not connect to database \"%s\"",
+						GetUserNameFromId(GetUserId(), false), get_database_name(database)),
+				 errdetail("pg_cron is in that database."),
+				 errhint("See the server log, or schedule \"%s\" in database \"%s\" there.",
+						 request->command, request->database)));
+}
+
+/*
+ * What a superuser has scheduled runs what is in a schema.  Raise 42501 where that
+ * may be renamed, and another put in its place, by who is no superuser.
+ */
+static void
+check_schema_owner(const char *schema)
+{
+	Oid			owner = owner_of(NamespaceRelationId, get_namespace_oid(schema, false));
+
+	if (owner == ROLE_PG_DATABASE_OWNER)
+		owner = owner_of(DatabaseRelationId, MyDatabaseId);
+	if (!superuser_arg(owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE), al_hide_owners(),
+				 errmsg("a superuser should not schedule sweeps in this database"),
+				 errdetail("Schema \"%s\" belongs to role \"%s\", which could let the job run something else.",
+						   schema, GetUserNameFromId(owner, false)),
+				 errhint("SET ROLE to a role that is no superuser and has access level admin.")));
+}
+
+/* Fill in the request, and do it where pg_cron is */
+static int64
+change(Request *request, const char *function)
+{
+	const char *cron_database = GetConfigOption("cron.database_name", true, false);
+	const char *database = get_database_name(MyDatabaseId);
+	const char *schema;
+	char	   *body;
+
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+	/* Where pg_cron is not loaded, anybody may have set this. */
+	if (GetConfigOptionFlags("cron.database_name", true) & GUC_CUSTOM_PLACEHOLDER)
+		cron_database = NULL;
+	schema = al_schema_name();
+	strlcpy(request->database, database, sizeof(request->database));
+	request->encoding = GetDatabaseEncoding();
+	if (snprintf(request->job, sizeof(request->job), "atomic_lock sweep of %s",
+				 database) >= (int) sizeof(request->job))
+		snprintf(request->job, sizeof(request->job), "atomic_lock sweep of database %u",
+				 MyDatabaseId);
+	if (request->is_schedule && superuser())
+		check_schema_owner(schema);
+
+	/*
+	 * In transactions of 1000 rows, while there are so many.  The session that
+	 * runs it has whatever search_path the owner of the database likes, and there
+	 * may be other functions of that name.
+	 */
+	body = psprintf("BEGIN WHILE %s.lock_sweep(1000::pg_catalog.int8)"
+					" OPERATOR(pg_catalog.=) 1000::pg_catalog.int8 LOOP COMMIT; END LOOP; END",
+					quote_identifier(schema));
+	snprintf(request->command, sizeof(request->command), "DO %s", quote_literal_cstr(body));
+
+	if (cron_database == NULL || strcmp(cron_database, database) == 0)
+		change_schedule(request);
+	else
+		change_schedule_in(get_database_oid(cron_database, false), request);
+	return request->answer;
+}
+
+/* lock_schedule_sweep(schedule): id of the job */
+Datum
+atomic_lock_schedule_sweep(PG_FUNCTION_ARGS)
+{
+	Request		request = {.is_schedule = true};
+	char	   *schedule;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				 errmsg("schedule must not be null"),
+				 errhint("Use lock_unschedule_sweep to end the sweep.")));
+	schedule = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	if (strlcpy(request.schedule, schedule, sizeof(request.schedule)) >= sizeof(request.schedule))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+				 errmsg("schedule must not be longer than %d bytes",
+						(int) sizeof(request.schedule) - 1)));
+	PG_RETURN_INT64(change(&request, "lock_schedule_sweep()"));
+}
+
+/* lock_unschedule_sweep(): was there anything to end? */
+Datum
+atomic_lock_unschedule_sweep(PG_FUNCTION_ARGS)
+{
+	Request		request = {.is_schedule = false};
+
+	PG_RETURN_BOOL(change(&request, "lock_unschedule_sweep()") > 0);
+}

@@ -1,0 +1,760 @@
+/*-------------------------------------------------------------------------
+ *
+ * sweeper.c
+ *		The background sweep: the launcher, and what people are told of it.
+ *
+ * Model: where the module is preloaded, a launcher without a database runs
+ * whenever the server can be written to.  Every sweep_interval it goes through
+ * the databases and starts a worker for those where something may be due: one
+ * after the other, each for as long as its sweep takes, so that nobody who wants
+ * to drop or copy a database meets more than a short visit (sweep_worker.c).
+ *
+ * A database need not be visited where nothing was counted since the last visit
+ * (lock_stat.c) and nothing that it saw is due; or where there was no extension.
+ * Every tenth interval it is, all the same: rows can come by ways that are not
+ * counted.  What fails is tried again after a time that doubles, up to an hour.
+ *
+ * All these times are measured by the monotonic clock, or whoever sets the other
+ * one, be it for a moment in the middle of a round, could put off the sweep for as
+ * long.  Only when a row is over is a moment of the clock that leases go by.
+ *
+ * The launcher waits for a worker, but ends one that does not end by itself: it
+ * may be one that somebody does not let into its database.
+ *
+ * Locking rules: the lock of the statistics, for what is shown of all this, held
+ * over nothing that may raise.
+ *
+ * IDENTIFICATION
+ *		src/sweep/launcher.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "commands/dbcommands.h"
+#include "base/compat.h"
+#include "funcapi.h"
+#include "lock_lease.h"
+#include "lock_stat.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/varlena.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_sweeper_status);
+
+PGDLLEXPORT void atomic_lock_launcher_main(Datum arg);
+
+/* What fails is tried again after that long at the latest. */
+#define LONGEST_PAUSE	USECS_PER_HOUR
+
+/* A database where nothing seems to be due is visited after so many intervals. */
+#define INTERVALS_UNSEEN	10
+
+/* A database, as the launcher knows it */
+typedef struct Target
+{
+	Oid			oid;
+	NameData	name;
+	bool		exists;			/* as of this round */
+	int			failures;		/* in a row */
+	int64		next_visit;		/* not before; of al_monotonic_now() */
+	TimestampTz next_due;		/* nor before this moment of the other clock, */
+	int64		unseen_until;	/* unless it is this late by al_monotonic_now(), */
+	uint64		changes;		/* or more is counted than when the last visit began */
+} Target;
+
+static HTAB *targets = NULL;
+static bool is_registered = false;	/* there is a launcher */
+
+static int64
+interval(void)
+{
+	return AL_MS_TO_US(al_sweep_interval_ms);
+}
+
+/* Split sweep_databases; false where it is no list of names */
+static bool
+split_names(const char *list, char **copy, List **names)
+{
+	*copy = pstrdup(list);
+	return SplitIdentifierString(*copy, ',', names);
+}
+
+bool
+al_sweep_databases_check_hook(char **newval, void **extra, GucSource source)
+{
+	char	   *copy;
+	List	   *names;
+	bool		ok = split_names(*newval, &copy, &names);
+
+	if (!ok)
+		GUC_check_errdetail("It is a list of names of databases, or \"*\".");
+	list_free(names);
+	pfree(copy);
+	return ok;
+}
+
+/* What a round needs beyond its transactions */
+static MemoryContext round_context = NULL;
+
+static void
+end_transaction(void)
+{
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(round_context);
+}
+
+static void
+launcher_exit(int code, Datum arg)
+{
+	AlStats    *stats = al_stats();
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	if (stats->launcher_pid == MyProcPid)
+	{
+		stats->launcher_pid = 0;
+		stats->visit.database = InvalidOid;
+	}
+	LWLockRelease(&stats->lock);
+}
+
+static void
+handle_signals(void)
+{
+	CHECK_FOR_INTERRUPTS();
+	/* Not 0, or it would never be started again. */
+	if (ShutdownRequestPending)
+		proc_exit(1);
+}
+
+/* Sleep until something happens, for so long at most */
+static void
+sleep_for(int64 microseconds)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 (long) Min((microseconds + 999) / 1000, INT_MAX),
+					 al_sweeper_wait_event());
+	ResetLatch(MyLatch);
+	handle_signals();
+}
+
+/* A name in sweep_databases, and whether there is such a database */
+typedef struct NamedDatabase
+{
+	const char *name;
+	bool		is_all;
+	bool		exists;
+} NamedDatabase;
+
+static List *
+read_names(void)
+{
+	char	   *copy;
+	List	   *strings;
+	List	   *names = NIL;
+	ListCell   *cell;
+
+	if (!split_names(al_sweep_databases, &copy, &strings))
+		return NIL;
+	foreach(cell, strings)
+	{
+		NamedDatabase *name = palloc0(sizeof(NamedDatabase));
+
+		name->name = lfirst(cell);
+		name->is_all = strcmp(name->name, "*") == 0;
+		names = lappend(names, name);
+	}
+	return names;
+}
+
+/* Is a database one of those? */
+static bool
+is_named(List *names, Form_pg_database database)
+{
+	bool		is_named = false;
+	ListCell   *cell;
+
+	foreach(cell, names)
+	{
+		NamedDatabase *name = lfirst(cell);
+
+		if (strcmp(name->name, NameStr(database->datname)) == 0)
+			name->exists = is_named = true;
+		if (name->is_all && !database->datistemplate)
+			is_named = true;
+	}
+	return is_named;
+}
+
+/* Say which of them there are not, once for each time that the list is changed */
+static void
+report_missing(List *names)
+{
+	static char *reported = NULL;
+	ListCell   *cell;
+
+	if (reported && strcmp(reported, al_sweep_databases) == 0)
+		return;
+	if (reported)
+		pfree(reported);
+	reported = MemoryContextStrdup(TopMemoryContext, al_sweep_databases);
+	foreach(cell, names)
+	{
+		const NamedDatabase *name = lfirst(cell);
+
+		if (!name->is_all && !name->exists)
+			ereport(LOG,
+					(al_hide_owners(),
+					 errmsg("database \"%s\" in atomic_lock.sweep_databases does not exist",
+							name->name)));
+	}
+}
+
+/* Which databases have a place in the statistics: AL_DATABASES of them, or 0 */
+static Oid *
+copy_places(void)
+{
+	AlStats    *stats = al_stats();
+	Oid		   *places = palloc(AL_DATABASES * sizeof(Oid));
+
+	LWLockAcquire(&stats->lock, LW_SHARED);
+	for (int i = 0; i < AL_DATABASES; i++)
+		places[i] = stats->databases[i].oid;
+	LWLockRelease(&stats->lock);
+	return places;
+}
+
+/* Give up the places of databases that were there and do not exist any more */
+static void
+forget_places(const Oid *places, List *existing)
+{
+	AlStats    *stats = al_stats();
+
+	for (int i = 1; i < AL_DATABASES; i++)
+	{
+		AlDatabase *database = &stats->databases[i];
+
+		if (!OidIsValid(places[i]) || list_member_oid(existing, places[i]))
+			continue;
+		LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+		if (database->oid == places[i])
+		{
+			for (int j = 0; j < AL_COUNTERS; j++)
+				pg_atomic_write_u64(&database->counters[j], 0);
+			pg_atomic_write_u64(&database->since, 0);
+			pg_atomic_write_u64(&database->sweep_from, 0);
+			memset(&database->last_sweep, 0, sizeof(AlSweepRecord));
+			database->failed_at = 0;
+			database->oid = InvalidOid;
+		}
+		LWLockRelease(&stats->lock);
+	}
+}
+
+/*
+ * Bring what is known of the databases up to date.  pg_database is only ever
+ * scanned as a heap, and of its rows only what has a fixed width is looked at: its
+ * indexes, and its TOAST table, are not to be had without a database.
+ */
+static void
+list_databases(void)
+{
+	HASH_SEQ_STATUS status;
+	Target	   *target;
+	Oid		   *places;
+	List	   *names;
+	List	   *existing = NIL;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	names = read_names();
+	/* Who has a place now is in a database that the scan will find. */
+	places = copy_places();
+	hash_seq_init(&status, targets);
+	while ((target = hash_seq_search(&status)) != NULL)
+		target->exists = false;
+
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while (HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+	{
+		Form_pg_database database = (Form_pg_database) GETSTRUCT(tuple);
+		bool		found;
+
+		existing = lappend_oid(existing, database->oid);
+		/* A negative limit other than -1 marks what DROP DATABASE left behind. */
+		if (!is_named(names, database) || !database->datallowconn ||
+			database->datconnlimit < -1)
+			continue;
+		target = hash_search(targets, &database->oid, HASH_ENTER, &found);
+		if (!found)
+			*target = (Target) {.oid = database->oid};
+		target->exists = true;
+		target->name = database->datname;
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	report_missing(names);
+
+	hash_seq_init(&status, targets);
+	while ((target = hash_seq_search(&status)) != NULL)
+	{
+		if (!target->exists)
+			(void) hash_search(targets, &target->oid, HASH_REMOVE, NULL);
+	}
+	forget_places(places, existing);
+	end_transaction();
+}
+
+/* Is there such a database?  In a transaction. */
+static bool
+exists(Oid oid)
+{
+	Relation	rel = table_open(DatabaseRelationId, AccessShareLock);
+	TableScanDesc scan = table_beginscan_catalog(rel, 0, NULL);
+	HeapTuple	tuple;
+	bool		found = false;
+
+	while (!found && HeapTupleIsValid(tuple = heap_getnext(scan, ForwardScanDirection)))
+		found = ((Form_pg_database) GETSTRUCT(tuple))->oid == oid;
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/* How many transactions a database has counted */
+static uint64
+changes_of(Oid oid)
+{
+	AlStats    *stats = al_stats();
+	AlDatabase *database;
+	uint64		changes;
+
+	LWLockAcquire(&stats->lock, LW_SHARED);
+	database = al_stat_find(stats, oid);
+	/* What has no place of its own counts with others. */
+	if (database == NULL)
+		database = &stats->databases[0];
+	changes = pg_atomic_read_u64(&database->changes);
+	LWLockRelease(&stats->lock);
+	return changes;
+}
+
+/* Is the database there, and does nobody want it for himself? */
+static bool
+is_free(const Target *target)
+{
+	bool		is_free;
+
+	StartTransactionCommand();
+	is_free = al_lock_database(target->oid) && exists(target->oid);
+	end_transaction();
+	return is_free;
+}
+
+/* When something that has failed so often, without a break, is tried again */
+static int64
+next_try(int failures)
+{
+	int64		pause = interval();
+
+	for (int i = 0; i < failures && pause < LONGEST_PAUSE; i++)
+		pause *= 2;
+	return al_monotonic_now() + Max(Min(pause, LONGEST_PAUSE), interval());
+}
+
+/* Start a worker for a database, and wait for its end; false: it cannot be started */
+static bool
+run_worker(Oid oid, AlVisit *visit)
+{
+	AlStats    *stats = al_stats();
+	BackgroundWorker worker = {0};
+	BackgroundWorkerHandle *handle;
+	int64		end = al_monotonic_now() + 2 * AL_LONGEST_VISIT;
+	bool		is_started;
+	bool		is_ended = false;
+	pid_t		pid;
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	stats->visit = (AlVisit) {.database = oid,.result = AL_VISIT_FAILED,.next_due = DT_NOEND};
+	LWLockRelease(&stats->lock);
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION |
+		AL_BGWORKER_INTERRUPTIBLE;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = ObjectIdGetDatum(oid);
+	worker.bgw_notify_pid = MyProcPid;
+	strlcpy(worker.bgw_library_name, "atomic_lock", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "atomic_lock_sweeper_main",
+			sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_name, "atomic_lock sweeper", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "atomic_lock sweeper", BGW_MAXLEN);
+	is_started = RegisterDynamicBackgroundWorker(&worker, &handle);
+	while (is_started && GetBackgroundWorkerPid(handle, &pid) != BGWH_STOPPED)
+	{
+		sleep_for(Max(end - al_monotonic_now(), USECS_PER_SEC));
+		if (al_monotonic_now() < end)
+			continue;
+		/* It may wait to be let into the database, which nothing else ends. */
+		TerminateBackgroundWorker(handle);
+		is_ended = true;
+	}
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	*visit = stats->visit;
+	if (is_ended && visit->result == AL_VISIT_FAILED)
+		visit->result = AL_VISIT_AWAY;
+	stats->visit.database = InvalidOid;
+	LWLockRelease(&stats->lock);
+	return is_started;
+}
+
+/* A visit has failed, for the first time in a row or again */
+static void
+note_failure(Target *target)
+{
+	target->next_visit = next_try(++target->failures);
+	if (target->failures == 1)
+		ereport(LOG,
+				(al_hide_owners(),
+				 errmsg("sweep of database \"%s\" failed", NameStr(target->name)),
+				 errdetail("It is tried again after %d s, and then less and less often.",
+						   (int) ((target->next_visit - al_monotonic_now()) / USECS_PER_SEC))));
+}
+
+static void
+show_failure(const Target *target)
+{
+	AlStats    *stats = al_stats();
+	AlDatabase *database;
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	database = target->failures > 0 ? al_stat_place(stats, target->oid) :
+		al_stat_find(stats, target->oid);
+	if (database)
+		database->failed_at = target->failures > 0 ? GetCurrentTimestamp() : 0;
+	LWLockRelease(&stats->lock);
+}
+
+/* Visit a database if something may be due there; false: no worker can be started */
+static bool
+visit(Target *target)
+{
+	int64		now = al_monotonic_now();
+	uint64		changes = changes_of(target->oid);
+	AlVisit		visit;
+
+	if (now < target->next_visit ||
+		(now < target->unseen_until && changes == target->changes &&
+		 GetCurrentTimestamp() < target->next_due))
+		return true;
+	target->next_visit = now + interval();
+	target->next_due = 0;
+	if (!is_free(target))
+		return true;
+	if (!run_worker(target->oid, &visit))
+		return false;
+
+	if (visit.result != AL_VISIT_FAILED)
+		target->failures = 0;
+	else if (is_free(target))	/* not dropped meanwhile */
+		note_failure(target);
+	show_failure(target);
+	if (visit.result == AL_VISIT_UNFINISHED)
+		target->next_visit = 0;
+	if (visit.result == AL_VISIT_DONE || visit.result == AL_VISIT_NO_EXTENSION)
+	{
+		target->changes = changes;
+		target->next_due = visit.next_due;
+		target->unseen_until = now + INTERVALS_UNSEEN * interval();
+	}
+	return true;
+}
+
+/* No worker could be started: say so once, and how it can be mended */
+static void
+note_no_worker(const Target *target, int failures)
+{
+	AlStats    *stats = al_stats();
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	stats->launcher_failed_at = GetCurrentTimestamp();
+	LWLockRelease(&stats->lock);
+	if (failures == 1)
+		ereport(LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED), al_hide_owners(),
+				 errmsg("could not start a sweep of database \"%s\"",
+						NameStr(target->name)),
+				 errdetail("No slot for a background worker is free."),
+				 errhint("You may need to increase max_worker_processes.")));
+}
+
+/*
+ * Visit all databases that may need it.  Returns when to come again, and counts
+ * in "failures" how often in a row no worker could be started.
+ */
+static int64
+do_round(int *failures)
+{
+	AlStats    *stats = al_stats();
+	HASH_SEQ_STATUS status;
+	Target	   *target;
+	Oid		   *oids;
+	int			count = 0;
+	bool		is_unfinished = false;
+
+	list_databases();
+	oids = palloc(hash_get_num_entries(targets) * sizeof(Oid));
+	hash_seq_init(&status, targets);
+	while ((target = hash_seq_search(&status)) != NULL)
+		oids[count++] = target->oid;
+
+	for (int i = 0; i < count; i++)
+	{
+		handle_signals();
+		target = hash_search(targets, &oids[i], HASH_FIND, NULL);
+		if (!visit(target))
+		{
+			target->next_visit = 0;
+			note_no_worker(target, ++*failures);
+			return next_try(*failures);
+		}
+		is_unfinished = is_unfinished || target->next_visit == 0;
+	}
+
+	*failures = 0;
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	stats->launcher_failed_at = 0;
+	LWLockRelease(&stats->lock);
+	return is_unfinished ? 0 : al_monotonic_now() + interval();
+}
+
+/* Forget when databases are to be visited: other settings hold now */
+static void
+forget_visits(void)
+{
+	HASH_SEQ_STATUS status;
+	Target	   *target;
+
+	hash_seq_init(&status, targets);
+	while ((target = hash_seq_search(&status)) != NULL)
+		target->next_visit = target->next_due = 0;
+}
+
+void
+atomic_lock_launcher_main(Datum arg)
+{
+	AlStats    *stats = al_stats();
+	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Target)};
+	int64		next_round = 0;
+	int			failures = 0;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	pqsignal(SIGINT, PG_SIG_IGN);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	before_shmem_exit(launcher_exit, (Datum) 0);
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	stats->launcher_pid = MyProcPid;
+	stats->launcher_failed_at = 0;
+	LWLockRelease(&stats->lock);
+	/* Sessions from before a crash, or on the former primary, are over by now. */
+	(void) al_session_begin();
+	round_context = AllocSetContextCreate(TopMemoryContext, "atomic_lock round",
+										  ALLOCSET_DEFAULT_SIZES);
+	targets = hash_create("atomic_lock databases", 64, &info, HASH_ELEM | HASH_BLOBS);
+
+	for (;;)
+	{
+		int64		now = al_monotonic_now();
+
+		handle_signals();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+			forget_visits();
+			next_round = 0;
+			failures = 0;
+		}
+		if (now < next_round)
+		{
+			sleep_for(next_round - now);
+			continue;
+		}
+		MemoryContextSwitchTo(round_context);
+		if (interval() > 0)
+			next_round = do_round(&failures);
+		else
+		{
+			/* Places of databases that were dropped are given back all the same. */
+			list_databases();
+			next_round = now + LONGEST_PAUSE;
+		}
+		MemoryContextReset(round_context);
+	}
+}
+
+/* What the launcher does, in words, and what there is to be done about it, or NULL */
+static char *
+describe_launcher(const char **hint)
+{
+	AlStats    *stats = al_stats();
+	Oid			visited = InvalidOid;
+	pid_t		pid = 0;
+	TimestampTz failed_at = 0;
+
+	*hint = NULL;
+	if (stats)
+	{
+		LWLockAcquire(&stats->lock, LW_SHARED);
+		visited = stats->visit.database;
+		pid = stats->launcher_pid;
+		failed_at = stats->launcher_failed_at;
+		LWLockRelease(&stats->lock);
+	}
+
+	if (!is_registered)
+	{
+		*hint = "Add atomic_lock to shared_preload_libraries and restart the server, or have pg_cron sweep: see lock_schedule_sweep().";
+		return "not running: atomic_lock is not preloaded";
+	}
+	if (RecoveryInProgress())
+		return "not running: the server is a standby, or in recovery";
+	if (interval() <= 0)
+	{
+		*hint = "Set atomic_lock.sweep_interval and reload the configuration, or have pg_cron sweep: see lock_schedule_sweep().";
+		return "turned off: atomic_lock.sweep_interval is 0";
+	}
+	if (al_sweep_databases[strspn(al_sweep_databases, " ")] == '\0')
+	{
+		*hint = "Set atomic_lock.sweep_databases to \"*\" and reload the configuration.";
+		return "sweeps nothing: atomic_lock.sweep_databases is empty";
+	}
+	if (pid == 0)
+	{
+		*hint = "It is started again after a few seconds; if not, see the server log.";
+		return "not running";
+	}
+	if (failed_at != 0)
+	{
+		*hint = "You may need to increase max_worker_processes.";
+		return psprintf("running, but could not start a worker at %s",
+						timestamptz_to_str(failed_at));
+	}
+	if (OidIsValid(visited) && get_database_name(visited))
+		return psprintf("running, sweeps database \"%s\" now", get_database_name(visited));
+	return psprintf("running, sweeps every %s",
+					GetConfigOptionByName("atomic_lock.sweep_interval", NULL, false));
+}
+
+enum
+{
+	DATABASE, STATUS, LAST_SWEPT_AT, LAST_REMOVED, LAST_DURATION, HINT, COLUMNS
+};
+
+/* What became of a database, in words, or NULL where it was never swept */
+static const char *
+describe_database(const AlDatabase *database, const char **hint)
+{
+	const AlSweepRecord *last = &database->last_sweep;
+
+	*hint = NULL;
+	if (database->failed_at > last->ended_at)
+	{
+		*hint = "See the server log.";
+		return psprintf("the background sweep failed at %s",
+						timestamptz_to_str(database->failed_at));
+	}
+	if (last->started_at == 0)
+		return NULL;
+	return last->by_worker ? "swept by the background sweep" : "swept by lock_sweep()";
+}
+
+/*
+ * lock_sweeper_status(): a row for the launcher, whose database is null, then one
+ * for each database that was swept since the server started
+ */
+Datum
+atomic_lock_sweeper_status(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	AlStats    *stats;
+	Datum		values[COLUMNS] = {0};
+	bool		nulls[COLUMNS] = {true, false, true, true, true, false};
+	const char *hint;
+
+	InitMaterializedSRF(fcinfo, 0);
+	(void) al_queue();
+	stats = al_stats();
+	values[STATUS] = CStringGetTextDatum(describe_launcher(&hint));
+	nulls[HINT] = hint == NULL;
+	values[HINT] = hint ? CStringGetTextDatum(hint) : 0;
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+
+	for (int i = 1; stats && i < AL_DATABASES; i++)
+	{
+		AlDatabase	database;
+		const char *status;
+
+		LWLockAcquire(&stats->lock, LW_SHARED);
+		database = stats->databases[i];
+		LWLockRelease(&stats->lock);
+		status = describe_database(&database, &hint);
+		values[DATABASE] = status ? al_database_name(database.oid) : 0;
+		if (values[DATABASE] == 0)
+			continue;
+		memset(nulls, database.last_sweep.started_at == 0, sizeof(nulls));
+		values[STATUS] = CStringGetTextDatum(status);
+		values[LAST_SWEPT_AT] = TimestampTzGetDatum(database.last_sweep.ended_at);
+		values[LAST_REMOVED] = Int64GetDatum(database.last_sweep.removed);
+		values[LAST_DURATION] = al_interval_datum(database.last_sweep.ended_at -
+												  database.last_sweep.started_at);
+		values[HINT] = hint ? CStringGetTextDatum(hint) : 0;
+		nulls[DATABASE] = nulls[STATUS] = false;
+		nulls[HINT] = hint == NULL;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/* Have the launcher started, where the module is preloaded */
+void
+al_sweeper_init(void)
+{
+	BackgroundWorker worker = {0};
+
+	/* While pg_upgrade works nobody else may. */
+	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
+		return;
+	is_registered = true;
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = 5;
+	strlcpy(worker.bgw_library_name, "atomic_lock", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "atomic_lock_launcher_main",
+			sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_name, "atomic_lock launcher", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "atomic_lock launcher", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}

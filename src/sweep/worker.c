@@ -1,0 +1,212 @@
+/*-------------------------------------------------------------------------
+ *
+ * sweep_worker.c
+ *		The background sweep: the worker that visits a database.
+ *
+ * Model: the worker sweeps in batches, each a transaction.  Before each it sees
+ * whether somebody wants the database for himself, and leaves if so; then, and
+ * where the table is locked, it comes again at the next interval.  Between
+ * batches it rests, for longer than it has worked.
+ *
+ * It connects as nobody, which makes it a superuser.  The sweep itself runs with
+ * the identity of the owner of app_lock, as VACUUM would, and runs nobody's code:
+ * see lock_table.c and lock_catalog.c.  Whatever settings a database has for its
+ * sessions do not hold here.
+ *
+ * Nothing depends on the sweep, so that it waits for no lock on our tables, no
+ * flush and no standby; and for a lock on a catalog a second at most.
+ *
+ * Locking rules: the lock of the statistics, to tell what came of the visit.
+ *
+ * IDENTIFICATION
+ *		src/sweep/worker.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/twophase.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "base/compat.h"
+#include "lock_lease.h"
+#include "lock_stat.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#ifdef AL_TEST_HOOKS
+double		al_test_longest_visit_ms = 10000;
+#endif
+
+PGDLLEXPORT void atomic_lock_sweeper_main(Datum arg);
+
+/* It rests that much longer than it works, so that others do not suffer. */
+#define REST_PER_WORK	5
+
+/* What it looks at in a transaction, so that it does not last, whatever it finds */
+#define BATCH_BLOCKS	10000
+
+/*
+ * Nobody wants to drop, rename or copy this database: it can be had in the mode
+ * in which a session that connects has it.  Kept until the transaction ends.
+ */
+bool
+al_lock_database(Oid database)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, database, 0);
+	return LockAcquire(&tag, RowExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static void
+override(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/*
+ * How many rows to remove per transaction: each takes a place in the lock table,
+ * of which others shall have most.
+ */
+static int
+batch_size(void)
+{
+	int64		places = (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts);
+
+	return (int) Max(Min(al_sweep_batch, places / 16), 1);
+}
+
+/* Sweep a batch in a transaction of its own; false: there is nothing to be swept */
+static bool
+sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
+{
+	Relation	rel = NULL;
+	bool		missing = false;
+	Oid			user;
+	int			security;
+
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	XactIsoLevel = XACT_READ_COMMITTED;
+	XactReadOnly = XactDeferrable = false;
+	PushActiveSnapshot(GetTransactionSnapshot());
+	*result = AL_VISIT_AWAY;
+	if (al_lock_database(MyDatabaseId))
+		rel = al_open_now(&missing);
+	if (missing)
+		*result = AL_VISIT_NO_EXTENSION;
+	if (rel)
+	{
+		GetUserIdAndSecContext(&user, &security);
+		SetUserIdAndSecContext(rel->rd_rel->relowner,
+							   security | SECURITY_RESTRICTED_OPERATION);
+		if (is_first)
+		{
+			al_sweep_begin(rel, swept);
+			al_stat_count(AL_COUNT_SWEEPS, 1);
+		}
+		al_sweep(rel, batch_size(), BATCH_BLOCKS, swept);
+		SetUserIdAndSecContext(user, security);
+		table_close(rel, NoLock);
+		*result = swept->left == 0 ? AL_VISIT_DONE : AL_VISIT_UNFINISHED;
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	pgstat_report_stat(true);
+	return rel != NULL;
+}
+
+/* Leave the machine to others for so long, at most a tenth of a second */
+static void
+pause_for(int64 microseconds)
+{
+	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 (long) Min(microseconds, USECS_PER_SEC / 10) / 1000,
+					 al_sweeper_wait_event());
+	ResetLatch(MyLatch);
+}
+
+/*
+ * Whoever may drop the database may end what is connected to it: DROP DATABASE
+ * ... WITH (FORCE) asks whose process it is, and this one is nobody's.
+ */
+static void
+be_of_database_owner(void)
+{
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(MyDatabaseId));
+	if (HeapTupleIsValid(tuple))
+	{
+		MyProc->roleId = ((Form_pg_database) GETSTRUCT(tuple))->datdba;
+		ReleaseSysCache(tuple);
+	}
+	CommitTransactionCommand();
+}
+
+/* Sweep the database whose OID is the argument, and tell the launcher */
+void
+atomic_lock_sweeper_main(Datum arg)
+{
+	AlStats    *stats = al_stats();
+	TimestampTz started_at = GetCurrentTimestamp();
+	AlVisitResult result = AL_VISIT_UNFINISHED;
+	int64		end = al_monotonic_now() + AL_LONGEST_VISIT;
+	AlSwept		swept = {.next_due = DT_NOEND};
+	int64		removed = 0;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
+	override("role", "none");
+	override("search_path", "");
+	override("synchronous_commit", "off");
+	override("lock_timeout", "1s");
+	override("statement_timeout", "0");
+	override("idle_in_transaction_session_timeout", "0");
+	if (GetConfigOption("transaction_timeout", true, false))
+		override("transaction_timeout", "0");	/* from PostgreSQL 17 on */
+	be_of_database_owner();
+	pgstat_report_activity(STATE_RUNNING, "sweeping expired locks");
+
+	for (bool is_first = true; result == AL_VISIT_UNFINISHED && al_monotonic_now() < end;
+		 is_first = false)
+	{
+		int64		batch_at = al_monotonic_now();
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		if (!sweep_batch(&swept, is_first, &result))
+			break;
+		removed += swept.removed;
+		al_stat_swept(started_at, removed, true);
+		if (result == AL_VISIT_UNFINISHED)
+			pause_for(REST_PER_WORK * (al_monotonic_now() - batch_at));
+	}
+
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
+	if (stats->visit.database == MyDatabaseId)
+	{
+		stats->visit.result = result;
+		stats->visit.next_due = swept.next_due;
+	}
+	LWLockRelease(&stats->lock);
+}

@@ -1,0 +1,748 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_table.c
+ *		The only code that reads or writes app_lock.
+ *
+ * Model: rows are read and written directly, below the executor.  That is
+ * fast, and it runs nobody's code: no triggers, no rules, no row security, no
+ * expressions.  Permissions, read-only transactions and recovery are checked
+ * by the callers; lock_catalog.c has checked the columns and the indexes.
+ *
+ * Reads see the newest committed state and what the own transaction has done,
+ * at every isolation level, by a snapshot taken for the read.  A SERIALIZABLE
+ * transaction must not take predicate locks here either, or two acquires of
+ * different keys could fail with 40001 because their rows share a page.
+ * So scans are those of lock_scan.c.
+ *
+ * A key has a row in slot 0, if it was ever held exclusively, and a row in some
+ * higher slot for each shared holding that there was at one time.
+ *
+ * Writes keep rows in place: a released row stays, and the next grant of its
+ * key updates it.  Key and slot never change and owner_hash rarely, so the
+ * updates are HOT and the indexes do not grow.
+ *
+ * Locking rules: app_lock is open with AccessShareLock for reads and
+ * RowExclusiveLock for writes, kept until commit once something is written.
+ * Whoever writes a row has claimed its key (lock_claim.c); the primary key is
+ * the last line of defence.  Claims for shared holdings do not exclude each
+ * other, so two may want the same dead row: al_table_try_put() tells the second.
+ * After each write the command counter is advanced, so that the same statement
+ * may come back to the row.
+ *
+ * IDENTIFICATION
+ *		src/table/app_lock.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/relscan.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/pg_collation.h"
+#include "base/compat.h"
+#include "executor/tuptable.h"
+#include "lock_table.h"
+#include "miscadmin.h"
+#include "nodes/execnodes.h"
+#include "storage/bufmgr.h"
+#include "storage/freespace.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+
+static void
+raise_no_index(Relation rel, const char *column)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+			 errmsg("table \"%s\" has lost its index on column \"%s\"",
+					RelationGetRelationName(rel), column),
+			 errhint("Drop the extension and create it again.")));
+}
+
+/*
+ * The indexes that find rows by key and by owner.  Never remembered: REINDEX
+ * CONCURRENTLY puts others in their place.
+ */
+static Oid
+key_index(Relation rel)
+{
+	if (!rel->rd_indexvalid)
+		list_free(RelationGetIndexList(rel));
+	if (!OidIsValid(rel->rd_pkindex))
+		raise_no_index(rel, "key");
+	return rel->rd_pkindex;
+}
+
+Oid
+al_table_owner_index(Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+	Oid			found = InvalidOid;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (index->rd_index->indisvalid &&
+			index->rd_index->indkey.values[0] == Anum_app_lock_owner_hash)
+			found = lfirst_oid(cell);
+		index_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+	if (!OidIsValid(found))
+		raise_no_index(rel, "owner_hash");
+	return found;
+}
+
+/*
+ * An ordinary index fetch would prune the page at each look, since pages of
+ * app_lock are always nearly full, and that costs a fifth of an acquire and its
+ * release.  Here it is pruned when the next update would find no room on it.
+ */
+static void
+prune_if_full(Relation rel, Buffer buffer, Size room, uint32 length)
+{
+	if (room < MAXALIGN(length))
+		al_page_prune(rel, buffer);
+}
+
+/*
+ * Keys of a scan of the primary key: rows of a key in a slot, or from one on.
+ * They are in terms of the table's columns, as al_scan_begin() wants them, or
+ * of the index.
+ */
+static void
+init_scan_keys(ScanKey keys, bool of_index, const AlKey *key, bool and_above, int32 slot)
+{
+	ScanKeyInit(&keys[0], of_index ? 1 : Anum_app_lock_key, BTEqualStrategyNumber,
+				F_TEXTEQ, PointerGetDatum(al_string_text(key->name)));
+	ScanKeyInit(&keys[1], of_index ? 2 : Anum_app_lock_slot,
+				and_above ? BTGreaterEqualStrategyNumber : BTEqualStrategyNumber,
+				and_above ? F_INT4GE : F_INT4EQ, Int32GetDatum(slot));
+}
+
+/*
+ * Read the visible row version that an index entry leads to, if there is one.  The
+ * caller has pinned its block, once.
+ */
+bool
+al_table_fetch(IndexScanDesc scan, ItemPointer tid, Buffer buffer, Snapshot snapshot,
+			   AlHolding *holding)
+{
+	Relation	rel = scan->heapRelation;
+	ItemPointerData member = *tid;
+	HeapTupleData tuple;
+	bool		all_dead = false;
+	bool		found;
+	Size		room;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	found = heap_hot_search_buffer(&member, rel, buffer, snapshot, &tuple,
+								   &all_dead, true);
+	room = PageGetHeapFreeSpace(BufferGetPage(buffer));
+	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+
+	if (found)
+	{
+		al_row_read(rel, &tuple, holding);
+		prune_if_full(rel, buffer, room, tuple.t_len);
+	}
+	else
+	{
+		if (!scan->xactStartedInRecovery)
+			scan->kill_prior_tuple = all_dead;
+		al_page_prune(rel, buffer);
+	}
+	CHECK_FOR_INTERRUPTS();
+	return found;
+}
+
+/* The same, of a block that is not pinned */
+static bool
+fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding)
+{
+	Buffer		buffer = ReadBuffer(scan->heapRelation, ItemPointerGetBlockNumber(tid));
+	bool		found = al_table_fetch(scan, tid, buffer, snapshot, holding);
+
+	ReleaseBuffer(buffer);
+	return found;
+}
+
+/* Find the row in a slot of a key by the index */
+static bool
+find_by_index(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
+			  AlHolding *holding)
+{
+	Relation	index = index_open(key_index(rel), AccessShareLock);
+	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 2);
+	ScanKeyData keys[2];
+	ItemPointer tid;
+	bool		found = false;
+
+	init_scan_keys(keys, true, key, false, slot);
+	index_rescan(scan, keys, 2, NULL, 0);
+	while (!found && (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+		found = fetch(scan, tid, snapshot, holding);
+	index_endscan(scan);
+	index_close(index, AccessShareLock);
+	return found;
+}
+
+/* The slot of the index entry that a scan has returned */
+static int32
+entry_slot(IndexScanDesc scan)
+{
+	bool		is_null;
+
+	return DatumGetInt32(index_getattr(scan->xs_itup, 2, scan->xs_itupdesc, &is_null));
+}
+
+/*
+ * Find the row in slot 0 of a key by the index, and see whether it has entries
+ * for other slots: it may, where there are too many of old versions to look at.
+ * And whether the key has any.
+ */
+static bool
+find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *holding,
+			   bool *is_alone, bool *is_new)
+{
+	Relation	index = index_open(key_index(rel), AccessShareLock);
+	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 1);
+	ScanKeyData keys[2];
+	ItemPointer tid;
+	int			more = 0;
+	bool		found = false;
+
+	*is_alone = *is_new = true;
+	scan->xs_want_itup = true;
+	init_scan_keys(keys, true, key, false, AL_SLOT_EXCLUSIVE);
+	index_rescan(scan, keys, 1, NULL, 0);
+	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	{
+		*is_new = false;
+		if (entry_slot(scan) != AL_SLOT_EXCLUSIVE || (found && ++more > 8))
+		{
+			*is_alone = false;
+			break;
+		}
+		if (!found)
+			found = fetch(scan, tid, snapshot, holding);
+	}
+	index_endscan(scan);
+	index_close(index, AccessShareLock);
+	return found;
+}
+
+/*
+ * Find rows of a key, from a slot on, as al_scan does it, which costs more but
+ * takes no predicate locks.  Returns a list of holdings.
+ */
+static List *
+find_serializable(Relation rel, const AlKey *key, bool and_above, int32 slot)
+{
+	AlScan		scan;
+	ScanKeyData keys[2];
+	HeapTuple	tuple;
+	List	   *holdings = NIL;
+
+	init_scan_keys(keys, false, key, and_above, slot);
+	al_scan_begin(&scan, rel, key_index(rel), 2, keys);
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		AlHolding  *holding = palloc(sizeof(AlHolding));
+
+		al_row_read(rel, tuple, holding);
+		holdings = lappend(holdings, holding);
+	}
+	al_scan_end(&scan);
+	return holdings;
+}
+
+/*
+ * Does the table have a block?  Our lock keeps it from getting shorter, and
+ * tells us when it did, so what is known of its length needs no look at the
+ * file.
+ */
+static bool
+has_block(Relation rel, BlockNumber block)
+{
+	BlockNumber known = RelationGetSmgr(rel)->smgr_cached_nblocks[MAIN_FORKNUM];
+
+	if (known != InvalidBlockNumber && block < known)
+		return true;
+	return block < RelationGetNumberOfBlocks(rel);
+}
+
+/*
+ * Many keys that are used one after the other, such as those of the rows that one
+ * statement updates, often have rows one after the other too.  Where the last two
+ * had, the place behind them is as good as a hint, and costs much less than the
+ * index where the keys are more than there are hints.
+ */
+static ItemPointerData last_place;
+static bool in_sequence = false;
+
+static bool
+is_next_place(ItemPointer tid)
+{
+	BlockNumber block = ItemPointerGetBlockNumberNoCheck(tid);
+	BlockNumber last_block = ItemPointerGetBlockNumberNoCheck(&last_place);
+	OffsetNumber offset = ItemPointerGetOffsetNumberNoCheck(tid);
+
+	return (block == last_block &&
+			offset == ItemPointerGetOffsetNumberNoCheck(&last_place) + 1) ||
+		(block == last_block + 1 && offset == FirstOffsetNumber);
+}
+
+static void
+note_place(ItemPointer tid)
+{
+	in_sequence = is_next_place(tid);
+	last_place = *tid;
+}
+
+/*
+ * Find the version of the row in a slot of a key that a snapshot sees, at a place,
+ * or going on to newer versions from there.  False says nothing.
+ */
+static bool
+follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot snapshot,
+	   AlHolding *holding)
+{
+	TransactionId previous_xmax = InvalidTransactionId;
+	bool		found = false;
+	bool		more = true;
+
+	/*
+	 * Neither the place nor a link need lead into the table: VACUUM may have
+	 * removed the end of it, which what an aborted transaction left on another
+	 * page still links to, and a row that was moved to another partition has a
+	 * link to no block.
+	 */
+	while (more && !found && has_block(rel, ItemPointerGetBlockNumberNoCheck(&tid)))
+	{
+		Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(&tid));
+		OffsetNumber offset = ItemPointerGetOffsetNumber(&tid);
+		Page		page = BufferGetPage(buffer);
+		HeapTupleData tuple;
+		Size		room;
+
+		LockBuffer(buffer, BUFFER_LOCK_SHARE);
+		more = offset >= FirstOffsetNumber && offset <= PageGetMaxOffsetNumber(page) &&
+			ItemIdIsNormal(PageGetItemId(page, offset));
+		if (more)
+		{
+			ItemId		item = PageGetItemId(page, offset);
+			HeapTupleHeader header = (HeapTupleHeader) PageGetItem(page, item);
+
+			tuple.t_data = header;
+			tuple.t_len = ItemIdGetLength(item);
+			tuple.t_tableOid = RelationGetRelid(rel);
+			tuple.t_self = tid;
+
+			/* A link may lead to a place that was given to another row. */
+			more = !TransactionIdIsValid(previous_xmax) ||
+				TransactionIdEquals(previous_xmax, HeapTupleHeaderGetXmin(header));
+			found = more && HeapTupleSatisfiesVisibility(&tuple, snapshot, buffer);
+			more = more && !(header->t_infomask & HEAP_XMAX_INVALID) &&
+				!HeapTupleHeaderIsOnlyLocked(header) &&
+				!ItemPointerEquals(&tid, &header->t_ctid);
+			if (more)
+			{
+				tid = header->t_ctid;
+				previous_xmax = HeapTupleHeaderGetUpdateXid(header);
+			}
+		}
+		room = PageGetHeapFreeSpace(page);
+		LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
+
+		if (found)
+		{
+			al_row_read(rel, &tuple, holding);
+			if (holding->slot != slot || !al_string_equal(holding->key, key->name))
+			{
+				more = found = false;
+				ReleaseBuffer(buffer);
+				continue;
+			}
+			prune_if_full(rel, buffer, room, tuple.t_len);
+		}
+		ReleaseBuffer(buffer);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return found;
+}
+
+/*
+ * Find the row in a slot of a key without the index.  In a sequence no hint is
+ * left where there was none: it would take the place of a key that is used more
+ * often.
+ */
+static bool
+find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot, AlHolding *holding)
+{
+	ItemPointerData tid;
+	bool		has_hint = al_hint_get(key->hash, slot, &tid);
+
+	if (!has_hint && slot == AL_SLOT_EXCLUSIVE && in_sequence)
+	{
+		tid = last_place;
+		ItemPointerSetOffsetNumber(&tid, ItemPointerGetOffsetNumberNoCheck(&tid) + 1);
+		in_sequence = follow(rel, key, slot, tid, snapshot, holding);
+		return in_sequence;
+	}
+	if (!has_hint || !follow(rel, key, slot, tid, snapshot, holding))
+		return false;
+	al_hint_set(key->hash, slot, &holding->tid);
+	return true;
+}
+
+/*
+ * Find the row of the exclusive holding of a key, which is claimed, as the next in
+ * a sequence.  False says nothing.
+ */
+bool
+al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+
+	if (!in_sequence || !has_block(rel, ItemPointerGetBlockNumberNoCheck(&last_place)))
+		return false;
+	tuple.t_self = last_place;
+	ItemPointerSetOffsetNumber(&tuple.t_self, ItemPointerGetOffsetNumberNoCheck(&last_place) + 1);
+	if (!heap_fetch(rel, SnapshotSelf, &tuple, &buffer, false))
+		return false;
+	al_row_read(rel, &tuple, holding);
+	ReleaseBuffer(buffer);
+	if (holding->slot != AL_SLOT_EXCLUSIVE || !al_string_equal(holding->key, key->name))
+		return false;
+	note_place(&tuple.t_self);
+	return true;
+}
+
+/* A holding of a key that is in no row */
+void
+al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
+{
+	memset(holding, 0, sizeof(AlHolding));
+	ItemPointerSetInvalid(&holding->tid);
+	holding->slot = slot;
+	holding->key = key->name;
+}
+
+/*
+ * Find the row in a slot of a key.  Returns false, with an empty holding of
+ * that key, where there is none.
+ */
+bool
+al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
+{
+	Snapshot	snapshot;
+	bool		found;
+	bool		is_alone = false;
+	bool		is_new = false;
+
+	PreventCommandIfParallelMode("functions of atomic_lock");
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = find_by_hint(rel, key, slot, snapshot, holding);
+	if (!found)
+	{
+		if (IsolationIsSerializable())
+		{
+			List	   *holdings = find_serializable(rel, key, false, slot);
+
+			found = holdings != NIL;
+			if (found)
+				*holding = *(AlHolding *) linitial(holdings);
+		}
+		else if (slot == AL_SLOT_EXCLUSIVE)
+			found = find_exclusive(rel, key, snapshot, holding, &is_alone, &is_new);
+		else
+			found = find_by_index(rel, key, slot, snapshot, holding);
+		if (found)
+			al_hint_set(key->hash, slot, &holding->tid);
+		else
+			al_table_no_row(key, slot, holding);
+		holding->is_alone = is_alone;
+		holding->is_new = is_new;
+	}
+	UnregisterSnapshot(snapshot);
+	if (found)
+		note_place(&holding->tid);
+	return found;
+}
+
+/* Has a page so much room for a new row? */
+static bool
+has_room(Relation rel, BlockNumber block, Size room)
+{
+	Buffer		buffer;
+	bool		found;
+
+	if (block == InvalidBlockNumber || !has_block(rel, block))
+		return false;
+	buffer = ReadBuffer(rel, block);
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	found = PageGetHeapFreeSpace(BufferGetPage(buffer)) >= room;
+	UnlockReleaseBuffer(buffer);
+	return found;
+}
+
+/*
+ * Which block the new row of a holding will likely be in: one that heap_insert()
+ * is told to try first, or else the one that it will have to add
+ */
+BlockNumber
+al_table_next_block(Relation rel, const AlHolding *holding)
+{
+	BlockNumber block = RelationGetTargetBlock(rel);
+	BlockNumber blocks;
+	HeapTuple	tuple;
+	Size		room;
+
+	tuple = al_row_form(rel, holding);
+	room = MAXALIGN(tuple->t_len) + RelationGetTargetPageFreeSpace(rel, HEAP_DEFAULT_FILLFACTOR);
+	heap_freetuple(tuple);
+	if (has_room(rel, block, room))
+		return block;
+	block = GetPageWithFreeSpace(rel, Min(room, MaxHeapTupleSize));
+	if (block == InvalidBlockNumber)
+	{
+		blocks = RelationGetNumberOfBlocks(rel);
+		if (blocks == 0 || !has_room(rel, blocks - 1, room))
+			return blocks;
+		block = blocks - 1;
+	}
+	RelationSetTargetBlock(rel, block);
+	return block;
+}
+
+/* Find the row of the exclusive holding of a key */
+bool
+al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
+{
+	return al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, holding);
+}
+
+/*
+ * Find the rows of a key, from a slot on, all as one snapshot sees them: a list of
+ * AlHolding *, in the order of their slots, those included that are over.  A row
+ * that is updated while an old snapshot is around has many index entries, of which
+ * hints say which row version is the current one; then the others are passed over.
+ *
+ * "is_alone" is set to whether the index has no entries for shared holdings, not
+ * even for what is dead.
+ */
+List *
+al_table_find_all(Relation rel, const AlKey *key, int32 first_slot, bool *is_alone)
+{
+	Relation	index;
+	Snapshot	snapshot = NULL;
+	IndexScanDesc scan;
+	ScanKeyData keys[2];
+	ItemPointer tid;
+	List	   *holdings = NIL;
+	int32		last_found = first_slot - 1;
+	bool		is_empty = true;
+
+	*is_alone = true;
+	PreventCommandIfParallelMode("functions of atomic_lock");
+	if (first_slot > AL_SLOT_EXCLUSIVE && al_known_alone(key))
+		return NIL;
+
+	index = index_open(key_index(rel), AccessShareLock);
+	scan = al_index_beginscan(rel, index, SnapshotAny, 2);
+	scan->xs_want_itup = true;
+	init_scan_keys(keys, true, key, true, first_slot);
+	index_rescan(scan, keys, 2, NULL, 0);
+	/* Usually there are no shared holdings, and then no snapshot is needed. */
+	if (first_slot == AL_SLOT_EXCLUSIVE)
+		snapshot = RegisterSnapshot(GetLatestSnapshot());
+	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	{
+		int32		slot = entry_slot(scan);
+		AlHolding  *holding;
+
+		is_empty = false;
+		if (slot != AL_SLOT_EXCLUSIVE)
+			*is_alone = false;
+		if (IsolationIsSerializable())
+			break;
+		if (slot == last_found)
+		{
+			if (slot == PG_INT32_MAX)
+				break;
+			keys[1].sk_argument = Int32GetDatum(slot + 1);
+			index_rescan(scan, keys, 2, NULL, 0);
+			continue;
+		}
+
+		if (snapshot == NULL)
+			snapshot = RegisterSnapshot(GetLatestSnapshot());
+		holding = palloc(sizeof(AlHolding));
+		if (find_by_hint(rel, key, slot, snapshot, holding) ||
+			fetch(scan, tid, snapshot, holding))
+		{
+			al_hint_set(key->hash, slot, &holding->tid);
+			holdings = lappend(holdings, holding);
+			last_found = slot;
+		}
+		else
+			pfree(holding);
+	}
+	index_endscan(scan);
+	if (snapshot)
+		UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	if (!is_empty && IsolationIsSerializable())
+	{
+		/* It has looked at the first entry only. */
+		*is_alone = false;
+		return find_serializable(rel, key, true, first_slot);
+	}
+	return holdings;
+}
+
+/*
+ * Look again at what al_table_find() has found, under a claim, which keeps it
+ * so.  A row version that is still there, made by the same transaction and not
+ * outdated, is the last one; that costs much less than finding it anew.
+ */
+void
+al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	bool		same = false;
+
+	tuple.t_self = holding->tid;
+	if (ItemPointerIsValid(&tuple.t_self) &&
+		heap_fetch(rel, SnapshotSelf, &tuple, &buffer, false))
+	{
+		same = HeapTupleHeaderGetRawXmin(tuple.t_data) ==
+			HeapTupleHeaderGetRawXmin(holding->tuple->t_data);
+		ReleaseBuffer(buffer);
+	}
+	if (!same)
+		al_table_find_slot(rel, key, holding->slot, holding);
+}
+
+/*
+ * Make index entries for a row version that is not heap-only.  lock_catalog.c
+ * has seen to it that the indexes need no executor, and that the only
+ * condition is that of app_lock_owner_idx.  Of an update the indexes are told
+ * that it left their columns alone, even where owner_hash has changed: it
+ * makes them remove entries of dead versions before they grow.  No update
+ * changes what is in the primary key, so it need not be checked, which would
+ * cost a look at each former version that cannot be removed yet.
+ */
+static void
+insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
+{
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(rel), &TTSOpsHeapTuple);
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+
+	ExecStoreHeapTuple(tuple, slot, false);
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), RowExclusiveLock);
+		IndexInfo  *info = BuildIndexInfo(index);
+		Datum		values[INDEX_MAX_KEYS];
+		bool		nulls[INDEX_MAX_KEYS];
+
+		if (info->ii_ReadyForInserts)
+		{
+			FormIndexDatum(info, slot, NULL, values, nulls);
+			if (info->ii_Predicate == NIL || !nulls[0])
+				index_insert(index, values, nulls, &tuple->t_self, rel,
+							 index->rd_index->indisunique &&
+							 !(is_update && index->rd_index->indisprimary) ?
+							 UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+							 is_update,
+							 info);
+		}
+		index_close(index, RowExclusiveLock);
+	}
+	list_free(indexes);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+/*
+ * Write a holding: over its row, which nobody else can be changing, or as a new
+ * one.  Raises 23505 or XX000 where somebody writes to the table by hand.
+ */
+void
+al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
+{
+	HeapTuple	tuple = al_row_form(rel, holding);
+	bool		is_update = ItemPointerIsValid(&holding->tid);
+	bool		is_shared = holding->slot != AL_SLOT_EXCLUSIVE;
+	bool		needs_entries = true;
+
+	Assert(al_string_equal(key->name, holding->key));
+
+	/* Whoever wants the key for itself must look for shared holdings from now on. */
+	if (is_shared)
+		al_set_alone(key, false);
+
+	if (is_update)
+		needs_entries = al_heap_update(rel, &holding->tid, tuple);
+	else
+		simple_heap_insert(rel, tuple);
+	if (needs_entries)
+	{
+		insert_index_entries(rel, tuple, is_update);
+		al_entry_made(key);
+	}
+	holding->tid = tuple->t_self;
+	al_xact_written(key->hash, holding->slot, &holding->tid);
+	CommandCounterIncrement();
+}
+
+/*
+ * Write a holding over a row that others may be changing; false where they
+ * are, or have done so since it was read.  To lock the row first is how not to
+ * wait for them.
+ */
+bool
+al_table_try_put(Relation rel, const AlKey *key, AlHolding *holding)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_FailureData failure;
+	TM_Result	result;
+
+	tuple.t_self = holding->tid;
+	result = heap_lock_tuple(rel, &tuple, GetCurrentCommandId(true),
+							 LockTupleNoKeyExclusive, LockWaitSkip, false,
+							 &buffer, &failure);
+	ReleaseBuffer(buffer);
+	if (result != TM_Ok)
+		return false;
+	al_table_put(rel, key, holding);
+	return true;
+}
+
+/*
+ * Remove the row of a holding, whose key the caller has claimed; false where
+ * somebody has locked it by hand, which is not waited for.
+ */
+bool
+al_table_try_delete(Relation rel, AlHolding *holding)
+{
+	if (!al_heap_try_delete(rel, &holding->tid))
+		return false;
+	al_xact_changed();
+	CommandCounterIncrement();
+	return true;
+}

@@ -1,0 +1,502 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_catalog.c
+ *		Where the objects of the extension are in this database.
+ *
+ * Model: the extension may be in any schema, and may be dropped and created
+ * again while a session goes on, so OIDs are looked up when they are first
+ * needed and forgotten when the relation cache says that one of the relations
+ * changed.  What the rest relies on is checked here, once for each change:
+ * that they are what the install script made (a library newer or older than
+ * the script must not read them), and that there is no index which direct
+ * table access cannot keep up to date without running user code.
+ *
+ * Nothing here looks at search_path.
+ *
+ * Locking rules: a relation is opened with the lock that the caller asks for.
+ * Taking that lock processes invalidations, so the OID is looked at again
+ * while the lock is held.
+ *
+ * IDENTIFICATION
+ *		src/table/catalog.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "atomic_lock.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_am_d.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_collation_d.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_enum.h"
+#include "catalog/pg_type_d.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_proc.h"
+#include "commands/extension.h"
+#include "base/compat.h"
+#include "lock_table.h"
+#include "lock_wait.h"
+#include "nodes/primnodes.h"
+#include "storage/lmgr.h"
+#include "tcop/utility.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+typedef struct ColumnDefinition
+{
+	const char *name;
+	Oid			type;			/* 0: lock_mode, see find_modes() */
+	Oid			collation;		/* 0: any */
+} ColumnDefinition;
+
+/* Labels of lock_mode: of exclusive and of shared holdings */
+static Oid	modes[2];
+
+static const ColumnDefinition app_lock_columns[Natts_app_lock] = {
+	{"fencing_token", INT8OID, InvalidOid},
+	{"acquired_at", TIMESTAMPTZOID, InvalidOid},
+	{"expires_at", TIMESTAMPTZOID, InvalidOid},
+	{"ttl_us", INT8OID, InvalidOid},
+	{"slot", INT4OID, InvalidOid},
+	{"mode", InvalidOid, InvalidOid},
+	{"key", TEXTOID, C_COLLATION_OID},
+	{"released", BOOLOID, InvalidOid},
+	{"holder", TEXTOID, InvalidOid},
+	{"owner", TEXTOID, InvalidOid},
+	{"owner_hash", INT4OID, InvalidOid},
+	{"meta", JSONBOID, InvalidOid},
+	{"pid", INT4OID, InvalidOid},
+	{"backend_start", TIMESTAMPTZOID, InvalidOid},
+};
+
+static const ColumnDefinition lock_audit_columns[Natts_lock_audit] = {
+	{"at", TIMESTAMPTZOID, InvalidOid},
+	{"action", TEXTOID, InvalidOid},
+	{"key", TEXTOID, InvalidOid},
+	{"previous_holder", TEXTOID, InvalidOid},
+	{"previous_owner_digest", TEXTOID, InvalidOid},
+	{"fencing_token", INT8OID, InvalidOid},
+	{"session_role", NAMEOID, InvalidOid},
+	{"acting_role", NAMEOID, InvalidOid},
+	{"client_addr", INETOID, InvalidOid},
+	{"reason", TEXTOID, InvalidOid},
+};
+
+/* One of our relations */
+typedef struct CachedRelation
+{
+	const char *name;
+	char		relkind;
+	const ColumnDefinition *columns;	/* of a table */
+	int			natts;
+	Oid			oid;
+	bool		checked;		/* it is as it must be */
+} CachedRelation;
+
+static CachedRelation app_lock = {
+	.name = "app_lock",
+	.relkind = RELKIND_RELATION,
+	.columns = app_lock_columns,
+	.natts = Natts_app_lock
+};
+static CachedRelation lock_audit = {
+	.name = "lock_audit",
+	.relkind = RELKIND_RELATION,
+	.columns = lock_audit_columns,
+	.natts = Natts_lock_audit
+};
+static CachedRelation fence = {
+	.name = "app_lock_fence",
+	.relkind = RELKIND_SEQUENCE
+};
+
+static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &fence};
+
+static bool oids_valid = false;
+static uint32 invalidations = 0;
+static Oid	force_release_oid;	/* 0: not looked up yet */
+static Oid	lock_status_oid;	/* likewise, of lock_status() of all keys */
+
+static void
+relcache_callback(Datum arg, Oid relid)
+{
+	for (int i = 0; i < (int) lengthof(our_relations); i++)
+	{
+		if (relid == InvalidOid || relid == our_relations[i]->oid)
+		{
+			oids_valid = false;
+			our_relations[i]->checked = false;
+			invalidations++;
+			if (our_relations[i] == &fence)
+				al_secret_forget();
+		}
+	}
+}
+
+void
+al_catalog_init(void)
+{
+	CacheRegisterRelcacheCallback(relcache_callback, (Datum) 0);
+}
+
+/* The schema of the extension; where it is not installed, 0, or raises 42704 */
+static Oid
+extension_schema(bool missing_ok)
+{
+	Relation	rel;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	Oid			schema = InvalidOid;
+
+	rel = table_open(ExtensionRelationId, AccessShareLock);
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber,
+				F_NAMEEQ, CStringGetDatum("atomic_lock"));
+	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+
+	if (!OidIsValid(schema))
+	{
+		if (missing_ok)
+			return InvalidOid;
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
+				 errmsg("extension \"atomic_lock\" is not installed in this database"),
+				 errhint("Use CREATE EXTENSION atomic_lock.")));
+	}
+	return schema;
+}
+
+/* Its name; raises 42704 where it is not installed, or about to go */
+char *
+al_schema_name(void)
+{
+	char	   *name = get_namespace_name(extension_schema(false));
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_SCHEMA), al_hide_owners(),
+				 errmsg("the schema of extension \"atomic_lock\" is being dropped")));
+	return name;
+}
+
+/*
+ * Find our objects.  An invalidation that arrives meanwhile is not lost, and an
+ * error in the middle leaves nothing that passes for found.  Where the extension
+ * is not installed, returns false, or raises 42704.
+ */
+static bool
+look_up(bool missing_ok)
+{
+	uint32		seen = invalidations;
+	Oid			schema = extension_schema(missing_ok);
+
+	force_release_oid = lock_status_oid = InvalidOid;
+	if (!OidIsValid(schema))
+		return false;
+	for (int i = 0; i < (int) lengthof(our_relations); i++)
+	{
+		Oid			oid = get_relname_relid(our_relations[i]->name, schema);
+
+		if (oid != our_relations[i]->oid)
+			our_relations[i]->checked = false;
+		our_relations[i]->oid = oid;
+	}
+	if (!fence.checked)
+		al_secret_forget();
+	oids_valid = seen == invalidations;
+	return true;
+}
+
+static void
+raise_missing(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+			 errmsg("relation \"%s\" of extension \"atomic_lock\" is missing", name),
+			 errhint("Drop the extension and create it again.")));
+}
+
+/* What the modes are in a column of a type; false where it is not lock_mode */
+static bool
+find_modes(Oid type)
+{
+	for (int is_shared = 0; is_shared < 2; is_shared++)
+	{
+		HeapTuple	label = SearchSysCache2(ENUMTYPOIDNAME, ObjectIdGetDatum(type),
+											CStringGetDatum(is_shared ? "shared" : "exclusive"));
+
+		if (!HeapTupleIsValid(label))
+			return false;
+		modes[is_shared] = ((Form_pg_enum) GETSTRUCT(label))->oid;
+		ReleaseSysCache(label);
+	}
+	return true;
+}
+
+/* What a column of app_lock has for a mode; app_lock was opened before */
+Datum
+al_mode_value(bool is_shared)
+{
+	return ObjectIdGetDatum(modes[is_shared]);
+}
+
+/*
+ * Raise unless a relation is what the install script made of it: a tuple that
+ * is formed for other columns, or read as them, would be garbage.
+ */
+static void
+check_definition(Relation rel, const CachedRelation *cached)
+{
+	bool		ok = rel->rd_rel->relkind == cached->relkind &&
+		rel->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT;
+
+	if (ok && cached->relkind == RELKIND_RELATION)
+		ok = rel->rd_rel->relam == HEAP_TABLE_AM_OID &&
+			RelationGetDescr(rel)->natts == cached->natts;
+	for (int i = 0; ok && i < cached->natts; i++)
+	{
+		Form_pg_attribute column = TupleDescAttr(RelationGetDescr(rel), i);
+
+		ok = !column->attisdropped &&
+			(OidIsValid(cached->columns[i].type) ?
+			 column->atttypid == cached->columns[i].type : find_modes(column->atttypid)) &&
+			(!OidIsValid(cached->columns[i].collation) ||
+			 column->attcollation == cached->columns[i].collation) &&
+			strcmp(NameStr(column->attname), cached->columns[i].name) == 0;
+	}
+	if (!ok)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				 errmsg("relation \"%s\" is not what this version of atomic_lock expects",
+						RelationGetRelationName(rel)),
+				 errhint("Use ALTER EXTENSION atomic_lock UPDATE, and do not alter the relation.")));
+}
+
+/*
+ * Is this index without a condition, or with that of app_lock_owner_idx, which
+ * we know how to apply?  The condition is looked at as it is in the catalog: the
+ * relation cache would simplify it, and so call functions that are in it.
+ */
+static bool
+has_good_predicate(Relation rel, Relation index)
+{
+	bool		is_null;
+	Datum		value = SysCacheGetAttr(INDEXRELID, index->rd_indextuple,
+										Anum_pg_index_indpred, &is_null);
+	NullTest   *test;
+
+	if (is_null)
+		return true;
+	test = stringToNode(TextDatumGetCString(value));
+	return RelationGetRelid(rel) == app_lock.oid && IsA(test, NullTest) &&
+		test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var) &&
+		((Var *) test->arg)->varattno == Anum_app_lock_owner_hash &&
+		index->rd_index->indkey.values[0] == Anum_app_lock_owner_hash;
+}
+
+/*
+ * Raise unless every index can be kept up to date without an executor: plain
+ * columns, unique at once or not at all, no condition but the one we know.
+ * The primary key of app_lock, by which rows are found, is key and slot.
+ */
+static void
+check_indexes(Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (index->rd_rel->relam != BTREE_AM_OID ||
+			!index->rd_index->indimmediate ||
+			index->rd_index->indisexclusion ||
+			!heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL) ||
+			(index->rd_index->indisprimary && RelationGetRelid(rel) == app_lock.oid &&
+			 (index->rd_index->indnkeyatts != 2 ||
+			  index->rd_index->indkey.values[0] != Anum_app_lock_key ||
+			  index->rd_index->indkey.values[1] != Anum_app_lock_slot)) ||
+			!has_good_predicate(rel, index))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+					 errmsg("index \"%s\" on table \"%s\" is not supported by atomic_lock",
+							RelationGetRelationName(index), RelationGetRelationName(rel)),
+					 errdetail("Only plain B-tree indexes can be kept up to date without running user code."),
+					 errhint("Drop the index.")));
+		index_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+}
+
+/*
+ * Open one of our relations.  Raises 42704 where the extension is not
+ * installed, 55000 where somebody has changed the relation so that we cannot
+ * use it.  With "missing_ok" the answer is NULL where it is not there.
+ */
+static Relation
+open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
+{
+	for (;;)
+	{
+		Relation	rel;
+		Oid			oid;
+
+		if (!oids_valid && !look_up(missing_ok))
+			return NULL;
+		oid = cached->oid;
+		if (!OidIsValid(oid))
+		{
+			oids_valid = false;
+			if (missing_ok)
+				return NULL;
+			raise_missing(cached->name);
+		}
+
+		rel = try_relation_open(oid, lockmode);
+		if (!oids_valid && !look_up(missing_ok))
+		{
+			if (rel)
+				relation_close(rel, lockmode);
+			return NULL;
+		}
+		if (rel && cached->oid == oid)
+		{
+			if (!cached->checked)
+			{
+				uint32		before = invalidations;
+
+				check_definition(rel, cached);
+				check_indexes(rel);
+				cached->checked = invalidations == before;
+			}
+			return rel;
+		}
+
+		/* It was dropped, and perhaps created again, before we had the lock. */
+		CHECK_FOR_INTERRUPTS();
+		if (rel)
+			relation_close(rel, lockmode);
+		else
+			oids_valid = false;
+	}
+}
+
+/* OID of app_lock, which is open */
+Oid
+al_app_lock_oid(void)
+{
+	return app_lock.oid;
+}
+
+Relation
+al_open_app_lock(LOCKMODE lockmode)
+{
+	return open_cached(&app_lock, lockmode, false);
+}
+
+/*
+ * Open app_lock for a function that writes.  Also raises 25006 in a read-only
+ * transaction and on a standby; "function" is named in the message.
+ */
+Relation
+al_open_for_writing(const char *function)
+{
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
+	(void) al_queue();
+	return al_open_app_lock(RowExclusiveLock);
+}
+
+bool
+al_is_installed(void)
+{
+	return OidIsValid(get_extension_oid("atomic_lock", true));
+}
+
+/*
+ * Open app_lock to write to it without waiting for anybody, nor raising where
+ * it is not there: then the answer is NULL, and "missing" whether that is why.
+ */
+Relation
+al_open_now(bool *missing)
+{
+	*missing = false;
+	if (!ConditionalLockRelationOid(ExtensionRelationId, AccessShareLock))
+		return NULL;
+	if (!oids_valid && !look_up(true))
+	{
+		*missing = true;
+		return NULL;
+	}
+	/* That on the sequence is for the secret of hashes, should it be read again. */
+	if (!OidIsValid(app_lock.oid) || !OidIsValid(fence.oid) ||
+		!ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock) ||
+		!ConditionalLockRelationOid(fence.oid, AccessShareLock))
+		return NULL;
+	return open_cached(&app_lock, RowExclusiveLock, true);
+}
+
+Relation
+al_open_fence(LOCKMODE lockmode)
+{
+	return open_cached(&fence, lockmode, false);
+}
+
+Relation
+al_open_audit(LOCKMODE lockmode)
+{
+	return open_cached(&lock_audit, lockmode, false);
+}
+
+/*
+ * May the current role execute one of our functions?  Whoever asks by way of a
+ * view or function of somebody else need not have the right to look into our
+ * schema, so the function is looked up without asking for that.
+ */
+static bool
+may_execute(Oid *function, const char *name, int nargs, const Oid *argtypes)
+{
+	if (!oids_valid)
+		(void) look_up(false);
+	if (!OidIsValid(*function))
+		*function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+									CStringGetDatum(name),
+									PointerGetDatum(buildoidvector(argtypes, nargs)),
+									ObjectIdGetDatum(extension_schema(false)));
+	return OidIsValid(*function) && al_may_execute(*function, GetUserId());
+}
+
+/*
+ * Is the current role an administrator of locks?  Those who may end anybody's
+ * lease are, and the owner of the extension always may.
+ */
+bool
+al_is_admin(void)
+{
+	Oid			argtypes[] = {TEXTOID, TEXTOID};
+
+	return may_execute(&force_release_oid, "force_release", lengthof(argtypes), argtypes);
+}
+
+/* May the current role see what others hold?  Those who may list it all do. */
+bool
+al_is_monitor(void)
+{
+	return may_execute(&lock_status_oid, "lock_status", 0, NULL);
+}

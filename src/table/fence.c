@@ -1,0 +1,272 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_fence.c
+ *		Fencing tokens: numbers that rise with every grant.
+ *
+ * Model: a token is the next number of the sequence app_lock_fence, drawn
+ * while the key is claimed, so that two grants of a key draw in the order in
+ * which they are granted.
+ *
+ * nextval() is not used, for two reasons: it would change what lastval()
+ * answers the session, which some drivers rely on, and it hands out numbers
+ * whose WAL is not flushed, which a crash can hand out again.  Here the
+ * sequence is logged DRAW_AHEAD numbers in advance and that record is flushed
+ * before any of them is used, so a number that anybody has seen never comes
+ * back, committed or not.  The relation stays an ordinary sequence for
+ * pg_dump, setval() and ALTER SEQUENCE.
+ *
+ * What a sequence does not survive is a copy of the database that lost the
+ * last WAL, or was made of an older state: a promoted standby, a
+ * point-in-time recovery, a restored dump, a clone.  There a new epoch begins:
+ * the next token is
+ *
+ *		the clock in microseconds since 2000,
+ *		or the last one + EPOCH_GAP, where the clock is not clearly ahead.
+ *
+ * The clock is above every token of every other copy, also of those that this
+ * one cannot know of: epochs began at their clock, and fewer than a million
+ * tokens a second are drawn.  The gap is for a server whose clock is behind
+ * that of the copy it comes from: no standby loses a million grants.  Tokens
+ * stay below 2^53, the integers of JavaScript, for two centuries.
+ *
+ * A copy knows itself by its identity, a hash of server and its start, of
+ * timeline and database, which is kept in the upper half of the sequence's
+ * log_cnt; the lower half is how many numbers are still covered by WAL.  Neither is dumped,
+ * and setval() and ALTER SEQUENCE clear both, so that after those a new epoch
+ * begins too.
+ *
+ * The tuple of the sequence is longer than its columns.  Behind them is the
+ * secret of the database's hashes (lock_hash.c), which no SQL shows and no dump
+ * has.  setval() changes the tuple in place and ALTER SEQUENCE copies it, so both
+ * keep the secret; what recovers from a crash, follows by streaming, or is a
+ * physical copy has it as it has the page.  pg_upgrade --swap makes the sequence
+ * anew and without it: nobody has claims then, and another secret is made.
+ *
+ * Locking rules: a content lock on the only page of the sequence, held over a
+ * flush of WAL once in DRAW_AHEAD draws, and when the secret is made.  An error that
+ * is raised under it says that the page is corrupt.  The
+ * sequence is written at once, outside of the transaction, so nobody waits
+ * for anybody's commit.
+ *
+ * IDENTIFICATION
+ *		src/table/fence.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/generic_xlog.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xlog.h"
+#include "atomic_lock.h"
+#include "commands/sequence.h"
+#include "common/hashfn.h"
+#include "base/compat.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/timestamp.h"
+
+#define DRAW_AHEAD	(16 * 1024)
+#define EPOCH_GAP	(1024 * 1024)
+#define CLOCK_LEAD	(16 * 1024)
+
+/* Where the secret is in the tuple, and how long that makes the tuple's data */
+#define SECRET_OFFSET	MAXALIGN(sizeof(FormData_pg_sequence_data))
+#define DATA_LENGTH		(SECRET_OFFSET + sizeof(AlHash))
+
+#define LOG_CNT(identity, covered)	((int64) (identity) << 32 | (covered))
+#define LOG_CNT_IDENTITY(log_cnt)	((uint32) ((log_cnt) >> 32))
+#define LOG_CNT_COVERED(log_cnt)	((uint32) (log_cnt))
+
+/*
+ * What makes this copy of the database different from all others, never 0.
+ * The timeline is read each time: a backend lives on when its standby is
+ * promoted.  The start of the server stands for copies that are no new
+ * timeline, such as a disk snapshot that is started elsewhere.
+ */
+static uint32
+identity(void)
+{
+	struct
+	{
+		uint64		system_identifier;
+		TimestampTz server_start;
+		uint32		timeline;
+		uint32		database;
+	}			parts = {GetSystemIdentifier(), PgStartTime, GetWALInsertionTimeLine(), MyDatabaseId};
+
+	/* fits the signed log_cnt, and is not what setval() leaves there */
+	return (hash_bytes((const unsigned char *) &parts, sizeof(parts)) >> 1) | 1;
+}
+
+static Form_pg_sequence_data
+sequence_data(Page page)
+{
+	HeapTupleHeader tuple = (HeapTupleHeader)
+		PageGetItem(page, PageGetItemId(page, FirstOffsetNumber));
+
+	return (Form_pg_sequence_data) ((char *) tuple + tuple->t_hoff);
+}
+
+/* Log and flush the page as it will be when what is covered is used up */
+static void
+log_ahead(Relation rel, Buffer buffer, int64 token, uint32 copy)
+{
+	GenericXLogState *state = GenericXLogStart(rel);
+	Form_pg_sequence_data logged;
+	XLogRecPtr	lsn;
+
+	logged = sequence_data(GenericXLogRegisterBuffer(state, buffer,
+													 GENERIC_XLOG_FULL_IMAGE));
+	logged->last_value = token + DRAW_AHEAD;
+	logged->is_called = true;
+	logged->log_cnt = LOG_CNT(copy, 0);
+	lsn = GenericXLogFinish(state);
+	if (RelationNeedsWAL(rel))
+		XLogFlush(lsn);
+}
+
+/*
+ * The fencing tokens of so many grants: the first of as many numbers in a row.
+ * The caller has the keys claimed for taking.  Raises 2200H when there are no more
+ * tokens.
+ */
+int64
+al_fence_draw(int count)
+{
+	Relation	rel = al_open_fence(RowExclusiveLock);
+	Buffer		buffer = ReadBuffer(rel, 0);
+	Form_pg_sequence_data data;
+	int64		token;
+	int64		last;
+	uint32		copy = identity();
+	uint32		covered;
+
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	data = sequence_data(BufferGetPage(buffer));
+	token = data->last_value;
+	if (token > PG_INT64_MAX - EPOCH_GAP - DRAW_AHEAD - count)
+	{
+		UnlockReleaseBuffer(buffer);
+		ereport(ERROR,
+				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED), al_hide_owners(),
+				 errmsg("fencing tokens are exhausted"),
+				 errdetail("The sequence \"app_lock_fence\" has reached its end.")));
+	}
+	token++;
+	covered = LOG_CNT_COVERED(data->log_cnt);
+
+	/*
+	 * As in nextval(), the first draw after a checkpoint has to log: replay
+	 * starts there and would not see what was logged before.  Unlike there,
+	 * the buffer is marked dirty before the look at the redo pointer, so that
+	 * a checkpoint which moves it meanwhile waits for our lock and writes
+	 * this draw.
+	 */
+	MarkBufferDirty(buffer);
+	if (LOG_CNT_IDENTITY(data->log_cnt) != copy)
+	{
+		TimestampTz clock = GetCurrentTimestamp();
+
+		token = clock > token + CLOCK_LEAD ? clock : token + EPOCH_GAP;
+		covered = 0;
+	}
+	last = token + count - 1;
+	if (covered < (uint32) count || PageGetLSN(BufferGetPage(buffer)) <= GetRedoRecPtr())
+	{
+		log_ahead(rel, buffer, last, copy);
+		covered = DRAW_AHEAD;
+	}
+	else
+		covered -= count;
+
+	/* wal_level = minimal in the transaction that made it: nothing is covered */
+	if (!RelationNeedsWAL(rel))
+		covered = 0;
+	data->log_cnt = LOG_CNT(copy, covered);
+	data->last_value = last;
+	data->is_called = true;
+
+	UnlockReleaseBuffer(buffer);
+	relation_close(rel, NoLock);
+	return token;
+}
+
+/* Copy the secret from the page; false where there is none yet */
+static bool
+read_secret(Page page, AlHash *secret)
+{
+	ItemId		item = PageGetItemId(page, FirstOffsetNumber);
+	HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page, item);
+
+	if (ItemIdGetLength(item) != tuple->t_hoff + DATA_LENGTH)
+		return false;
+	memcpy(secret, (char *) tuple + tuple->t_hoff + SECRET_OFFSET, sizeof(AlHash));
+	return true;
+}
+
+/* Put a secret behind the columns, and flush that before anybody goes by it */
+static void
+write_secret(Relation rel, Buffer buffer, const AlHash *secret)
+{
+	GenericXLogState *state = GenericXLogStart(rel);
+	Page		page = GenericXLogRegisterBuffer(state, buffer, GENERIC_XLOG_FULL_IMAGE);
+	ItemId		item = PageGetItemId(page, FirstOffsetNumber);
+	HeapTupleHeader tuple = (HeapTupleHeader) PageGetItem(page, item);
+	PGAlignedBlock longer = {0};
+	Size		length = tuple->t_hoff + DATA_LENGTH;
+	XLogRecPtr	lsn;
+
+	memcpy(longer.data, tuple, ItemIdGetLength(item));
+	memcpy(longer.data + tuple->t_hoff + SECRET_OFFSET, secret, sizeof(AlHash));
+	if (!PageIndexTupleOverwrite(page, FirstOffsetNumber, (Item) longer.data, length))
+		elog(ERROR, "no room for a secret in sequence \"%s\"", RelationGetRelationName(rel));
+	/* Tokens that were drawn and not logged must not come back with this image. */
+	sequence_data(page)->log_cnt = 0;
+	lsn = GenericXLogFinish(state);
+	if (RelationNeedsWAL(rel))
+		XLogFlush(lsn);
+}
+
+/*
+ * The secret of the database's hashes, which is made where it is not there.  False:
+ * there is none yet, and this is a standby.  Raises 42704 where the extension is
+ * not installed.
+ */
+bool
+al_fence_secret(AlHash *secret)
+{
+	Relation	rel = al_open_fence(AccessShareLock);
+	Buffer		buffer = ReadBuffer(rel, 0);
+	AlHash		fresh;
+	bool		found;
+
+	LockBuffer(buffer, BUFFER_LOCK_SHARE);
+	found = read_secret(BufferGetPage(buffer), secret);
+	UnlockReleaseBuffer(buffer);
+	relation_close(rel, AccessShareLock);
+
+	if (!found && !RecoveryInProgress())
+	{
+		/* An ALTER SEQUENCE that is not committed yet has copied the page. */
+		rel = al_open_fence(RowExclusiveLock);
+		buffer = ReadBuffer(rel, 0);
+		if (!pg_strong_random(&fresh, sizeof(fresh)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
+					 errmsg("could not generate random values")));
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		/* Somebody else may have been faster. */
+		found = read_secret(BufferGetPage(buffer), secret);
+		if (!found)
+		{
+			write_secret(rel, buffer, &fresh);
+			*secret = fresh;
+			found = true;
+		}
+		UnlockReleaseBuffer(buffer);
+		relation_close(rel, RowExclusiveLock);
+	}
+	return found;
+}

@@ -1,0 +1,142 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_row.c
+ *		Rows of app_lock, taken apart and formed.
+ *
+ * Model: lock_catalog.c has checked that the columns are those of lock_table.h.
+ * A row may have fewer than the table, as one that is older than a column has;
+ * those that are missing at its end are null.
+ *
+ * Locking: none.  The caller has app_lock open.
+ *
+ * IDENTIFICATION
+ *		src/table/row.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "base/compat.h"
+#include "lock_table.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+/* Take a row apart.  The holding has a copy of its own. */
+void
+al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
+{
+	Datum		values[Natts_app_lock];
+	bool		nulls[Natts_app_lock];
+
+#define VALUE(column) values[Anum_app_lock_##column - 1]
+#define IS_NULL(column) nulls[Anum_app_lock_##column - 1]
+
+	holding->tuple = heap_copytuple(tuple);
+	holding->tid = tuple->t_self;
+	heap_deform_tuple(holding->tuple, RelationGetDescr(rel), values, nulls);
+
+	holding->fencing_token = DatumGetInt64(VALUE(fencing_token));
+	holding->acquired_at = DatumGetTimestampTz(VALUE(acquired_at));
+	holding->expires_at = DatumGetTimestampTz(VALUE(expires_at));
+	holding->ttl = DatumGetInt64(VALUE(ttl_us));
+	holding->slot = DatumGetInt32(VALUE(slot));
+	holding->is_alone = holding->is_new = false;
+	holding->key = al_string(DatumGetTextPP(VALUE(key)));
+	holding->holder = DatumGetTextPP(VALUE(holder));
+	holding->owner = IS_NULL(owner) ? NULL : DatumGetTextPP(VALUE(owner));
+	holding->has_owner_hash = !IS_NULL(owner_hash);
+	holding->owner_hash = IS_NULL(owner_hash) ? 0 : DatumGetInt32(VALUE(owner_hash));
+	holding->released_at = DatumGetBool(VALUE(released)) ? holding->expires_at : 0;
+	holding->meta = IS_NULL(meta) ? NULL : (struct varlena *) DatumGetPointer(VALUE(meta));
+	holding->lifetime = IS_NULL(pid) ? AL_LEASE : AL_SESSION;
+	holding->pid = IS_NULL(pid) ? 0 : DatumGetInt32(VALUE(pid));
+	holding->backend_start = IS_NULL(backend_start) ? 0 :
+		DatumGetTimestampTz(VALUE(backend_start));
+
+	/* Somebody's UPDATE by hand; what is empty, nobody can present. */
+	if (holding->owner == NULL && holding->released_at == 0)
+		holding->owner = cstring_to_text("");
+}
+
+/* Just slot, and what says whether a row is over; much cheaper than al_row_read() */
+void
+al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	bool		is_null;
+	Datum		value;
+
+	memset(holding, 0, sizeof(AlHolding));
+	holding->tid = tuple->t_self;
+	holding->slot = DatumGetInt32(heap_getattr(tuple, Anum_app_lock_slot, desc, &is_null));
+	holding->expires_at = DatumGetTimestampTz(heap_getattr(tuple, Anum_app_lock_expires_at,
+														   desc, &is_null));
+	if (DatumGetBool(heap_getattr(tuple, Anum_app_lock_released, desc, &is_null)))
+		holding->released_at = holding->expires_at;
+	value = heap_getattr(tuple, Anum_app_lock_pid, desc, &is_null);
+	if (is_null)
+		return;
+	holding->lifetime = AL_SESSION;
+	holding->pid = DatumGetInt32(value);
+	value = heap_getattr(tuple, Anum_app_lock_backend_start, desc, &is_null);
+	holding->backend_start = is_null ? 0 : DatumGetTimestampTz(value);
+}
+
+/* Form a tuple of the first columns of app_lock, but not of all */
+static HeapTuple
+form_first_columns(TupleDesc desc, int natts, Datum *values, bool *nulls)
+{
+	static TupleDesc first_columns[Natts_app_lock];
+
+	if (first_columns[natts] == NULL)
+	{
+		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
+		TupleDesc	first = CreateTemplateTupleDesc(natts);
+
+		for (int i = 1; i <= natts; i++)
+			TupleDescCopyEntry(first, i, desc, i);
+		TupleDescFinalize(first);
+		MemoryContextSwitchTo(old_context);
+		first_columns[natts] = first;
+	}
+	return heap_form_tuple(first_columns[natts], values, nulls);
+}
+
+/*
+ * Form the row of a holding, without the nulls at its end: a row that has no
+ * nulls at all takes less space, and less time to read.
+ */
+HeapTuple
+al_row_form(Relation rel, const AlHolding *holding)
+{
+	Datum		values[Natts_app_lock];
+	bool		nulls[Natts_app_lock] = {0};
+	int			natts = Natts_app_lock;
+
+	VALUE(fencing_token) = Int64GetDatum(holding->fencing_token);
+	VALUE(acquired_at) = TimestampTzGetDatum(holding->acquired_at);
+	VALUE(released) = BoolGetDatum(holding->released_at != 0);
+	VALUE(expires_at) = TimestampTzGetDatum(holding->released_at != 0 ?
+											holding->released_at : holding->expires_at);
+	VALUE(ttl_us) = Int64GetDatum(holding->ttl);
+	VALUE(slot) = Int32GetDatum(holding->slot);
+	VALUE(key) = PointerGetDatum(al_string_text(holding->key));
+	VALUE(mode) = al_mode_value(holding->slot != AL_SLOT_EXCLUSIVE);
+	VALUE(holder) = PointerGetDatum(holding->holder);
+	VALUE(owner) = PointerGetDatum(holding->owner);
+	IS_NULL(owner) = holding->owner == NULL;
+	VALUE(owner_hash) = Int32GetDatum(holding->owner_hash);
+	IS_NULL(owner_hash) = !holding->has_owner_hash;
+	VALUE(meta) = PointerGetDatum(holding->meta);
+	IS_NULL(meta) = holding->meta == NULL;
+	VALUE(pid) = Int32GetDatum(holding->pid);
+	VALUE(backend_start) = TimestampTzGetDatum(holding->backend_start);
+	IS_NULL(pid) = IS_NULL(backend_start) = holding->lifetime != AL_SESSION;
+
+	while (nulls[natts - 1])
+		natts--;
+	if (natts < Natts_app_lock)
+		return form_first_columns(RelationGetDescr(rel), natts, values, nulls);
+	return heap_form_tuple(RelationGetDescr(rel), values, nulls);
+}

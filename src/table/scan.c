@@ -1,0 +1,83 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_scan.c
+ *		Scans of our tables that see the newest committed state.
+ *
+ * Model: the snapshot is taken for the scan, at every isolation level.
+ * Predicate locks are taken for MVCC snapshots only, so a SERIALIZABLE
+ * transaction scans with SnapshotAny and applies the MVCC snapshot itself.
+ *
+ * A scan of a whole table can be one of a part of its blocks.
+ *
+ * Locking rules: the relation is open with AccessShareLock at least.
+ *
+ * IDENTIFICATION
+ *		src/table/scan.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/relscan.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "base/compat.h"
+#include "lock_table.h"
+#include "storage/bufmgr.h"
+#include "tcop/utility.h"
+#include "utils/snapmgr.h"
+
+/*
+ * Scan a relation, by an index or as a whole, seeing the newest committed
+ * state.  Keys are in terms of the relation's columns.
+ */
+void
+al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys)
+{
+	/* The latest snapshot cannot be had there. */
+	PreventCommandIfParallelMode("functions of atomic_lock");
+
+	scan->rel = rel;
+	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan->recheck = IsolationIsSerializable();
+	scan->scan = systable_beginscan(rel, index, OidIsValid(index),
+									scan->recheck ? SnapshotAny : scan->snapshot,
+									nkeys, keys);
+}
+
+/* The next row, good until the next call; NULL at the end */
+HeapTuple
+al_scan_next(AlScan *scan)
+{
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan->scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!scan->recheck ||
+			table_tuple_satisfies_snapshot(scan->rel, scan->scan->slot,
+										   scan->snapshot))
+			return tuple;
+	}
+	return NULL;
+}
+
+void
+al_scan_end(AlScan *scan)
+{
+	systable_endscan(scan->scan);
+	UnregisterSnapshot(scan->snapshot);
+}
+
+/*
+ * Scan so many blocks of a table, which it must have, beginning with one of them;
+ * after the last block comes the first
+ */
+void
+al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block, BlockNumber count)
+{
+	al_scan_begin(scan, rel, InvalidOid, 0, NULL);
+	heap_setscanlimits(scan->scan->scan, block, count);
+}
