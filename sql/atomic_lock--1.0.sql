@@ -16,7 +16,7 @@
 
 ------------------------------------------------------------------------------
 -- The table has one row per holding.  Only the code in src/table reads or
--- writes it; src/table/app_lock.h mirrors its columns, in this order.
+-- writes it; src/table/columns.h mirrors its columns, in this order.
 --
 -- Slot 0 is the exclusive holding of a key, the slots above are shared ones.
 -- No index may contain a column that acquire, extend or release changes;

@@ -1,29 +1,21 @@
 /*-------------------------------------------------------------------------
  *
- * lock_key.c
- *		Checks of what callers hand in: keys, owners, labels, durations.
+ * args.c
+ *		Arguments of SQL functions, checked.
  *
- * Model: a function here takes an argument by number and answers a value that
- * the rest of the code can rely on, or raises.  Keys, owners and labels are
- * bytes: no case folding, no normalization, no collation.  An owner is a
- * secret, so no message made here contains one.
- *
- * Here is also how the value of a column becomes a part of a key.
+ * Model: a function here takes an argument by number and returns a value that the
+ * rest of the code can rely on, or raises.  An owner is a secret, so no message made
+ * here has one.
  *
  * Locking: none.
- *
- * IDENTIFICATION
- *		src/api/args.c
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "atomic_lock.h"
-#include "catalog/pg_type.h"
+#include "access/htup_details.h"
 #include "common/int.h"
-#include "base/compat.h"
-#include "lib/stringinfo.h"
+#include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/array.h"
@@ -31,157 +23,55 @@
 #include "utils/float.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-/* Was atomic_lock.owner, as it is, found to be text in the database's encoding? */
-static bool owner_is_verified = false;
-
-/* The bytes of a detoasted text datum, which must outlive the result */
-AlString
-al_string(text *datum)
-{
-	AlString	string;
-
-	string.data = VARDATA_ANY(datum);
-	string.len = VARSIZE_ANY_EXHDR(datum);
-	return string;
-}
-
-AlString
-al_cstring(const char *cstring)
-{
-	AlString	string = {cstring, strlen(cstring)};
-
-	return string;
-}
-
-bool
-al_string_equal(AlString a, AlString b)
-{
-	return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
-}
+#include "atomic_lock.h"
+#include "api/args.h"
+#include "base/errors.h"
+#include "base/key.h"
+#include "base/owner.h"
+#include "base/settings.h"
+#include "base/str.h"
 
 /*
- * Are these the same owner?  Whoever tries to guess one learns nothing about it
- * but its length from the time that this takes.  An empty owner is nobody.
+ * The ttl of a new lease: the argument, or atomic_lock.default_ttl.  Raises
+ * 22023 where it is longer than the settings allow.
  */
-bool
-al_owner_equal(AlString a, AlString b)
+int64
+al_new_ttl_arg(FunctionCallInfo fcinfo, int argno)
 {
-	uint64		difference = 0;
-	int			i = 0;
+	int64		ttl = al_ttl_arg(fcinfo, argno);
 
-	if (a.len != b.len || a.len == 0)
-		return false;
-	for (; i + 8 <= a.len; i += 8)
+	if (ttl == 0)
 	{
-		uint64		x;
-		uint64		y;
-
-		memcpy(&x, a.data + i, 8);
-		memcpy(&y, b.data + i, 8);
-		difference |= x ^ y;
+		ttl = AL_MS_TO_US(al_default_ttl_ms);
+		if (ttl > AL_MS_TO_US(al_max_ttl_ms))
+			ereport(ERROR,
+					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("atomic_lock.default_ttl must not be longer than atomic_lock.max_ttl"),
+					 errhint("Pass a ttl, or change one of the settings.")));
 	}
-	for (; i < a.len; i++)
-		difference |= (unsigned char) (a.data[i] ^ b.data[i]);
-	return difference == 0;
-}
-
-text *
-al_string_text(AlString string)
-{
-	return cstring_to_text_with_len(string.data, string.len);
-}
-
-/* Are 0x80 to 0x9f control characters, in the encoding of the database? */
-static bool
-has_c1_bytes(void)
-{
-	int			encoding = GetDatabaseEncoding();
-
-	return (encoding >= PG_LATIN1 && encoding <= PG_LATIN10) ||
-		(encoding >= PG_ISO_8859_5 && encoding <= PG_ISO_8859_8);
-}
-
-/*
- * How many bytes of a string are whole characters that fit into so many.  The last
- * character of what is not valid in the encoding may claim to be longer than it is.
- */
-int
-al_clip_length(AlString string, int size)
-{
-	return Min(pg_mbcliplen(string.data, string.len, size), string.len);
-}
-
-/*
- * A key or label as messages show it: control characters, which could forge
- * lines in a log or move the cursor of a terminal, become \xNN.
- */
-char *
-al_display(AlString string)
-{
-	StringInfoData buf;
-	bool		utf8 = GetDatabaseEncoding() == PG_UTF8;
-	bool		c1_bytes = has_c1_bytes();
-
-	initStringInfo(&buf);
-	for (int i = 0; i < string.len; i++)
-	{
-		unsigned char c = string.data[i];
-
-		if (c < 0x20 || c == 0x7f || (c1_bytes && c >= 0x80 && c < 0xa0))
-			appendStringInfo(&buf, "\\x%02x", c);
-		else if (utf8 && c == 0xc2 && i + 1 < string.len &&
-				 (unsigned char) string.data[i + 1] < 0xa0)
-			appendStringInfo(&buf, "\\x%02x", (unsigned char) string.data[++i]);
-		else
-			appendStringInfoChar(&buf, c);
-	}
-	return buf.data;
-}
-
-/* Raise 22023 unless a string has min to max bytes.  "what" names it in messages. */
-static AlString
-checked_length(AlString string, const char *what, int min, int max)
-{
-	if (string.len < min || string.len > max)
+	if (al_max_lifetime_ms > 0 && ttl > AL_MS_TO_US(al_max_lifetime_ms))
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
-				 errmsg("%s must be %d to %d bytes long", what, min, max),
-				 errdetail("It has %d bytes.", string.len)));
-	return string;
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl must not be longer than atomic_lock.max_lifetime (%s)",
+						GetConfigOptionByName("atomic_lock.max_lifetime", NULL, false))));
+	return ttl;
 }
 
 static AlString
 checked_text(FunctionCallInfo fcinfo, int argno, const char *what, int min, int max)
 {
-	return checked_length(al_string(PG_GETARG_TEXT_PP(argno)), what, min, max);
+	return al_check_length(al_string(PG_GETARG_TEXT_PP(argno)), what, min, max);
 }
 
 static void
 raise_null(const char *what)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+			(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 			 errmsg("%s must not be null", what)));
-}
-
-/* Order of keys: that of their bytes */
-int
-al_key_compare(const AlKey *a, const AlKey *b)
-{
-	int			order = memcmp(a->name.data, b->name.data, Min(a->name.len, b->name.len));
-
-	return order != 0 ? order : a->name.len - b->name.len;
-}
-
-/* Raise 22023 unless this can be a key */
-AlString
-al_check_key(AlString name)
-{
-	return checked_length(name, "lock key", 1, AL_MAX_KEY_BYTES);
 }
 
 /* The key argument; raises 22004 for NULL, 22023 for a bad length */
@@ -221,7 +111,7 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	elements = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	if (ARR_NDIM(array) != 1 || elements > AL_MAX_KEYS)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("keys must be a one-dimensional array of 1 to %d lock keys", AL_MAX_KEYS),
 				 elements == 0 ? errdetail("It is empty.") :
 				 ARR_NDIM(array) != 1 ? errdetail("It has %d dimensions.", ARR_NDIM(array)) :
@@ -248,44 +138,6 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	return keys;
 }
 
-/* Does the session present this owner as its own? */
-bool
-al_owner_is_setting(AlString owner)
-{
-	return al_owner_setting && owner.len > 0 &&
-		al_owner_equal(al_cstring(al_owner_setting), owner);
-}
-
-/* The setting has a new value, which may have come past all checks of text */
-void
-al_owner_assign_hook(const char *newval, void *extra)
-{
-	owner_is_verified = false;
-}
-
-/*
- * The owner that the session presents, if it does: a copy, since code of users
- * that runs later may set another one.  Raises 22021 where it is not valid in the
- * encoding of the database: the server checks neither the options with which a
- * session is started nor settings of roles that were made in another database.
- */
-bool
-al_owner_of_session(AlString *owner)
-{
-	if (al_owner_setting == NULL || al_owner_setting[0] == '\0')
-		return false;
-	*owner = al_cstring(pstrdup(al_owner_setting));
-	if (!owner_is_verified && !pg_verify_mbstr(GetDatabaseEncoding(), owner->data, owner->len, true))
-		ereport(ERROR,
-				(errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE), al_hide_owners(),
-				 errmsg("invalid byte sequence for encoding \"%s\" in atomic_lock.owner",
-						GetDatabaseEncodingName()),
-				 errdetail("The setting came with the start of the session, or was made in a database of another encoding."),
-				 errhint("Set atomic_lock.owner again.")));
-	owner_is_verified = true;
-	return true;
-}
-
 /* Fill in the owner that was named, by argument or by setting; is there one? */
 static bool
 named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
@@ -306,7 +158,7 @@ al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
 	if (!named_owner(fcinfo, argno, owner))
 		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("lock owner must not be null"),
 				 errhint("Pass the owner that lock_acquire answered, or set atomic_lock.owner.")));
 }
@@ -318,15 +170,6 @@ al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 	if (PG_ARGISNULL(argno))
 		raise_null("new owner");
 	(void) named_owner(fcinfo, argno, owner);
-}
-
-/* An owner that somebody presents, or that a row has */
-void
-al_owner_init(AlOwner *owner, AlString name)
-{
-	owner->name = name;
-	owner->generated = owner->in_index = false;
-	owner->hash = al_owner_hash(name);
 }
 
 /*
@@ -361,7 +204,7 @@ static void
 raise_duration(const char *what, const char *least, const char *setting)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+			(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("%s must be between %s and %s", what, least,
 					GetConfigOptionByName(setting, NULL, false)),
 			 errhint("The upper limit is the setting %s; months and years are not allowed.", setting)));
@@ -418,7 +261,7 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 	}
 	given.len = al_clip_length(given, 64);
 	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+			(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid %s: \"%s\"", what, al_display(given)),
 			 errhint("It must be %s.", list)));
 	return 0;					/* keep compiler quiet */
@@ -514,89 +357,8 @@ al_meta_arg(FunctionCallInfo fcinfo, int argno)
 	meta = (struct varlena *) PG_GETARG_JSONB_P(argno);
 	if (VARSIZE(meta) - VARHDRSZ > AL_MAX_META_BYTES)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("meta must not be larger than %d bytes", AL_MAX_META_BYTES),
 				 errdetail("It has %zu bytes.", (size_t) VARSIZE(meta) - VARHDRSZ)));
 	return meta;
-}
-
-/* Do the settings of a session have no influence on the text of a type's values? */
-static bool
-is_plain(Oid type)
-{
-	switch (getBaseType(type))
-	{
-		case BOOLOID:
-		case INT2OID:
-		case INT4OID:
-		case INT8OID:
-		case NUMERICOID:
-		case TEXTOID:
-		case VARCHAROID:
-		case BPCHAROID:
-		case NAMEOID:
-		case UUIDOID:
-			return true;
-		default:
-			return get_typtype(getBaseType(type)) == TYPTYPE_ENUM;
-	}
-}
-
-/* Prepare to make values of a type parts of keys */
-void
-al_part_init(AlPart *part, Oid type)
-{
-	Oid			output;
-	bool		is_varlena;
-
-	getTypeOutputInfo(type, &output, &is_varlena);
-	fmgr_info(output, &part->output);
-	part->is_plain = is_plain(type);
-}
-
-static void
-set_for_output(const char *name, const char *value)
-{
-	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-							 true, 0, false);
-}
-
-/*
- * The text of a value, by the output function of its type.  Two sessions must not
- * make different keys of it: dates are ISO, moments UTC, whatever they have set.
- */
-char *
-al_part_text(AlPart *part, Datum value)
-{
-	char	   *text;
-	int			nest_level;
-
-	if (part->is_plain)
-		return OutputFunctionCall(&part->output, value);
-
-	nest_level = NewGUCNestLevel();
-	set_for_output("DateStyle", "ISO");
-	set_for_output("IntervalStyle", "postgres");
-	set_for_output("TimeZone", "UTC");
-	set_for_output("bytea_output", "hex");
-	set_for_output("quote_all_identifiers", "off");
-	set_for_output("lc_monetary", "C");
-	set_for_output("search_path", "pg_catalog, pg_temp");
-	if (extra_float_digits < 1)
-		set_for_output("extra_float_digits", "1");
-	text = OutputFunctionCall(&part->output, value);
-	AtEOXact_GUC(true, nest_level);
-	return text;
-}
-
-/* Check atomic_lock.owner, without showing it */
-bool
-al_owner_check_hook(char **newval, void **extra, GucSource source)
-{
-	if (*newval == NULL || strlen(*newval) <= AL_MAX_OWNER_BYTES)
-		return true;
-	GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
-	GUC_check_errmsg("invalid value for parameter \"atomic_lock.owner\"");
-	GUC_check_errdetail("An owner has at most %d bytes.", AL_MAX_OWNER_BYTES);
-	return false;
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_fetch.c
+ * fetch.c
  *		Lock a row's key, then read the row.
  *
  * Model: what a transaction has read before it has the lock may be stale by the
@@ -26,9 +26,6 @@
  * the table is closed while the call waits for the key, but for the lock of the
  * query where it waits a second time, for the row's own key.
  *
- * IDENTIFICATION
- *		src/api/fetch.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -39,11 +36,9 @@
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_operator.h"
-#include "base/compat.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "lib/stringinfo.h"
-#include "lock_attempt.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/jsonb.h"
@@ -52,6 +47,19 @@
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+
+#include "atomic_lock.h"
+#include "api/args.h"
+#include "base/errors.h"
+#include "base/key.h"
+#include "base/settings.h"
+#include "base/str.h"
+#include "lease/acquire.h"
+#include "lease/attempt.h"
+#include "lease/grant.h"
+#include "lease/report.h"
+#include "lease/state.h"
+#include "table/catalog.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_fetch);
 
@@ -87,7 +95,7 @@ static void
 raise_dropped(void)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_UNDEFINED_TABLE), al_hide_owners(),
+			(al_errcode(ERRCODE_UNDEFINED_TABLE),
 			 errmsg("the table was dropped while lock_fetch waited")));
 }
 
@@ -107,7 +115,7 @@ open_table(FunctionCallInfo fcinfo, int argno)
 		raise_dropped();
 	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
 		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE), al_hide_owners(),
+				(al_errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("lock_fetch needs the row type of a table"),
 				 OidIsValid(type) ?
 				 errdetail("It was given type %s.",
@@ -138,7 +146,7 @@ open_primary_key(Relation rel)
 		index_close(index, AccessShareLock);
 	}
 	ereport(ERROR,
-			(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
+			(al_errcode(ERRCODE_UNDEFINED_OBJECT),
 			 errmsg("table \"%s\" has no primary key", RelationGetRelationName(rel)),
 			 errhint("lock_fetch finds a row by it."),
 			 errtable(rel)));
@@ -163,7 +171,7 @@ find_primary_key(Target *target)
 			get_opfamily_member(index->rd_opfamily[i], type, type, BTEqualStrategyNumber);
 		if (!OidIsValid(target->operators[i]))
 			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), al_hide_owners(),
+					(al_errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("lock_fetch cannot use the primary key of table \"%s\"",
 							RelationGetRelationName(target->rel)),
 					 errdetail("It is not a B-tree index."),
@@ -189,8 +197,7 @@ member_text(const Target *target, Jsonb *object, int i)
 
 	if (member == NULL || member->type == jbvNull)
 		ereport(ERROR,
-				(errcode(member ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
-				 al_hide_owners(),
+				(al_errcode(member ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg(member ? "column \"%s\" of the id must not be null" :
 						"the id has no value for column \"%s\"", name),
 				 errdetail("It is part of the primary key of table \"%s\".",
@@ -216,7 +223,7 @@ read_id(Target *target, char *id)
 		object = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(id)));
 		if (!JB_ROOT_IS_OBJECT(object) || (int) JB_ROOT_COUNT(object) != target->nkeys)
 			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("the id must be a JSON object with the %d columns of the primary key",
 							target->nkeys),
 					 errdetail("Table \"%s\" has a primary key of several columns, the first is \"%s\".",
@@ -262,7 +269,7 @@ open_target(FunctionCallInfo fcinfo, Target *target)
 	find_primary_key(target);
 	if (PG_ARGISNULL(1))
 		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("id must not be null")));
 	read_id(target, text_to_cstring(PG_GETARG_TEXT_PP(1)));
 }
@@ -306,7 +313,7 @@ static void
 raise_altered(Relation rel)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+			(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("table \"%s\" was altered while lock_fetch waited",
 					RelationGetRelationName(rel)),
 			 errhint("Retry the statement."),
@@ -405,7 +412,7 @@ read_newest(Target *target)
 
 	if (visible && !is_same(target, visible, newest))
 		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE), al_hide_owners(),
+				(al_errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not serialize access due to concurrent update"),
 				 errdetail("The newest version of the row in table \"%s\" is not visible to this transaction.",
 						   RelationGetRelationName(target->rel)),
@@ -578,10 +585,12 @@ atomic_lock_fetch(PG_FUNCTION_ARGS)
 	ErrorContextCallback callback = {.callback = hide_statement,.previous = error_context_stack};
 
 	error_context_stack = &callback;
-	table_close(al_open_for_writing("lock_fetch()"), RowExclusiveLock);
+	al_prepare_writing("lock_fetch()");
 	request.ttl = al_new_ttl_arg(fcinfo, 2);
 	al_owner_arg(fcinfo, 3, &request.owner);
 	request.wait = al_wait_arg(fcinfo, 4);
+	request.on_reacquire = al_on_reacquire;
+	request.default_holder = al_holder_default();
 	if (!is_default_key)
 		al_key_arg(fcinfo, 5, &key);
 

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * lock_api.c
+ * lock.c
  *		SQL-callable functions for applications: check, call, answer.
  *
  * Model: each function checks its arguments, opens app_lock, calls one verb
- * of lock_lease.c and turns the outcome into an answer, or into the error
- * that lock_report.c has for it.  No function here is strict: a NULL that
+ * of lease/state.c and turns the outcome into an answer, or into the error
+ * that lease/report.c has for it.  No function here is strict: a NULL that
  * means nothing raises 22004, rather than a NULL that a caller takes for
  * "false".
  *
@@ -13,24 +13,33 @@
  * where nothing was written, and kept until commit otherwise, also by who has only
  * claimed a key: nobody must drop and create the extension under a claim.
  *
- * IDENTIFICATION
- *		src/api/lock.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "base/compat.h"
 #include "funcapi.h"
-#include "lib/stringinfo.h"
-#include "lock_lease.h"
 #include "miscadmin.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
-#include "utils/typcache.h"
+
+#include "atomic_lock.h"
+#include "api/answer.h"
+#include "api/args.h"
+#include "base/errors.h"
+#include "base/key.h"
+#include "base/settings.h"
+#include "claim/held.h"
+#include "claim/holding.h"
+#include "lease/acquire.h"
+#include "lease/extend.h"
+#include "lease/release.h"
+#include "lease/report.h"
+#include "lease/state.h"
+#include "lease/transfer.h"
+#include "table/catalog.h"
+#include "table/owner_rows.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_acquire);
 PG_FUNCTION_INFO_V1(atomic_lock_try_acquire);
@@ -40,145 +49,15 @@ PG_FUNCTION_INFO_V1(atomic_lock_convert);
 PG_FUNCTION_INFO_V1(atomic_lock_transfer);
 PG_FUNCTION_INFO_V1(atomic_lock_release);
 PG_FUNCTION_INFO_V1(atomic_lock_try_release);
-PG_FUNCTION_INFO_V1(atomic_lock_release_all);
 PG_FUNCTION_INFO_V1(atomic_lock_extend);
 PG_FUNCTION_INFO_V1(atomic_lock_try_extend);
+PG_FUNCTION_INFO_V1(atomic_lock_release_all);
 PG_FUNCTION_INFO_V1(atomic_lock_extend_all);
-PG_FUNCTION_INFO_V1(atomic_lock_key);
-
-/*
- * The ttl of a new lease: the argument, or atomic_lock.default_ttl.  Raises
- * 22023 where it is longer than the settings allow.
- */
-int64
-al_new_ttl_arg(FunctionCallInfo fcinfo, int argno)
-{
-	int64		ttl = al_ttl_arg(fcinfo, argno);
-
-	if (ttl == 0)
-	{
-		ttl = AL_MS_TO_US(al_default_ttl_ms);
-		if (ttl > AL_MS_TO_US(al_max_ttl_ms))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
-					 errmsg("atomic_lock.default_ttl must not be longer than atomic_lock.max_ttl"),
-					 errhint("Pass a ttl, or change one of the settings.")));
-	}
-	if (al_max_lifetime_ms > 0 && ttl > AL_MS_TO_US(al_max_lifetime_ms))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
-				 errmsg("ttl must not be longer than atomic_lock.max_lifetime (%s)",
-						GetConfigOptionByName("atomic_lock.max_lifetime", NULL, false))));
-	return ttl;
-}
 
 static void
 close_app_lock(Relation rel, bool wrote)
 {
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);
-}
-
-Datum
-al_interval_datum(int64 microseconds)
-{
-	Interval   *interval = palloc0(sizeof(Interval));
-
-	interval->time = microseconds;
-	return IntervalPGetDatum(interval);
-}
-
-static const char *
-status_of(AlOutcome outcome)
-{
-	switch (outcome)
-	{
-		case AL_ACQUIRED:
-			return "acquired";
-		case AL_REACQUIRED:
-			return "reacquired";
-		case AL_TIMEOUT:
-			return "timeout";
-		case AL_DEADLOCK:
-			return "deadlock";
-		default:
-			return "held";
-	}
-}
-
-enum
-{
-	ACQUIRED, STATUS, KEY, MODE, OWNER, FENCING_TOKEN, ACQUIRED_AT,
-	EXPIRES_AT, WAITED, HOLDER, COLUMNS
-};
-
-/*
- * The columns of a lock_grant: the new lease, or who has the key.  "owner" is
- * shown only where the lease is that owner's.
- */
-static void
-fill_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
-			 Datum *values, bool *nulls)
-{
-	const AlHolding *holding = &result->holding;
-	AlOutcome	obstacle = al_obstacle(result);
-	bool		acquired = al_is_granted(result);
-
-	memset(nulls, 0, COLUMNS * sizeof(bool));
-	values[ACQUIRED] = BoolGetDatum(acquired);
-	values[STATUS] = CStringGetTextDatum(status_of(result->outcome));
-	values[KEY] = PointerGetDatum(al_string_text(key->name));
-	if (acquired)
-	{
-		values[OWNER] = PointerGetDatum(al_string_text(owner->name));
-		values[FENCING_TOKEN] = Int64GetDatum(holding->fencing_token);
-	}
-	else
-		nulls[OWNER] = nulls[FENCING_TOKEN] = true;
-
-	/* Of what is no lease, or not yet, there is little to tell. */
-	if (obstacle == AL_CLAIMED || obstacle == AL_QUEUED)
-	{
-		nulls[MODE] = nulls[ACQUIRED_AT] = nulls[EXPIRES_AT] = true;
-		nulls[HOLDER] = obstacle == AL_CLAIMED;
-		values[HOLDER] = nulls[HOLDER] ? 0 : CStringGetTextDatum(result->first);
-	}
-	else
-	{
-		values[MODE] = PointerGetDatum(al_mode_text(al_is_shared(holding)));
-		values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
-		values[EXPIRES_AT] = TimestampTzGetDatum(holding->expires_at);
-		nulls[EXPIRES_AT] = holding->expires_at == DT_NOEND;
-		values[HOLDER] = PointerGetDatum(holding->holder);
-	}
-	values[WAITED] = al_interval_datum(result->waited);
-}
-
-/*
- * A row of the composite type that the function returns.  get_call_result_type()
- * would make a copy of its descriptor, which costs as much as the row.
- */
-Datum
-al_row_datum(FunctionCallInfo fcinfo, int columns, Datum *values, bool *nulls)
-{
-	TupleDesc	desc = lookup_rowtype_tupdesc(get_fn_expr_rettype(fcinfo->flinfo), -1);
-	HeapTuple	tuple;
-
-	if (desc->natts != columns)
-		elog(ERROR, "return type must have %d columns", columns);
-	tuple = heap_form_tuple(desc, values, nulls);
-	ReleaseTupleDesc(desc);
-	return HeapTupleGetDatum(tuple);
-}
-
-Datum
-al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key, const AlOwner *owner,
-			   const AlResult *result)
-{
-	Datum		values[COLUMNS];
-	bool		nulls[COLUMNS];
-
-	fill_columns(key, owner, result, values, nulls);
-	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
 /* The arguments from ttl to meta, which all that acquire have in common */
@@ -191,12 +70,14 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 	al_owner_arg_or_new(fcinfo, 2, &request->owner);
 	request->is_shared = al_mode_arg(fcinfo, 3);
 	request->wait = al_wait_arg(fcinfo, 4);
+	request->on_reacquire = al_on_reacquire;
 	request->holder = al_holder_arg(fcinfo, 5);
+	request->default_holder = al_holder_default();
 	request->meta = al_meta_arg(fcinfo, 6);
 	/* Code of others that somebody runs must leave nothing in his session. */
 	if (lifetime == AL_SESSION && InSecurityRestrictedOperation())
 		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE), al_hide_owners(),
+				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("cannot acquire a lock with the lifetime of a session within security-restricted operation")));
 	if (lifetime == AL_TRANSACTION && request->ttl != 0)
 		al_raise_no_lease("ttl");
@@ -268,12 +149,12 @@ acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
 	close_app_lock(rel, refused < 0);
 	for (int i = 0; i < count; i++)
 	{
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS];
+		Datum		values[AL_GRANT_COLUMNS];
+		bool		nulls[AL_GRANT_COLUMNS];
 
 		if (refused >= 0 && i != refused)
 			continue;
-		fill_columns(&keys[i], &request.owner, &results[i], values, nulls);
+		al_grant_columns(&keys[i], &request.owner, &results[i], values, nulls);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
@@ -304,6 +185,7 @@ atomic_lock_convert(PG_FUNCTION_ARGS)
 	al_owner_arg(fcinfo, 1, &request.owner);
 	request.is_shared = al_mode_arg(fcinfo, 2);
 	request.wait = al_wait_arg(fcinfo, 3);
+	request.default_holder = al_holder_default();
 
 	al_lease_acquire(&rel, &key, &request, &result);
 	if (!al_is_granted(&result))
@@ -328,6 +210,8 @@ atomic_lock_transfer(PG_FUNCTION_ARGS)
 	al_owner_arg(fcinfo, 1, &owner);
 	al_new_owner_arg(fcinfo, 2, &new_owner);
 	holder = al_holder_arg(fcinfo, 3);
+	if (holder == NULL)
+		holder = al_holder_default();
 	if (!PG_ARGISNULL(4))
 		ttl = al_new_ttl_arg(fcinfo, 4);
 
@@ -410,7 +294,7 @@ extend(FunctionCallInfo fcinfo, const char *function, bool raise)
 	al_lease_extend(rel, &key, &owner, NULL, ttl, &result);
 	if (result.outcome != AL_EXTENDED)
 	{
-		if (raise)
+		if (raise || result.outcome == AL_IN_TRANSACTION)
 			al_raise(&key, &result);
 		close_app_lock(rel, false);
 		PG_RETURN_NULL();
@@ -475,6 +359,8 @@ for_all_of_owner(Relation rel, const AlOwner *owner, bool release, int64 ttl)
 			al_lease_release(rel, &owns->key, owner, owns->row, &result);
 		else
 			al_lease_extend(rel, &owns->key, owner, owns->row, ttl, &result);
+		if (result.outcome == AL_IN_TRANSACTION)
+			al_raise(&owns->key, &result);
 		if (result.outcome == (release ? AL_RELEASED : AL_EXTENDED))
 			count++;
 	}
@@ -509,52 +395,4 @@ atomic_lock_extend_all(PG_FUNCTION_ARGS)
 	count = for_all_of_owner(rel, &owner, false, ttl);
 	close_app_lock(rel, count > 0);
 	PG_RETURN_INT64(count);
-}
-
-/* lock_key(VARIADIC parts): the parts joined by ":", unambiguously */
-Datum
-atomic_lock_key(PG_FUNCTION_ARGS)
-{
-	ArrayType  *parts;
-	ArrayIterator iterator;
-	StringInfoData key;
-	Datum		part;
-	bool		is_null;
-	bool		first = true;
-
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
-				 errmsg("parts of a lock key must not be null")));
-	parts = PG_GETARG_ARRAYTYPE_P(0);
-	if (ARR_NDIM(parts) != 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
-				 errmsg("a lock key needs a one-dimensional array of at least one part")));
-
-	initStringInfo(&key);
-	iterator = array_create_iterator(parts, 0, NULL);
-	while (array_iterate(iterator, &part, &is_null))
-	{
-		AlString	string;
-
-		if (is_null)
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
-					 errmsg("parts of a lock key must not be null")));
-		if (!first)
-			appendStringInfoChar(&key, ':');
-		first = false;
-
-		/* Server encodings are safe here: neither byte is part of another. */
-		string = al_string(DatumGetTextPP(part));
-		for (int i = 0; i < string.len; i++)
-		{
-			if (string.data[i] == ':' || string.data[i] == '\\')
-				appendStringInfoChar(&key, '\\');
-			appendStringInfoChar(&key, string.data[i]);
-		}
-	}
-	array_free_iterator(iterator);
-	PG_RETURN_TEXT_P(cstring_to_text_with_len(key.data, key.len));
 }

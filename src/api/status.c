@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_status.c
+ * status.c
  *		What people see: state of a key, and of all keys.
  *
  * Model: these functions read the newest committed state at every isolation
@@ -11,23 +11,35 @@
  *
  * Locking rules: app_lock is opened with AccessShareLock; no claims.
  *
- * IDENTIFICATION
- *		src/api/status.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "base/compat.h"
 #include "funcapi.h"
-#include "lock_lease.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
+
+#include "atomic_lock.h"
+#include "api/answer.h"
+#include "api/args.h"
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/key.h"
+#include "base/owner.h"
+#include "base/str.h"
+#include "claim/claim.h"
+#include "claim/held.h"
+#include "claim/holding.h"
+#include "lease/state.h"
+#include "shmem/queue.h"
+#include "table/catalog.h"
+#include "table/row.h"
+#include "table/scan.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_is_held);
 PG_FUNCTION_INFO_V1(atomic_lock_holder);
@@ -119,7 +131,7 @@ atomic_lock_holder(PG_FUNCTION_ARGS)
 static void
 set_waiters(const AlKey *key, Datum *values, bool *nulls)
 {
-	int			waiters = al_wait_count(key);
+	int			waiters = al_queue_count(key);
 
 	values[WAITERS] = Int32GetDatum(waiters);
 	nulls[WAITERS] = waiters < 0;
@@ -180,7 +192,7 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 		values[LOCKED] = BoolGetDatum(false);
 		nulls[KEY] = nulls[LOCKED] = false;
 		/* Nobody has it yet, but some may be about to. */
-		if (al_wait_count(&key) > 0)
+		if (al_queue_count(&key) > 0)
 			set_waiters(&key, values, nulls);
 	}
 	return al_row_datum(fcinfo, COLUMNS, values, nulls);
@@ -376,13 +388,13 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	int			count;
 	int			place = 0;
 	AlKey		previous = {0};
-	AlWaiter   *waiters = al_wait_list(&count);
+	AlWaiter   *waiters = al_queue_list(&count);
 	Relation	rel;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (waiters == NULL)
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("it is not known who waits for locks"),
 				 errdetail("Before PostgreSQL 17, waiters are in a queue only where atomic_lock is preloaded; here they poll."),
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
@@ -394,7 +406,7 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 		AlWaiter   *waiter = &waiters[i];
 		AlKey		key = al_waiter_key(waiter);
 		List	   *obstacles = al_waiter_obstacles(rel, waiter);
-		List	   *rivals = al_claim_rivals(waiter->hash);
+		List	   *blockers = al_claim_blockers(waiter->hash);
 		const AlHolding *holding;
 		Datum		values[W_COLUMNS];
 		bool		nulls[W_COLUMNS] = {0};
@@ -414,8 +426,8 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 		values[W_PLACE] = Int32GetDatum(place);
 		nulls[W_BLOCKED_BY] = holding == NULL || holding->holder == NULL;
 		values[W_BLOCKED_BY] = holding ? PointerGetDatum(holding->holder) : 0;
-		nulls[W_BLOCKING_PID] = rivals == NIL;
-		values[W_BLOCKING_PID] = Int32GetDatum(rivals ? linitial_int(rivals) : 0);
+		nulls[W_BLOCKING_PID] = blockers == NIL;
+		values[W_BLOCKING_PID] = Int32GetDatum(blockers ? linitial_int(blockers) : 0);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	table_close(rel, AccessShareLock);
@@ -430,7 +442,7 @@ atomic_lock_longest_wait(PG_FUNCTION_ARGS)
 	TimestampTz since;
 
 	al_key_arg(fcinfo, 0, &key);
-	since = al_wait_since(&key);
+	since = al_queue_since(&key);
 	if (since == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(al_interval_datum(Max(GetCurrentTimestamp() - since, 0)));

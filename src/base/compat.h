@@ -5,13 +5,10 @@
  *
  * Every version switch of the tree is here.
  *
- * IDENTIFICATION
- *		src/base/compat.h
- *
  *-------------------------------------------------------------------------
  */
-#ifndef ATOMIC_LOCK_COMPAT_H
-#define ATOMIC_LOCK_COMPAT_H
+#ifndef AL_BASE_COMPAT_H
+#define AL_BASE_COMPAT_H
 
 #if PG_VERSION_NUM < 150000
 #error "atomic_lock needs PostgreSQL 15 or later"
@@ -385,4 +382,4 @@ al_named_dsm_segment(const char *name, Size size, void (*init) (void *memory))
 #endif
 }
 
-#endif							/* ATOMIC_LOCK_COMPAT_H */
+#endif							/* AL_BASE_COMPAT_H */

@@ -1,18 +1,16 @@
-/*-------------------------------------------------------------------------
- *
+/*
  * errors.h
  *		SQLSTATEs of atomic_lock.
  *
  * Class LK is ours.  Where PostgreSQL has a condition that fits (55P03,
  * 40P01, 22023, 54000 ...) that one is used.
- *
- * IDENTIFICATION
- *		src/base/errors.h
- *
- *-------------------------------------------------------------------------
  */
-#ifndef ATOMIC_LOCK_ERRORS_H
-#define ATOMIC_LOCK_ERRORS_H
+#ifndef AL_BASE_ERRORS_H
+#define AL_BASE_ERRORS_H
+
+/* Marks our messages; see lease/report.c */
+#undef TEXTDOMAIN
+#define TEXTDOMAIN "atomic_lock"
 
 #define ERRCODE_LOCK_NOT_FOUND				MAKE_SQLSTATE('L','K','0','0','2')
 #define ERRCODE_LOCK_OWNERSHIP_MISMATCH		MAKE_SQLSTATE('L','K','0','0','3')
@@ -22,7 +20,16 @@
 #define ERRCODE_LOCK_DOUBLE_ACQUIRE			MAKE_SQLSTATE('L','K','0','0','7')
 #define ERRCODE_LOCK_LIFETIME_EXCEEDED		MAKE_SQLSTATE('L','K','0','0','8')
 
+/*
+ * Part of each of our messages: the statement and the context, which the server
+ * would log with it, may have owners in them.
+ */
+#define al_hide_owners() (errhidestmt(true), errhidecontext(true))
+
+/* Of each of our errors, in place of errcode() */
+#define al_errcode(sqlstate) (errcode(sqlstate), al_hide_owners())
+
 #define ERRCODE_IS_LOCK_CLASS(code) \
 	(ERRCODE_TO_CATEGORY(code) == ERRCODE_TO_CATEGORY(ERRCODE_LOCK_NOT_FOUND))
 
-#endif							/* ATOMIC_LOCK_ERRORS_H */
+#endif							/* AL_BASE_ERRORS_H */

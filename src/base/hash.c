@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_hash.c
+ * hash.c
  *		Hashes of keys and owners, which nobody can foresee.
  *
  * Model: claims are heavyweight locks, whose tags have room for 64 bits, and
@@ -11,7 +11,7 @@
  * of one text from the hashes of any others.
  *
  * The secret is the database's.  It is made at random when the extension is
- * created, and kept where SQL does not reach it (lock_fence.c).  Claims of
+ * created, and kept where SQL does not reach it (table/fence.c).  Claims of
  * prepared transactions outlive a restart, and so does the secret.  Keys, owners
  * and holdings have hashes of their own, by secrets that are derived from it.
  *
@@ -29,40 +29,24 @@
  * drop the extension, and the secret stays.  An extension that is created again has
  * another secret.
  *
- * IDENTIFICATION
- *		src/base/hash.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "atomic_lock.h"
 #include "common/hashfn.h"
-#include "lock_wait.h"
-#include "port/pg_bswap.h"
-#ifdef AL_TEST_HOOKS
 #include "fmgr.h"
+#include "port/pg_bswap.h"
 #include "utils/builtins.h"
-#endif
 
-#define SEED_OWNER	UINT64CONST(0x61746f6d69636f77)
+#include "atomic_lock.h"
+#include "base/hash.h"
+#include "base/settings.h"
+#include "base/str.h"
 
-/* What is hashed; each has a secret of its own */
-typedef enum Purpose
-{
-	KEYS,
-	OWNERS,
-	HOLDINGS,
-	PURPOSES
-} Purpose;
-
-static AlHash secrets[PURPOSES];
+static AlHash secrets[AL_HASH_PURPOSES];
+static AlSecretSource source = NULL;
 static bool secrets_known = false;
 static uint32 times_forgotten = 0;
-
-#ifdef AL_TEST_HOOKS
-int			al_test_hash_bits = 64;
-#endif
 
 static inline uint64
 rotate_left(uint64 word, int bits)
@@ -140,6 +124,13 @@ al_hash_bytes(const AlHash *secret, AlString string, AlHash *hash)
 	hash->words[1] = v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
+/* The module is loaded: this is where the secret of the database comes from. */
+void
+al_hash_init(AlSecretSource secret_source)
+{
+	source = secret_source;
+}
+
 /* The secret may be another one from now on */
 void
 al_secret_forget(void)
@@ -160,16 +151,16 @@ al_secret_version(void)
  * A standby, on which nobody has claims, may not have one yet; then any will do.
  */
 static const AlHash *
-secret_for(Purpose purpose)
+secret_for(AlHashPurpose purpose)
 {
 	if (!secrets_known)
 	{
 		/* An invalidation that arrives while it is read is not lost. */
 		uint32		before = times_forgotten;
 		AlHash		secret = {{0, 0}};
-		bool		found = al_fence_secret(&secret);
+		bool		found = source(&secret);
 
-		for (int i = 0; i < PURPOSES; i++)
+		for (int i = 0; i < AL_HASH_PURPOSES; i++)
 		{
 			char		number = (char) i;
 			AlString	label = {&number, 1};
@@ -181,72 +172,20 @@ secret_for(Purpose purpose)
 	return &secrets[purpose];
 }
 
-/* Zero means "none" everywhere. */
-static inline uint64
-shown_hash(uint64 hash)
-{
-#ifdef AL_TEST_HOOKS
-	if (al_test_hash_bits < 64)
-		hash &= (UINT64CONST(1) << al_test_hash_bits) - 1;
-#endif
-	return hash != 0 ? hash : 1;
-}
-
-void
-al_key_init(AlKey *key, AlString name)
-{
-	AlHash		hash;
-
-	al_hash_bytes(secret_for(KEYS), name, &hash);
-	key->name = name;
-	key->hash = shown_hash(hash.words[0]);
-	key->check = hash.words[1];
-}
-
 /*
- * Raise 55000 unless a key still has the hash that it had, after app_lock was closed
- * for a while: somebody may have created the extension again.
+ * The hash of bytes for a purpose, whose first word is never 0: that means "none"
+ * everywhere.  Raises what reading the secret does.
  */
 void
-al_key_recheck(const AlKey *key)
+al_hash_for(AlHashPurpose purpose, AlString string, AlHash *hash)
 {
-	AlKey		now;
-
-	al_key_init(&now, key->name);
-	if (now.hash != key->hash || now.check != key->check)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
-				 errmsg("extension \"atomic_lock\" was created again during the call"),
-				 errhint("Retry the statement.")));
-}
-
-uint64
-al_owner_hash(AlString owner)
-{
-	AlHash		hash;
-
-	al_hash_bytes(secret_for(OWNERS), owner, &hash);
-	return shown_hash(hash.words[0]);
-}
-
-/* What the shared holding of an owner is claimed on */
-uint64
-al_holding_hash(const AlKey *key, const AlOwner *owner)
-{
-	uint64		words[3] = {key->hash, key->check, owner->hash};
-	AlString	string = {(const char *) words, sizeof(words)};
-	AlHash		hash;
-
-	al_hash_bytes(secret_for(HOLDINGS), string, &hash);
-	return hash.words[0] != 0 ? hash.words[0] : 1;
-}
-
-/* app_lock.owner_hash of an owner */
-int32
-al_owner_index_hash(AlString owner)
-{
-	return (int32) DatumGetUInt64(hash_any_extended((const unsigned char *) owner.data,
-													owner.len, SEED_OWNER));
+	al_hash_bytes(secret_for(purpose), string, hash);
+#ifdef AL_TEST_HOOKS
+	if (al_test_hash_bits < 64 && purpose != AL_HASH_HOLDINGS)
+		hash->words[0] &= (UINT64CONST(1) << al_test_hash_bits) - 1;
+#endif
+	if (hash->words[0] == 0)
+		hash->words[0] = 1;
 }
 
 #ifdef AL_TEST_HOOKS

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * lock_claim.c
+ * claim.c
  *		Claims: what an unfinished transaction has on a key.
  *
  * Model: a claim is a heavyweight lock that lasts until its transaction ends,
  * on the 64-bit hash of the key.  Whoever changes a holding has a claim on
  * its key first, so that nobody else can be changing it, and keeps it until
  * the change is visible to all or undone.  Two keys with one hash would share
- * their claims, never their holdings; since the hash has a secret (lock_hash.c),
+ * their claims, never their holdings; since the hash has a secret (base/hash.c),
  * nobody can construct such keys.
  *
  * The tag is an advisory lock's, with classes of our own in the field that
@@ -48,7 +48,7 @@
  * commits it would judge the old expiry.
  *
  * A holding with the lifetime of a transaction has no row, it is a claim on
- * the key.  The transaction class says so to those who ask; see lock_held.c.
+ * the key.  The transaction class says so to those who ask; see claim/held.c.
  * The upgrade class makes sure that only one waits to turn a shared holding of
  * a key into the exclusive one: two would wait for each other.
  *
@@ -57,19 +57,21 @@
  * out.  Key first, then holding.  No claim is taken while a buffer or LWLock
  * is held.
  *
- * IDENTIFICATION
- *		src/claim/claim.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "base/compat.h"
-#include "lock_table.h"
-#include "lock_wait.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/resowner.h"
+
+#include "atomic_lock.h"
+#include "base/compat.h"
+#include "base/owner.h"
+#include "claim/claim.h"
+#include "claim/claimed.h"
+#include "shmem/queue.h"
+#include "shmem/shmem.h"
 
 /* Classes of tags */
 #define KEY			1706
@@ -149,7 +151,7 @@ holding_mode(const AlClaim *claim)
 static bool
 has_pinned(uint64 hash)
 {
-	for (const AlPin *pin = al_xact_pins(hash); pin; pin = pin->next)
+	for (const AlPin *pin = al_claimed_pins(hash); pin; pin = pin->next)
 	{
 		if (pin->slot == AL_SLOT_EXCLUSIVE)
 			return true;
@@ -165,12 +167,12 @@ give_back(const AlClaim *claim)
 
 	set_tag(&tag, KEY, claim->hash);
 	release_in_transaction(&tag, key_mode(claim));
-	al_xact_unclaimed(claim->hash, claim->is_pin);
+	al_claimed_remove(claim->hash, claim->is_pin);
 	if (claim->mode == AL_CLAIM_TAKE || claim->mode == AL_CLAIM_EXTEND ||
 		(claim->mode == AL_CLAIM_PIN && claim->holding == 0))
-		al_wait_wake(claim->hash, 0, 0);
+		al_queue_wake(claim->hash, 0, 0);
 	else
-		al_wait_wake_alone(claim->hash);
+		al_queue_wake_exclusive(claim->hash);
 }
 
 static bool
@@ -182,19 +184,19 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 	set_tag(&tag, KEY, key->hash);
 	claim->hash = key->hash;
 	claim->holding = owner && !owner->generated ? al_holding_hash(key, owner) : 0;
-	claim->first = !al_xact_is_claimed(key->hash);
+	claim->first = !al_claimed_has(key->hash);
 	claim->mode = mode;
 	claim->is_pin = mode == AL_CLAIM_PIN;
 	if ((mode == AL_CLAIM_SHARE || mode == AL_CLAIM_SHARE_EXTEND) && has_pinned(key->hash))
 		claim->mode = AL_CLAIM_TAKE;
-	else if (claim->is_pin && claim->holding == 0 && al_xact_is_changing(key->hash))
+	else if (claim->is_pin && claim->holding == 0 && al_claimed_is_changing(key->hash))
 		claim->mode = AL_CLAIM_EXTEND;
 
-	(void) al_queue();			/* for the wake-up when it is given back */
-	al_xact_before_claim(key->hash);
+	(void) al_shmem_attach();	/* for the wake-up when it is given back */
+	al_claimed_reserve(key->hash);
 	if (!acquire_in_transaction(&tag, key_mode(claim), wait))
 		return false;
-	al_xact_claimed(key->hash, claim->is_pin);
+	al_claimed_add(key->hash, claim->is_pin);
 	if (claim->holding == 0)
 		return true;
 
@@ -291,11 +293,11 @@ al_claim_drop(const AlClaim *claim)
  * portal, which may fail in a subtransaction while the claim stays.
  */
 void
-al_claim_transaction(const AlKey *key, bool is_shared)
+al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
 {
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, al_app_lock_oid());
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, app_lock);
 	(void) acquire_in_transaction(&tag, RowExclusiveLock, true);
 	set_tag(&tag, TRANSACTION, key->hash);
 	(void) acquire_in_transaction(&tag, is_shared ? ShareLock : ExclusiveLock, true);
@@ -403,7 +405,7 @@ al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared)
 
 /* Processes (a list of integers) of others whose unfinished transactions have a key */
 List *
-al_claim_rivals(uint64 hash)
+al_claim_blockers(uint64 hash)
 {
 	LOCKTAG		tag;
 
@@ -416,7 +418,7 @@ al_claim_rivals(uint64 hash)
  * prepared transaction has it, or nobody any more.
  */
 int
-al_claim_rival(const AlClaim *claim)
+al_claim_blocker(const AlClaim *claim)
 {
 	LOCKTAG		tag;
 	List	   *pids;

@@ -1,53 +1,31 @@
 /*-------------------------------------------------------------------------
  *
- * lock_xact.c
- *		What happens at commit, abort, savepoint and prepare.
+ * claimed.c
+ *		The keys that the current transaction has claimed.
  *
- * Model: the durability of a transaction follows from what it did with locks.
- * One that granted or extended a lease is committed with synchronous_commit
- * at least "on": an acknowledged grant must survive a crash.  One that did
- * nothing but release is committed asynchronously: a lost release only leaves
- * a lease to run out.  One that also wrote anything else keeps the session's
- * level, which is why a release notes how much WAL this backend had written:
- * more at commit means somebody else's data.
+ * Model: when the transaction ends, or rolls back to a savepoint, the claims go, and
+ * whoever waits for one of these keys is woken: after the outcome is visible and the
+ * claims are gone, which is when the resource owner has released its locks.  With a
+ * key go the pins on it (lease/pin.c), since a pin is worth as much as its claim.
  *
- * The level is changed where the commit reads it and nowhere earlier, because
- * SET LOCAL would be undone at the end of a function with a SET clause.
- *
- * Where synchronous standbys are wanted, PostgreSQL acknowledges a commit whose
- * wait for them was cancelled, with a warning that no driver looks at.  The new
- * primary may not know of it, so for a grant that will not do: it is in doubt,
- * and its connection ends without an acknowledgement.  Whether it is in doubt is
- * judged by what the standbys have confirmed, not by how the wait ended; the client
- * is told when the claims are gone, so that it can acquire again at once.
- *
- * The keys that the transaction has claimed are kept here too.  When it ends,
- * or rolls back to a savepoint, the claims go, and whoever waits for one of
- * these keys is woken: after the outcome is visible and the claims are gone,
- * which is when the resource owner has released its locks.  With a key go the
- * pins on it (lock_pin.c), since a pin is worth as much as its claim.
- *
- * Locking: none of its own.  Nothing here raises after pre-commit; what comes
- * after it may flush WAL and wait for a standby, as a commit does, and takes
- * the locks of the queue and of synchronous replication for a moment.
- *
- * IDENTIFICATION
- *		src/claim/claimed.c
+ * Locking: none of its own.  Nothing here raises once the commit has begun.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "common/hashfn.h"
-#include "base/compat.h"
-#include "executor/instrument.h"
-#include "lock_lease.h"
-#include "lock_stat.h"
-#include "lock_wait.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+
+#include "atomic_lock.h"
+#include "base/errors.h"
+#include "base/settings.h"
+#include "base/testpoint.h"
+#include "claim/claimed.h"
+#include "shmem/hint.h"
+#include "shmem/queue.h"
 
 /* A key that the transaction has claimed */
 typedef struct ClaimedKey
@@ -85,23 +63,6 @@ typedef struct ClaimedPlace
 
 #define PLACES_KEPT 1024		/* a larger table is not kept for the next transaction */
 
-/* What the current transaction has written, as far as its commit cares */
-typedef enum XactWrote
-{
-	WROTE_NOTHING,				/* nothing of ours */
-	WROTE_RELEASES,				/* nothing but releases that may be relaxed */
-	WROTE_MORE
-} XactWrote;
-
-/* State of the current transaction */
-static struct
-{
-	bool		granted;		/* or extended a lease */
-	bool		force_flush;	/* ... that must be durable */
-	XactWrote	wrote;
-	int64		wal_records;	/* of pgWalUsage, after the last release */
-}			xact;
-
 /*
  * Keys claimed by the current transaction, in the order of their levels.  In
  * TopTransactionContext, which outlives the release of the locks.
@@ -112,100 +73,16 @@ static int	claims = 0;
 static int	keys = 0;			/* claimed, each counted once */
 static int	claims_size = 0;
 static bool wake_pending = false;	/* a subtransaction is being rolled back */
-static uint64 changes = 1;		/* see al_xact_changes() */
+static bool has_no_limit = false;	/* this transaction may claim any number */
+static uint64 changes = 1;		/* see al_claimed_changes() */
 
-static int	session_level = -1; /* synchronous_commit to go back to, or -1 */
-static bool relaxed = false;	/* this commit is not flushed, because of us */
-static bool in_doubt = false;	/* this commit has a grant that a standby may lack */
-
-static void
-set_commit_level(int level)
-{
-	session_level = synchronous_commit;
-	synchronous_commit = level;
-	assign_synchronous_commit(level, NULL);
-}
-
-static void
-restore_commit_level(void)
-{
-	if (session_level < 0)
-		return;
-	synchronous_commit = session_level;
-	assign_synchronous_commit(session_level, NULL);
-	session_level = -1;
-}
-
-static void
-before_commit(bool prepare)
-{
-	if (xact.force_flush)
-	{
-		if (synchronous_commit < SYNCHRONOUS_COMMIT_ON)
-			set_commit_level(SYNCHRONOUS_COMMIT_ON);
-	}
-	else if (xact.wrote == WROTE_RELEASES && !prepare &&
-			 xact.wal_records == pgWalUsage.wal_records &&
-			 synchronous_commit > SYNCHRONOUS_COMMIT_OFF)
-	{
-		set_commit_level(SYNCHRONOUS_COMMIT_OFF);
-		relaxed = true;
-	}
-}
-
-/*
- * Has this commit to be confirmed by standbys, and is not yet?  As
- * SyncRepWaitForLSN() sees it, at the level of the commit.  Of the record of
- * PREPARE it is only known where it begins; a standby that has confirmed a part of it
- * has done so to the end of a page.
- */
-static bool
-lacks_standbys(bool prepare)
-{
-	int			mode = SYNC_REP_WAIT_FLUSH;
-	bool		lacks;
-
-	if (!SyncRepRequested() || !al_standbys_wanted())
-		return false;
-	if (synchronous_commit == SYNCHRONOUS_COMMIT_REMOTE_WRITE)
-		mode = SYNC_REP_WAIT_WRITE;
-	else if (synchronous_commit == SYNCHRONOUS_COMMIT_REMOTE_APPLY && !prepare)
-		mode = SYNC_REP_WAIT_APPLY;
-
-	/* Waiters are let go before it is noted that nobody is to be waited for. */
-	LWLockAcquire(SyncRepLock, LW_SHARED);
-	if (prepare)
-		lacks = WalSndCtl->lsn[mode] <= ProcLastRecPtr ||
-			(WalSndCtl->lsn[mode] % XLOG_BLCKSZ == 0 &&
-			 WalSndCtl->lsn[mode] < GetXLogInsertRecPtr());
-	else
-		lacks = WalSndCtl->lsn[mode] < XactLastCommitEnd;
-	lacks = lacks && al_standbys_wanted();
-	LWLockRelease(SyncRepLock);
-	return lacks;
-}
-
-/*
- * A relaxed commit is over.  If there is more WAL than the commit record,
- * somebody else's pre-commit callback wrote after ours: make up for the flush
- * before the client hears of the commit.
- */
-static void
-after_commit(void)
-{
-	if (relaxed && pgWalUsage.wal_records > xact.wal_records + 1)
-	{
-		XLogFlush(XactLastCommitEnd);
-		SyncRepWaitForLSN(XactLastCommitEnd, true);
-	}
-}
-
-static void
-forget_claims(void)
+/* Forget all of them: they are over, or a prepared transaction has them now. */
+void
+al_claimed_forget(void)
 {
 	claimed = NULL;
 	claims = keys = claims_size = 0;
-	wake_pending = false;
+	wake_pending = has_no_limit = false;
 	if (places && places->size > PLACES_KEPT)
 	{
 		places_destroy(places);
@@ -248,11 +125,11 @@ pop_claimed(void)
 }
 
 /*
- * Wake those who wait for the keys that were claimed at a level or below it, and
- * tell everybody where their rows are, if they have come to stay
+ * Wake those who wait for the keys that were claimed at a level of nesting or below
+ * it.  Where that is committed, leave hints to where their rows are.
  */
 static void
-wake_waiters(int level, bool committed)
+wake(int level, bool committed)
 {
 	while (claims > 0 && claimed[claims - 1].level >= level)
 	{
@@ -262,87 +139,48 @@ wake_waiters(int level, bool committed)
 		if (committed && ItemPointerIsValid(&key.row))
 			al_hint_set(key.hash, key.slot, &key.row);
 		if (key.count > 0)
-			al_wait_wake(key.hash, committed || key.changes == 0 ? key.held_until : 0,
+			al_queue_wake(key.hash, committed || key.changes == 0 ? key.held_until : 0,
 						 key.owner_hash);
 	}
 }
 
-/*
- * The locks of a transaction or subtransaction have been released.  Of a
- * subtransaction that commits they have not, and what else is released with
- * its own resources (a portal) did not hold claims.
- */
-static void
-release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, void *arg)
+/* The locks of the transaction have been released.  Raises nothing. */
+void
+al_claimed_released(bool committed)
 {
-	if (phase != RESOURCE_RELEASE_AFTER_LOCKS)
+	if (claimed == NULL)
 		return;
-	if (isTopLevel)
-	{
-		al_sweep_over();
-		if (claimed)
-		{
-			/* Where an abort failed, there would be no end of it. */
-			if (isCommit)
-				AL_INJECTION_POINT("atomic-lock-before-wake");
-			wake_waiters(0, isCommit);
-			forget_claims();
-		}
-		/* A client that reads slowly must not be in the way of the waiters. */
-		if (in_doubt)
-			al_report_doubt();
-		in_doubt = false;
-	}
-	else if (wake_pending)
-	{
-		wake_pending = false;
-		wake_waiters(GetCurrentTransactionNestLevel(), false);
-	}
+	/* An error while aborting would make PostgreSQL abort again, without end. */
+	if (committed)
+		AL_TEST_POINT("before-wake");
+	wake(0, committed);
+	al_claimed_forget();
 }
 
-static void
-xact_callback(XactEvent event, void *arg)
+/* A level of nesting is rolled back; its locks will be released next. */
+void
+al_claimed_subabort(int level)
 {
-	switch (event)
-	{
-		case XACT_EVENT_PRE_COMMIT:
-			before_commit(false);
-			break;
-		case XACT_EVENT_PRE_PREPARE:
-			before_commit(true);
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
-		case XACT_EVENT_PREPARE:
-			if (event != XACT_EVENT_ABORT && xact.granted)
-				in_doubt = lacks_standbys(event == XACT_EVENT_PREPARE);
-			restore_commit_level();
-			if (event == XACT_EVENT_COMMIT)
-				after_commit();
-			if (event == XACT_EVENT_PREPARE)
-				forget_claims();	/* they stay, and are nobody's */
-			if (event != XACT_EVENT_ABORT)
-			{
-				if (al_held_count() > 0)
-					al_stat_count(AL_COUNT_RELEASES, al_held_count());
-				al_stat_commit();
-			}
-			al_stat_abort();
-			al_held_abort(0);
-			al_xact_changed();
-			relaxed = false;
-			memset(&xact, 0, sizeof(xact));
-			break;
-		case XACT_EVENT_PARALLEL_PRE_COMMIT:
-		case XACT_EVENT_PARALLEL_COMMIT:
-		case XACT_EVENT_PARALLEL_ABORT:
-			break;
-	}
+	al_claimed_changed();
+	wake_pending = claims > 0 && claimed[claims - 1].level >= level;
 }
 
-/* A subtransaction commits: its claims are those of the one above it */
-static void
-lower_claims(int level)
+/*
+ * Locks of a subtransaction have been released, if one was rolled back.  What else
+ * is released with resources of its own (a portal) did not hold claims.
+ */
+void
+al_claimed_subreleased(int level)
+{
+	if (!wake_pending)
+		return;
+	wake_pending = false;
+	wake(level, false);
+}
+
+/* A subtransaction commits: its claims are those of the one above it. */
+void
+al_claimed_subcommit(int level)
 {
 	int			first = claims;
 	int			kept;
@@ -381,45 +219,16 @@ lower_claims(int level)
 	claims = kept;
 }
 
-static void
-subxact_callback(SubXactEvent event, SubTransactionId mySubid,
-				 SubTransactionId parentSubid, void *arg)
-{
-	int			level = GetCurrentTransactionNestLevel();
-
-	if (event == SUBXACT_EVENT_ABORT_SUB)
-	{
-		al_held_abort(level);
-		al_stat_subabort(level);
-		al_xact_changed();
-		wake_pending = claims > 0 && claimed[claims - 1].level >= level;
-	}
-	else if (event == SUBXACT_EVENT_COMMIT_SUB)
-	{
-		al_held_commit(level);
-		al_stat_subcommit(level);
-		lower_claims(level);
-	}
-}
-
-void
-al_xact_init(void)
-{
-	RegisterXactCallback(xact_callback, NULL);
-	RegisterSubXactCallback(subxact_callback, NULL);
-	RegisterResourceReleaseCallback(release_callback, NULL);
-}
-
 /*
- * A claim is about to be taken.  Raises 54000 if it would be one key too many.  Makes room to note it: once it is there, nothing may
- * go wrong.
+ * A claim is about to be taken: make room to note it, since nothing may go wrong
+ * once it is taken.  Raises 54000 if it would be one key too many.
  */
 void
-al_xact_before_claim(uint64 hash)
+al_claimed_reserve(uint64 hash)
 {
-	if (keys >= al_max_claims && find_claimed(hash) == NULL)
+	if (keys >= al_max_claims && !has_no_limit && find_claimed(hash) == NULL)
 		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED), al_hide_owners(),
+				(al_errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("a transaction may touch at most %d lock keys", al_max_claims),
 				 errhint("Use several transactions, or ask an administrator to raise atomic_lock.max_claims_per_transaction and max_locks_per_transaction.")));
 
@@ -439,9 +248,16 @@ al_xact_before_claim(uint64 hash)
 		places_grow(places, (uint64) places->size * 2);
 }
 
-/* A claim was taken, for what is not known yet, or to pin a holding */
+/* Let this transaction claim any number of keys. */
 void
-al_xact_claimed(uint64 hash, bool is_pin)
+al_claimed_lift_limit(void)
+{
+	has_no_limit = true;
+}
+
+/* A claim was taken, to pin a holding or for what is not known yet. */
+void
+al_claimed_add(uint64 hash, bool is_pin)
 {
 	ClaimedKey *key = find_claimed(hash);
 	int			level = GetCurrentTransactionNestLevel();
@@ -461,7 +277,7 @@ al_xact_claimed(uint64 hash, bool is_pin)
 		}
 		else
 			keys++;
-		/* al_xact_before_claim() has made room */
+		/* al_claimed_reserve() has made room */
 		Assert(claimed != NULL && claims < claims_size);
 		place->place = claims;
 		key = &claimed[claims++];
@@ -479,7 +295,7 @@ al_xact_claimed(uint64 hash, bool is_pin)
 
 /* A claim was given back, at the level at which it was taken */
 void
-al_xact_unclaimed(uint64 hash, bool is_pin)
+al_claimed_remove(uint64 hash, bool is_pin)
 {
 	ClaimedKey *key = find_claimed(hash);
 
@@ -496,7 +312,7 @@ al_xact_unclaimed(uint64 hash, bool is_pin)
 
 /* Has this transaction claimed a key for more than to pin its holding? */
 bool
-al_xact_is_changing(uint64 hash)
+al_claimed_is_changing(uint64 hash)
 {
 	ClaimedKey *key = find_claimed(hash);
 
@@ -507,41 +323,39 @@ al_xact_is_changing(uint64 hash)
 
 /* Has this transaction claimed a key? */
 bool
-al_xact_is_claimed(uint64 hash)
+al_claimed_has(uint64 hash)
 {
 	return find_claimed(hash) != NULL;
 }
 
 /* How many keys this transaction has claimed */
 int
-al_xact_claims(void)
+al_claimed_count(void)
 {
 	return keys;
 }
 
 /*
- * A lease was granted or extended: its commit must be flushed, is not acknowledged
- * while it is in doubt, and need not wake those who look at the key before
- * "held_until" (0: all must be woken).
+ * A lease was granted to an owner, or extended, under a claim of this transaction.
+ * Nobody who looks at the key before "held_until" (0: not known) needs to be woken
+ * when it commits, but those who wait for the same owner.
  */
 void
-al_xact_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until)
+al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until)
 {
 	ClaimedKey *note = find_claimed(key->hash);
 
-	if (note && note->level == GetCurrentTransactionNestLevel())
+	if (note == NULL)
+		return;
+	if (note->level == GetCurrentTransactionNestLevel())
 		note->held_until = held_until;
-	if (note && !owner->generated)
+	if (!owner->generated)
 		note->owner_hash = owner->hash;
-	xact.granted = true;
-	if (al_acquire_durability == AL_ACQUIRE_FORCED)
-		xact.force_flush = true;
-	xact.wrote = WROTE_MORE;
 }
 
 /* The pins on keys of a hash: the newest, from which "next" leads to the others */
 AlPin *
-al_xact_pins(uint64 hash)
+al_claimed_pins(uint64 hash)
 {
 	ClaimedKey *key = find_claimed(hash);
 
@@ -553,7 +367,7 @@ al_xact_pins(uint64 hash)
  * the key before "held_until" needs to be woken when it ends.
  */
 void
-al_xact_pinned(uint64 hash, AlPin *pin, TimestampTz held_until)
+al_claimed_pin(uint64 hash, AlPin *pin, TimestampTz held_until)
 {
 	ClaimedKey *key = find_claimed(hash);
 
@@ -571,13 +385,13 @@ al_xact_pinned(uint64 hash, AlPin *pin, TimestampTz held_until)
  * the transaction has claimed or pinned stays so while it does not.
  */
 uint64
-al_xact_changes(void)
+al_claimed_changes(void)
 {
 	return changes;
 }
 
 void
-al_xact_changed(void)
+al_claimed_changed(void)
 {
 	changes++;
 }
@@ -588,7 +402,7 @@ al_xact_changed(void)
  * the version that they see.
  */
 void
-al_xact_written(uint64 hash, int32 slot, ItemPointer row)
+al_claimed_written(uint64 hash, int32 slot, ItemPointer row)
 {
 	ClaimedKey *key = find_claimed(hash);
 
@@ -597,33 +411,5 @@ al_xact_written(uint64 hash, int32 slot, ItemPointer row)
 		key->slot = slot;
 		key->row = *row;
 	}
-	al_xact_changed();
-}
-
-/*
- * A lease is about to be released.  Whatever this transaction has written
- * before gave it an xid; what it wrote since its last release is WAL.
- */
-void
-al_xact_before_release(void)
-{
-	bool		others_wrote;
-
-	if (xact.wrote == WROTE_NOTHING)
-		others_wrote = TransactionIdIsValid(GetTopTransactionIdIfAny());
-	else
-		others_wrote = xact.wrote == WROTE_MORE ||
-			xact.wal_records != pgWalUsage.wal_records;
-
-	if (others_wrote || al_release_durability != AL_RELEASE_RELAXED)
-		xact.wrote = WROTE_MORE;
-	else
-		xact.wrote = WROTE_RELEASES;
-}
-
-/* A lease was released */
-void
-al_xact_released(void)
-{
-	xact.wal_records = pgWalUsage.wal_records;
+	al_claimed_changed();
 }

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * lock_held.c
+ * held.c
  *		Holdings with the lifetime of a transaction.
  *
- * Model: such a holding is a claim on the key (lock_claim.c), which excludes
+ * Model: such a holding is a claim on the key (claim/claim.c), which excludes
  * whatever else is done with the key and goes when the transaction ends,
  * prepared or not.  It has no row and needs no transaction id.  Here is what
  * is known about it besides: the transaction itself has a list, and the
@@ -16,23 +16,27 @@
  * savepoint takes off those made since.  A release is seen by others
  * when the transaction ends, as that of a lease is.
  *
- * Locking rules: what is shown is written and read under the lock of the
- * queue, held for copying a few entries.
- *
- * IDENTIFICATION
- *		src/claim/held.c
+ * Locking rules: what is shown is written and read under a lock of its own, held
+ * for copying a few entries.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "base/compat.h"
-#include "lock_lease.h"
-#include "lock_wait.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+
+#include "atomic_lock.h"
+#include "base/compat.h"
+#include "base/owner.h"
+#include "base/str.h"
+#include "claim/claim.h"
+#include "claim/claimed.h"
+#include "claim/held.h"
+#include "claim/holding.h"
+#include "shmem/shmem.h"
 
 typedef struct Version
 {
@@ -45,11 +49,72 @@ typedef struct Version
 	int			next;
 } Version;
 
+/*
+ * A holding, as far as it is shown to others.
+ * The texts of a holding are one after the other in those of the set: key, owner,
+ * holder.
+ */
+typedef struct Shown
+{
+	uint64		hash;			/* of the key */
+	int64		fencing_token;
+	TimestampTz acquired_at;
+	bool		is_shared;
+	int16		key_length;
+	int16		owner_length;
+	int16		holder_length;
+	int16		texts_at;
+} Shown;
+
+#define SHOWN		8
+#define SHOWN_BYTES	1600	/* at least those of the longest key, owner and holder */
+
+typedef struct ShownSet
+{
+	int			count;
+	int			pid;
+	Oid			database;
+	int			used;			/* bytes of "texts" */
+	Shown		holdings[SHOWN];
+	char		texts[SHOWN_BYTES];
+} ShownSet;
+
+StaticAssertDecl(SHOWN_BYTES >= AL_MAX_KEY_BYTES + AL_MAX_OWNER_BYTES + AL_MAX_HOLDER_BYTES,
+				 "one holding can always be shown");
+
+typedef struct Memory
+{
+	LWLock		lock;
+	ShownSet	sets[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends, by proc number */
+} Memory;
+
+static Memory *memory = NULL;	/* until this process attaches */
+
 /* Of the current transaction, in TopTransactionContext */
 static Version *versions = NULL;
 static int	count = 0;
 static int	size = 0;
 static bool is_shown = false;
+
+static Size
+memory_size(void)
+{
+	return add_size(offsetof(Memory, sets), mul_size(MaxBackends, sizeof(ShownSet)));
+}
+
+static void
+init_memory(void *address)
+{
+	al_shmem_init_lock(&((Memory *) address)->lock);
+}
+
+static void
+attach_memory(void *address)
+{
+	memory = address;
+}
+
+const AlShmemPart al_held_part = {memory_size, init_memory, attach_memory};
 
 static bool
 is_held(const Version *version)
@@ -59,13 +124,13 @@ is_held(const Version *version)
 
 /* Is a holding of this key by this owner among those to be shown? */
 static bool
-is_in(const AlShownSet *set, const Version *version)
+is_in(const ShownSet *set, const Version *version)
 {
 	AlString	wanted = al_string(version->holding.owner);
 
 	for (int i = 0; i < set->count; i++)
 	{
-		const AlShown *shown = &set->holdings[i];
+		const Shown *shown = &set->holdings[i];
 		AlString	key = {set->texts + shown->texts_at, shown->key_length};
 		AlString	owner = {key.data + key.len, shown->owner_length};
 
@@ -78,16 +143,16 @@ is_in(const AlShownSet *set, const Version *version)
 
 /* Show a holding; false: there is no room for it */
 static bool
-show_one(AlShownSet *set, const Version *version)
+show_one(ShownSet *set, const Version *version)
 {
 	const AlHolding *holding = &version->holding;
-	AlShown    *shown = &set->holdings[set->count];
+	Shown    *shown = &set->holdings[set->count];
 	AlString	texts[] = {holding->key, al_string(holding->owner), al_string(holding->holder)};
 	int			length = 0;
 
 	for (int i = 0; i < (int) lengthof(texts); i++)
 		length += texts[i].len;
-	if (set->count == AL_SHOWN || set->used + length > AL_SHOWN_BYTES)
+	if (set->count == SHOWN || set->used + length > SHOWN_BYTES)
 		return false;
 	shown->hash = version->hash;
 	shown->fencing_token = holding->fencing_token;
@@ -115,14 +180,13 @@ show_one(AlShownSet *set, const Version *version)
 static void
 show(void)
 {
-	AlQueue    *queue = al_queue();
-	AlShownSet *mine;
-	AlShownSet	set;
+	ShownSet   *mine;
+	ShownSet	set;
 	bool		has_room = true;
 
-	if (queue == NULL || (count == 0 && !is_shown))
+	if (memory == NULL || (count == 0 && !is_shown))
 		return;
-	memset(&set, 0, offsetof(AlShownSet, texts));
+	memset(&set, 0, offsetof(ShownSet, texts));
 	set.database = MyDatabaseId;
 	set.pid = MyProcPid;
 	for (int i = 0; i < count && has_room; i++)
@@ -136,12 +200,12 @@ show(void)
 			has_room = show_one(&set, &versions[i]);
 	}
 	is_shown = set.count > 0;
-	mine = &al_shown()[al_my_proc_number()];
-	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
+	mine = &memory->sets[al_my_proc_number()];
+	LWLockAcquire(&memory->lock, LW_EXCLUSIVE);
 	if (mine->used > set.used)
 		explicit_bzero(mine->texts + set.used, mine->used - set.used);
-	memcpy(mine, &set, offsetof(AlShownSet, texts) + set.used);
-	LWLockRelease(&queue->lock);
+	memcpy(mine, &set, offsetof(ShownSet, texts) + set.used);
+	LWLockRelease(&memory->lock);
 }
 
 /*
@@ -201,7 +265,7 @@ push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 	version->forced = false;
 	version->level = level;
 	version->next = -1;
-	al_xact_changed();
+	al_claimed_changed();
 	show();
 	return place;
 }
@@ -237,7 +301,6 @@ al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
 	copy.key = keep_string(key->name);
 	copy.owner = keep_text(al_string(holding->owner));
 	copy.holder = keep_text(al_string(holding->holder));
-	(void) al_queue();
 	(void) push(&copy, key->hash, -1, false);
 }
 
@@ -337,13 +400,13 @@ make_holding(bool is_shared, int pid)
 
 /* One of the texts of what is shown, from an offset on, copied */
 static text *
-shown_text(const AlShownSet *set, const AlShown *shown, int offset, int length)
+shown_text(const ShownSet *set, const Shown *shown, int offset, int length)
 {
 	return cstring_to_text_with_len(set->texts + shown->texts_at + offset, length);
 }
 
 static AlHolding *
-holding_of(const AlShownSet *set, const AlShown *shown)
+holding_of(const ShownSet *set, const Shown *shown)
 {
 	AlHolding  *holding = make_holding(shown->is_shared, set->pid);
 
@@ -357,24 +420,23 @@ holding_of(const AlShownSet *set, const AlShown *shown)
 }
 
 /* What a process shows, copied; NULL where there is no shared memory */
-static AlShownSet *
+static ShownSet *
 look_at(int proc)
 {
-	AlQueue    *queue = al_queue();
-	AlShownSet *copy;
+	ShownSet   *copy;
 
-	if (queue == NULL)
+	if (memory == NULL)
 		return NULL;
-	copy = palloc(sizeof(AlShownSet));
-	LWLockAcquire(&queue->lock, LW_SHARED);
-	*copy = al_shown()[proc];
-	LWLockRelease(&queue->lock);
+	copy = palloc(sizeof(ShownSet));
+	LWLockAcquire(&memory->lock, LW_SHARED);
+	*copy = memory->sets[proc];
+	LWLockRelease(&memory->lock);
 	return copy;
 }
 
 /* Is this the holding of a key, and not of another with the same hash? */
 static bool
-is_key_of(const AlShownSet *set, const AlShown *shown, const AlKey *key)
+is_key_of(const ShownSet *set, const Shown *shown, const AlKey *key)
 {
 	AlString	name = {set->texts + shown->texts_at, shown->key_length};
 
@@ -395,11 +457,12 @@ al_held_by_others(const AlKey *key)
 
 	if (procs == NIL)
 		return NIL;
+	(void) al_shmem_attach();
 	exclusive = al_claim_transactions(key->hash, true);
 	foreach(cell, procs)
 	{
 		int			proc = lfirst_int(cell);
-		AlShownSet *set = proc < 0 ? NULL : look_at(proc);
+		ShownSet *set = proc < 0 ? NULL : look_at(proc);
 		bool		found = false;
 
 		for (int i = 0; set && i < set->count; i++)
@@ -421,16 +484,19 @@ al_held_by_others(const AlKey *key)
 }
 
 /*
- * What an owner holds of a key by another transaction; or, with no owner, what it
- * may hold, since nobody can know whose that is; or NULL
+ * What an owner holds of a key by another transaction.  Otherwise, without an owner,
+ * what it may hold, since nobody can know whose that is.  Otherwise NULL.  Says
+ * whether another transaction holds the key, whoever its owner is.
  */
 AlHolding *
-al_held_elsewhere(const AlKey *key, const AlOwner *owner)
+al_held_elsewhere(const AlKey *key, const AlOwner *owner, bool *is_in_use)
 {
 	AlHolding  *unknown = NULL;
+	List	   *others = al_held_by_others(key);
 	ListCell   *cell;
 
-	foreach(cell, al_held_by_others(key))
+	*is_in_use = others != NIL;
+	foreach(cell, others)
 	{
 		AlHolding  *holding = lfirst(cell);
 
@@ -448,11 +514,11 @@ al_held_shown(void)
 {
 	List	   *holdings = NIL;
 
-	for (int proc = 0; al_queue() && proc < MaxBackends; proc++)
+	for (int proc = 0; al_shmem_attach() && proc < MaxBackends; proc++)
 	{
-		AlShownSet *set;
+		ShownSet *set;
 
-		if (al_shown()[proc].count == 0 || proc == al_my_proc_number())
+		if (memory->sets[proc].count == 0 || proc == al_my_proc_number())
 			continue;
 		set = look_at(proc);
 		for (int i = 0; i < set->count && set->database == MyDatabaseId; i++)

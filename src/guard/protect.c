@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * lock_protect.c
+ * protect.c
  *		Functions for owners of tables: put a guard on a table, or take it off.
  *
- * Model: a guard is two triggers (lock_guard.c), one before rows and one before
+ * Model: a guard is two triggers (guard/trigger.c), one before rows and one before
  * TRUNCATE, made and dropped by ordinary commands with the caller's privileges.
  * There is no other record of it, so that dumps, renames and new partitions have
  * it too.  PostgreSQL clones the one before rows to partitions; the rest of the
@@ -13,9 +13,6 @@
  *
  * Locking rules: the table and its family are locked with ShareRowExclusiveLock,
  * as CREATE TRIGGER does, until the transaction ends.
- *
- * IDENTIFICATION
- *		src/guard/protect.c
  *
  *-------------------------------------------------------------------------
  */
@@ -31,32 +28,24 @@
 #include "catalog/pg_inherits.h"
 #include "commands/extension.h"
 #include "commands/trigger.h"
-#include "base/compat.h"
 #include "executor/spi.h"
 #include "lib/stringinfo.h"
-#include "lock_lease.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+
+#include "base/compat.h"
+#include "base/errors.h"
+#include "base/settings.h"
+#include "base/str.h"
+#include "guard/protect.h"
+#include "guard/template.h"
+#include "guard/trigger.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_protect);
 PG_FUNCTION_INFO_V1(atomic_lock_unprotect);
 
 static object_access_hook_type previous_object_access_hook = NULL;
-
-/* The trigger of a table by its name, or NULL */
-const Trigger *
-al_find_trigger(Relation rel, const char *name)
-{
-	const TriggerDesc *desc = rel->trigdesc;
-
-	for (int i = 0; desc && i < desc->numtriggers; i++)
-	{
-		if (strcmp(desc->triggers[i].tgname, name) == 0)
-			return &desc->triggers[i];
-	}
-	return NULL;
-}
 
 static const char *
 kind_detail(char relkind)
@@ -112,17 +101,17 @@ family_arg(FunctionCallInfo fcinfo)
 
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("relation must not be null")));
 	relid = PG_GETARG_OID(0);
 	relkind = get_rel_relkind(relid);
 	if (relkind == '\0')
 		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE), al_hide_owners(),
+				(al_errcode(ERRCODE_UNDEFINED_TABLE),
 				 errmsg("relation with OID %u does not exist", relid)));
 	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
 		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE), al_hide_owners(),
+				(al_errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" cannot be protected", get_rel_name(relid)),
 				 errdetail_internal("%s", kind_detail(relkind)),
 				 errhint("Protect the tables that have the rows.")));
@@ -130,7 +119,7 @@ family_arg(FunctionCallInfo fcinfo)
 		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(relkind), get_rel_name(relid));
 	if (getExtensionOfObject(RelationRelationId, relid) == get_extension_oid("atomic_lock", true))
 		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE), al_hide_owners(),
+				(al_errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is a table of atomic_lock itself", get_rel_name(relid))));
 
 	rel = table_open(relid, ShareRowExclusiveLock);
@@ -141,7 +130,7 @@ family_arg(FunctionCallInfo fcinfo)
 		const char *parent = get_rel_name(guarded_ancestor(relid));
 
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("partition \"%s\" has its guard from table \"%s\"",
 						RelationGetRelationName(rel), parent),
 				 errhint("Use the function for table \"%s\".", parent)));
@@ -164,7 +153,7 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 
 	if (PG_ARGISNULL(argno))
 		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("events must not be null")));
 	array = PG_GETARG_ARRAYTYPE_P(argno);
 	iterator = array_create_iterator(array, 0, NULL);
@@ -175,14 +164,14 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 
 		if (is_null)
 			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+					(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("events must not be null")));
 		word = text_to_cstring(DatumGetTextPP(element));
 		while (i < (int) lengthof(words) && pg_strcasecmp(word, words[i]) != 0)
 			i++;
 		if (i == (int) lengthof(words))
 			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("invalid event: \"%s\"", al_display(al_cstring(word))),
 					 errhint("Events are insert, update and delete.")));
 		wanted[i] = true;
@@ -197,7 +186,7 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 	}
 	if (events.len == 0)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("there must be at least one event"),
 				 errhint("Events are insert, update and delete.")));
 	return events.data;
@@ -293,7 +282,7 @@ atomic_lock_protect(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("lock_protect()");
 	if (PG_ARGISNULL(1))
 		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
+				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("key template must not be null")));
 	template = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	events = events_arg(fcinfo, 2);
@@ -311,7 +300,7 @@ atomic_lock_protect(PG_FUNCTION_ARGS)
 		bool		is_clone = rel->rd_rel->relispartition && lfirst_oid(cell) != linitial_oid(family);
 
 		if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE)
-			al_check_template(rel, template);
+			al_template_check(rel, template);
 		table_close(rel, NoLock);
 		if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
 			continue;
@@ -356,7 +345,7 @@ atomic_lock_unprotect(PG_FUNCTION_ARGS)
 	SPI_finish();
 	if (!found)
 		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
+				(al_errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("table \"%s\" is not protected", get_rel_name(linitial_oid(family)))));
 	PG_RETURN_VOID();
 }

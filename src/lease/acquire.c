@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
- * lock_acquire.c
+ * acquire.c
  *		Acquire: one key or a set, waiting for it; convert; steal.
  *
- * Model: a key is attempted (lock_attempt.c), and where that is refused and the
- * request waits, again in the queue of lock_wait.c; then the grant is written
- * (lock_grant.c).
+ * Model: a key is attempted (lease/attempt.c), and where that is refused and the
+ * request waits, again in the queue of shmem/queue.c; then the grant is written
+ * (lease/grant.c).
  *
  * A set is attempted key by key, in the order of keys, and written when all
  * are claimed: until then nothing has been written that would have to be
@@ -19,21 +19,32 @@
  * Locking rules: app_lock is closed while a call sleeps.  A refused set drops
  * its claims.
  *
- * IDENTIFICATION
- *		src/lease/acquire.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/table.h"
-#include "base/compat.h"
-#include "lock_attempt.h"
-#include "lock_stat.h"
-#include "lock_wait.h"
 #include "storage/ipc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "base/clock.h"
+#include "base/key.h"
+#include "base/testpoint.h"
+#include "claim/claim.h"
+#include "claim/holding.h"
+#include "lease/acquire.h"
+#include "lease/attempt.h"
+#include "lease/deadlock.h"
+#include "lease/grant.h"
+#include "lease/release.h"
+#include "lease/state.h"
+#include "shmem/queue.h"
+#include "shmem/stat.h"
+#include "table/app_lock.h"
+#include "table/catalog.h"
+#include "table/fence.h"
 
 /* Microseconds between two searches for a deadlock by one waiter */
 #define SEARCH_INTERVAL		INT64CONST(1000000)
@@ -57,7 +68,7 @@ time_to_look(const AlAttempt *attempt)
 	if (result->outcome == AL_CLOSED)
 		at = al_closed_until(&result->holding);
 	if ((result->outcome != AL_HELD && result->outcome != AL_CLOSED) || at == DT_NOEND ||
-		al_wait_behind(attempt->key, attempt->request->is_shared, NULL))
+		al_queue_is_behind(attempt->key, attempt->request->is_shared, NULL))
 		return PG_INT64_MAX;
 	return Max(at - GetCurrentTimestamp(), 0);
 }
@@ -74,8 +85,8 @@ leave_queue(int code, Datum arg)
 {
 	Line	   *line = (Line *) DatumGetPointer(arg);
 
-	AL_INJECTION_POINT("atomic-lock-leaving");
-	al_wait_end(false);
+	AL_TEST_POINT("leaving");
+	al_queue_leave(false);
 	al_stat_waited(line->key, al_monotonic_now() - line->since);
 }
 
@@ -111,7 +122,7 @@ attempt_in_line(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sear
 
 		MemoryContextReset(context);
 		old_context = MemoryContextSwitchTo(context);
-		al_wait_look();
+		al_queue_look();
 		if (as_upgrade && !*is_first_upgrade)
 			*is_first_upgrade = al_claim_upgrade(attempt->key);
 		al_attempt(*rel, attempt);
@@ -123,8 +134,8 @@ attempt_in_line(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sear
 				result->outcome = AL_TIMEOUT;
 			else if (start + result->waited >= *next_search)
 			{
-				result->circle = al_deadlock_find(*rel);
-				if (result->circle)
+				result->cycle = al_deadlock_find(*rel);
+				if (result->cycle)
 					result->outcome = AL_DEADLOCK;
 				*next_search = al_monotonic_now() + SEARCH_INTERVAL;
 			}
@@ -136,7 +147,7 @@ attempt_in_line(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sear
 		sleep = Min(time_to_look(attempt),
 					Min(start + wait, *next_search) - al_monotonic_now());
 		table_close(*rel, RowExclusiveLock);
-		al_wait_sleep(Max(sleep, 0), result->outcome == AL_CLAIMED);
+		al_queue_sleep(Max(sleep, 0), result->outcome == AL_CLAIMED);
 		*rel = al_open_app_lock(RowExclusiveLock);
 		al_key_recheck(attempt->key);
 	}
@@ -153,21 +164,21 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	Line		line = {attempt->key, al_monotonic_now()};
 
 	if (as_upgrade && !is_first_upgrade &&
-		al_wait_is_upgraded_by_others(attempt->key, &request->owner))
+		al_queue_has_upgrade(attempt->key, &request->owner))
 	{
 		result->obstacle = result->outcome;
 		result->outcome = AL_DEADLOCK;
-		result->circle = pstrdup("Another owner shares the lock and waits to have it for itself, too.");
+		result->cycle = pstrdup("Another owner shares the lock and waits to have it for itself, too.");
 		return true;
 	}
 	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&line));
 	{
-		al_wait_begin(attempt->key, &request->owner, request->is_shared, as_upgrade,
-					  request->holder ? request->holder : al_holder_default());
+		al_queue_join(attempt->key, &request->owner, request->is_shared, as_upgrade,
+					  request->holder ? request->holder : request->default_holder);
 		attempt_in_line(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&line));
-	al_wait_end(al_is_granted(result) && attempt->is_claimed);
+	al_queue_leave(al_is_granted(result) && attempt->is_claimed);
 	al_stat_waited(line.key, al_monotonic_now() - line.since);
 	if (is_first_upgrade)
 		al_claim_upgrade_end(attempt->key);
@@ -189,10 +200,8 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 	al_attempt(*rel, attempt);
 	if (attempt->request->wait == 0)
 		return;
-	AL_INJECTION_POINT("atomic-lock-refused");
-#ifdef AL_TEST_HOOKS
-	al_test_pause(al_test_pause_before_queue && may_pass(attempt->result->outcome));
-#endif
+	if (may_pass(attempt->result->outcome))
+		AL_TEST_POINT("refused");
 	next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
 	while (may_pass(attempt->result->outcome) &&
 		   !wait_in_queue(rel, attempt, start, &next_search))
@@ -205,7 +214,7 @@ al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
 {
 	attempt_since(rel, attempt, attempt->request->wait > 0 ? al_monotonic_now() : 0);
 	if (!al_is_granted(attempt->result))
-		al_stat_refused(attempt->key, attempt->result);
+		al_attempt_count_refusal(attempt->key, attempt->result);
 }
 
 /*
@@ -222,7 +231,7 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 	al_attempt_in_turn(rel, &attempt);
 	if (al_is_granted(result))
 	{
-		AL_INJECTION_POINT("atomic-lock-before-grant");
+		AL_TEST_POINT("before-grant");
 		al_grant(*rel, &attempt);
 	}
 }
@@ -267,7 +276,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 			if (!al_is_granted(&results[i]))
 			{
 				drop_all(attempts, count);
-				al_stat_refused(&keys[i], &results[i]);
+				al_attempt_count_refusal(&keys[i], &results[i]);
 				return i;
 			}
 			if (pass == 0 && results[i].outcome == AL_REACQUIRED)
@@ -286,7 +295,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 		if (!al_is_granted(&results[i]))
 		{
 			drop_all(attempts, count);
-			al_stat_refused(&keys[i], &results[i]);
+			al_attempt_count_refusal(&keys[i], &results[i]);
 			return i;
 		}
 	}
@@ -309,15 +318,17 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 }
 
 /*
- * Give a key to another owner, whoever has it.  Outcome: AL_ACQUIRED.  Returns
- * what it ended: a list of AlHolding *.
+ * Give a key to another owner, whoever has it.  Outcomes: AL_ACQUIRED;
+ * AL_IN_TRANSACTION.  Returns what it ended: a list of AlHolding *.
  */
 List *
 al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
-	List	   *ended = al_lease_end(rel, key, &attempt.claim);
+	List	   *ended = al_lease_end(rel, key, &attempt.claim, result);
 
+	if (result->outcome == AL_IN_TRANSACTION)
+		return NIL;
 	al_table_find(rel, key, &attempt.state.exclusive);
 	result->outcome = AL_ACQUIRED;
 	result->waited = 0;

@@ -1,14 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * lock_attempt.c
+ * attempt.c
  *		One attempt to get a key: may it be granted, and under which claim?
  *
- * Model: as in lock_lease.c, look, claim, look again.  The first look leaves
+ * Model: as in lease/state.c, look, claim, look again.  The first look leaves
  * out what it can: it only has to find the usual refusals, and which claim is
  * needed.  What is seen under the claim decides.
  *
  * An attempt ends with a refusal, or with a claim under which the grant can be
- * written (lock_grant.c) and nothing in the way.
+ * written (lease/grant.c) and nothing in the way.
  *
  * Convert is an acquire by an owner who has the key, and keeps all but the
  * mode; an acquire that asks for more than the owner has does the same.  It
@@ -20,37 +20,35 @@
  *
  * Locking rules: claims are only tried.  A refused attempt drops its claim.
  *
- * IDENTIFICATION
- *		src/lease/attempt.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "base/compat.h"
-#include "lock_attempt.h"
-#include "lock_wait.h"
+#include "access/htup_details.h"
+#include "access/xact.h"
 #include "miscadmin.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "base/compat.h"
+#include "base/settings.h"
+#include "base/testpoint.h"
+#include "claim/claim.h"
+#include "claim/claimed.h"
+#include "claim/held.h"
+#include "claim/holding.h"
+#include "lease/attempt.h"
+#include "lease/state.h"
+#include "shmem/contention.h"
+#include "shmem/queue.h"
+#include "shmem/sole.h"
+#include "shmem/stat.h"
+#include "table/app_lock.h"
 
 /* An acquire that meets a sweep tries again so often, after so many microseconds */
 #define MOST_RETRIES	25
 #define RETRY_PAUSE		1000L
-
-bool
-al_is_granted(const AlResult *result)
-{
-	return result->outcome == AL_ACQUIRED || result->outcome == AL_REACQUIRED;
-}
-
-/* What kept a request from being granted */
-AlOutcome
-al_obstacle(const AlResult *result)
-{
-	if (result->outcome == AL_TIMEOUT || result->outcome == AL_DEADLOCK)
-		return result->obstacle;
-	return result->outcome;
-}
 
 static bool
 is_unreleased(const AlHolding *row)
@@ -135,7 +133,7 @@ find_kept(const AlAttempt *attempt)
 	const AlHolding *first = NULL;
 	ListCell   *cell;
 
-	if (al_max_lifetime_ms <= 0 || !al_xact_is_claimed(attempt->key->hash))
+	if (al_max_lifetime_ms <= 0 || !al_claimed_has(attempt->key->hash))
 		return NULL;
 	first = al_held_ended(attempt->key);
 	foreach(cell, list_concat(lcons(unconstify(AlHolding *, &attempt->state.exclusive),
@@ -200,7 +198,7 @@ judge(AlAttempt *attempt)
 	}
 	else if (attempt->own)
 	{
-		if (al_on_reacquire == AL_REACQUIRE_ERROR)
+		if (request->on_reacquire == AL_REACQUIRE_ERROR)
 		{
 			result->holding = *attempt->own;
 			return AL_HELD_BY_OWNER;
@@ -246,8 +244,8 @@ static bool
 is_queued(const AlAttempt *attempt, char **first)
 {
 	return attempt->own == NULL &&
-		al_wait_behind(attempt->key, attempt->request->is_shared, first) &&
-		!al_xact_is_claimed(attempt->key->hash);
+		al_queue_is_behind(attempt->key, attempt->request->is_shared, first) &&
+		!al_claimed_has(attempt->key->hash);
 }
 
 /*
@@ -262,7 +260,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 	const AlAcquire *request = attempt->request;
 	AlState    *state = &attempt->state;
 
-	attempt->made = al_entries_made(attempt->key);
+	attempt->made = al_sole_entries(attempt->key);
 	al_table_find(rel, attempt->key, &state->exclusive);
 	state->shared = NIL;
 	state->mine = al_held_mine(attempt->key);
@@ -272,7 +270,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 			return;
 		if (request->is_shared && !request->is_convert &&
 			request->lifetime != AL_TRANSACTION &&
-			!al_wait_behind(attempt->key, true, NULL))
+			!al_queue_is_behind(attempt->key, true, NULL))
 			return;
 	}
 	al_find_shared(rel, attempt->key, state);
@@ -287,7 +285,7 @@ look_again(Relation rel, AlAttempt *attempt)
 {
 	AlState    *state = &attempt->state;
 	bool		made = attempt->made == 0 ||
-		attempt->made != al_entries_made(attempt->key);
+		attempt->made != al_sole_entries(attempt->key);
 
 	if (made || !state->exclusive.is_new)
 		al_table_find_again(rel, attempt->key, &state->exclusive);
@@ -299,7 +297,7 @@ look_again(Relation rel, AlAttempt *attempt)
 	al_find_shared(rel, attempt->key, state);
 	if (attempt->claim.mode == AL_CLAIM_TAKE && state->exclusive.is_alone &&
 		!al_has_new_storage(rel))
-		al_set_alone(attempt->key, true);
+		al_sole_set(attempt->key, true);
 }
 
 /* Which claim does it take to do what was judged?  False: none. */
@@ -363,7 +361,7 @@ explain_claim(AlAttempt *attempt)
 		result->others++;
 	}
 	if (result->outcome == AL_CLAIMED)
-		result->rival = al_claim_rival(&attempt->claim);
+		result->blocker = al_claim_blocker(&attempt->claim);
 }
 
 /*
@@ -375,7 +373,8 @@ static void
 judge_at_once(Relation rel, AlAttempt *attempt)
 {
 	AlResult   *result = attempt->result;
-	AlHolding  *elsewhere = al_held_elsewhere(attempt->key, &attempt->request->owner);
+	AlHolding  *elsewhere = al_held_elsewhere(attempt->key, &attempt->request->owner,
+											   &result->is_in_use);
 
 	al_look(rel, attempt->key, &attempt->state);
 	result->outcome = judge(attempt);
@@ -385,7 +384,7 @@ judge_at_once(Relation rel, AlAttempt *attempt)
 		result->outcome = elsewhere->holder ? AL_HELD : AL_CLAIMED;
 		result->holding = *elsewhere;
 		result->others = 0;
-		result->rival = elsewhere->pid;
+		result->blocker = elsewhere->pid;
 	}
 }
 
@@ -406,9 +405,9 @@ may_retry(const AlAttempt *attempt, int *retries)
 {
 	if (attempt->result->outcome != AL_CLAIMED || *retries >= MOST_RETRIES)
 		return false;
-	if (attempt->result->rival == 0)
+	if (attempt->result->blocker == 0)
 		*retries = MOST_RETRIES;	/* gone, or a prepared transaction's */
-	else if (al_is_sweeping(attempt->result->rival))
+	else if (al_queue_is_sweeping(attempt->result->blocker))
 	{
 		(*retries)++;
 		pg_usleep(RETRY_PAUSE);
@@ -442,7 +441,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 		AlClaimMode mode_again = 0;
 
 		CHECK_FOR_INTERRUPTS();
-		AL_INJECTION_POINT("atomic-lock-before-look");
+		AL_TEST_POINT("before-look");
 		look(rel, attempt, all);
 		result->outcome = judge(attempt);
 		if (request->is_convert && attempt->own == NULL)
@@ -453,10 +452,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 			!needs_claim(attempt, result->outcome, &mode, &owner))
 			return;
 
-#ifdef AL_TEST_HOOKS
-		al_test_pause(al_test_pause_before_claim);
-#endif
-		AL_INJECTION_POINT("atomic-lock-before-claim");
+		AL_TEST_POINT("before-claim");
 		if (!al_claim_try(&attempt->claim, attempt->key, owner, mode))
 		{
 			/* Knowing all, it may be another claim that is needed. */
@@ -468,14 +464,14 @@ al_attempt(Relation rel, AlAttempt *attempt)
 			return;
 		}
 		attempt->is_claimed = true;
-		AL_INJECTION_POINT("atomic-lock-claimed");
+		AL_TEST_POINT("claimed");
 		look_again(rel, attempt);
 		result->outcome = judge(attempt);
 		if (al_is_granted(result) &&
 			needs_claim(attempt, result->outcome, &mode_again, &owner_again) &&
 			covers(mode, mode_again) && owner_again == owner &&
 			(result->outcome != AL_ACQUIRED || attempt->own || !attempt->claim.first ||
-			 !al_wait_behind(attempt->key, request->is_shared, NULL)))
+			 !al_queue_is_behind(attempt->key, request->is_shared, NULL)))
 		{
 			if (result->outcome != AL_ACQUIRED || mode != AL_CLAIM_SHARE ||
 				!is_unreleased(&attempt->state.exclusive) ||
@@ -516,5 +512,33 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 	{
 		al_attempt_drop(attempt);
 		al_attempt(rel, attempt);
+	}
+}
+
+/* An acquire was not granted */
+void
+al_attempt_count_refusal(const AlKey *key, const AlResult *result)
+{
+	switch (result->outcome)
+	{
+		case AL_HELD:
+		case AL_HELD_BY_OWNER:
+		case AL_CLAIMED:
+		case AL_CLOSED:
+		case AL_QUEUED:
+			al_stat_count(AL_COUNT_REFUSALS, 1);
+			al_contention_count(key, result->at, false, 0);
+			break;
+		case AL_LIFETIME_EXCEEDED:
+			al_stat_count(AL_COUNT_REFUSALS, 1);
+			break;
+		case AL_TIMEOUT:
+			al_stat_count(AL_COUNT_TIMEOUTS, 1);
+			break;
+		case AL_DEADLOCK:
+			al_stat_count(AL_COUNT_DEADLOCKS, 1);
+			break;
+		default:
+			break;				/* a convert by who does not hold the key */
 	}
 }

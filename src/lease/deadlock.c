@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_deadlock.c
+ * deadlock.c
  *		Deadlocks among waiters.
  *
  * Model: a waiter waits for the owners of the leases in its way, and so for
@@ -15,12 +15,9 @@
  * Nothing is locked during the search, so what it has seen may never have
  * been true at one time.  Therefore it is done twice: leases that have the
  * same tokens, and waits that have the same numbers, were there all the time
- * in between.  Of two who find the same circle, one resigns.
+ * in between.  Of two who find the same cycle, one resigns.
  *
  * Locking rules: reads app_lock and the lock manager, holds nothing.
- *
- * IDENTIFICATION
- *		src/lease/deadlock.c
  *
  *-------------------------------------------------------------------------
  */
@@ -28,16 +25,26 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "base/compat.h"
 #include "lib/stringinfo.h"
-#include "lock_lease.h"
-#include "lock_wait.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
 
-/* A session in a circle, and why it waits for the next one */
+#include "atomic_lock.h"
+#include "base/owner.h"
+#include "base/str.h"
+#include "base/testpoint.h"
+#include "claim/claim.h"
+#include "claim/claimed.h"
+#include "claim/held.h"
+#include "claim/holding.h"
+#include "lease/deadlock.h"
+#include "lease/state.h"
+#include "shmem/queue.h"
+#include "shmem/shmem.h"
+
+/* A session in a cycle, and why it waits for the next one */
 typedef struct Link
 {
 	int			pid;
@@ -162,7 +169,7 @@ search_from(Search *search, int pid)
 		return false;
 	search->visited = lappend_int(search->visited, pid);
 
-	if (!al_wait_of_backend(pid, &link.waiter))
+	if (!al_queue_of_backend(pid, &link.waiter))
 		return search_processes(search, &link, blocking_processes(pid));
 
 	/*
@@ -174,11 +181,11 @@ search_from(Search *search, int pid)
 
 	/*
 	 * A session that waits for a key which its own transaction holds for another
-	 * owner is a circle of one, but only its own search can see that.
+	 * owner is a cycle of one, but only its own search can see that.
 	 */
-	pids = list_delete_int(al_claim_rivals(link.waiter.hash), pid);
+	pids = list_delete_int(al_claim_blockers(link.waiter.hash), pid);
 	if (pid == MyProcPid ? is_in_own_way(search->rel, &link.waiter) :
-		al_xact_is_claimed(link.waiter.hash))
+		al_claimed_has(link.waiter.hash))
 		pids = lappend_int(pids, MyProcPid);
 	if (search_processes(search, &link, pids))
 		return true;
@@ -187,7 +194,7 @@ search_from(Search *search, int pid)
 	{
 		const AlHolding *holding = lfirst(cell);
 		int			count;
-		AlWaiter   *waiters = al_wait_of_owner(al_string(holding->owner), &count);
+		AlWaiter   *waiters = al_queue_of_owner(al_string(holding->owner), &count);
 
 		pids = NIL;
 		for (int i = 0; i < count; i++)
@@ -206,7 +213,7 @@ search_from(Search *search, int pid)
 }
 
 static bool
-same_circle(const Search *a, const Search *b)
+same_cycle(const Search *a, const Search *b)
 {
 	if (a->depth != b->depth)
 		return false;
@@ -263,14 +270,14 @@ al_deadlock_find(Relation rel)
 	AlWaiter   *waiters;
 	int			count = 0;
 
-	if (al_queue() == NULL)
+	if (!al_shmem_attach())
 		return NULL;
 	if (!search_from(&first, MyProcPid))
 		return NULL;
-	AL_INJECTION_POINT("atomic-lock-circle-seen");
-	if (!search_from(&second, MyProcPid) || !same_circle(&first, &second))
+	AL_TEST_POINT("cycle-seen");
+	if (!search_from(&second, MyProcPid) || !same_cycle(&first, &second))
 		return NULL;
-	AL_INJECTION_POINT("atomic-lock-circle-confirmed");
+	AL_TEST_POINT("cycle-confirmed");
 
 	waiters = palloc(second.depth * sizeof(AlWaiter));
 	for (int i = 0; i < second.depth; i++)
@@ -278,5 +285,5 @@ al_deadlock_find(Relation rel)
 		if (second.links[i].waiter.id != 0)
 			waiters[count++] = second.links[i].waiter;
 	}
-	return al_wait_resign(waiters, count) ? describe(&second) : NULL;
+	return al_queue_resign(waiters, count) ? describe(&second) : NULL;
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_grant.c
+ * grant.c
  *		Writing what an attempt was granted.
  *
  * Model: under the claim of the attempt nobody else can change what it has
@@ -9,21 +9,34 @@
  *
  * A holding keeps its row unless its mode changes.  The row in slot 0 is for
  * the exclusive holding; a shared one gets any row above that is over, or a new
- * one.  What has the lifetime of a transaction has no row (lock_held.c).
+ * one.  What has the lifetime of a transaction has no row (claim/held.c).
  *
  * Locking rules: the attempt has its claim, which is kept.
- *
- * IDENTIFICATION
- *		src/lease/grant.c
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "lock_attempt.h"
-#include "lock_stat.h"
 #include "miscadmin.h"
+#include "utils/rel.h"
 #include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "base/clock.h"
+#include "base/owner.h"
+#include "base/str.h"
+#include "claim/claim.h"
+#include "claim/held.h"
+#include "claim/holding.h"
+#include "lease/attempt.h"
+#include "lease/grant.h"
+#include "lease/pin.h"
+#include "lease/release.h"
+#include "lease/session_end.h"
+#include "lease/state.h"
+#include "shmem/stat.h"
+#include "table/app_lock.h"
+#include "table/fence.h"
 
 /* Fill in what the request says about the end of a new holding */
 static void
@@ -78,7 +91,7 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	holding->acquired_at = attempt->own ? attempt->own->acquired_at :
 		attempt->kept ? attempt->kept->acquired_at : at;
 	set_end(request, at, holding);
-	holding->holder = request->holder ? request->holder : al_holder_default();
+	holding->holder = request->holder ? request->holder : request->default_holder;
 	if (request->owner.name.len > 0)
 		holding->owner = al_string_text(request->owner.name);
 	holding->meta = request->meta;
@@ -210,7 +223,7 @@ put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 	AlHolding  *own = attempt->own;
 
 	if (holding->lifetime == AL_SESSION)
-		al_session_note(rel, attempt->key);
+		al_session_end_note(rel, attempt->key);
 	if (is_shared)
 		put_shared(rel, attempt, holding);
 	else
@@ -223,7 +236,7 @@ put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 
 /* What was judged, and the claim is there for: a transaction holds the key */
 static void
-grant_transaction(AlAttempt *attempt)
+grant_transaction(Relation rel, AlAttempt *attempt)
 {
 	const AlAcquire *request = attempt->request;
 	AlHolding  *own = attempt->own;
@@ -241,7 +254,7 @@ grant_transaction(AlAttempt *attempt)
 	else
 		al_held_add(attempt->key, &request->owner, holding);
 	/* Others know whose it is as soon as they see that it is there. */
-	al_claim_transaction(attempt->key, request->is_shared);
+	al_claim_transaction(attempt->key, request->is_shared, RelationGetRelid(rel));
 }
 
 /* Write what an attempt was granted, as of now */
@@ -269,18 +282,18 @@ write_grant(Relation rel, AlAttempt *attempt)
 		is_shared = al_is_shared(own);
 		renew(request, result->at, holding);
 		if (holding->lifetime == AL_SESSION)
-			al_session_note(rel, attempt->key);
+			al_session_end_note(rel, attempt->key);
 		if (own->lifetime == AL_TRANSACTION)
 		{
 			put_row(rel, attempt, is_shared, holding);
-			al_xact_granted(attempt->key, &request->owner, al_held_until(holding));
+			al_lease_written(attempt->key, &request->owner, holding);
 			return;
 		}
 		if (!is_shared)
 			al_table_put(rel, attempt->key, holding);
 		if (!is_shared || al_table_try_put(rel, attempt->key, holding))
 		{
-			al_xact_granted(attempt->key, &request->owner, al_held_until(holding));
+			al_lease_written(attempt->key, &request->owner, holding);
 			return;
 		}
 		/* It ran out since, and somebody is being given the row: take another. */
@@ -291,7 +304,7 @@ write_grant(Relation rel, AlAttempt *attempt)
 	if (request->is_convert ? own->lifetime == AL_TRANSACTION :
 		request->lifetime == AL_TRANSACTION)
 	{
-		grant_transaction(attempt);
+		grant_transaction(rel, attempt);
 		return;
 	}
 
@@ -308,7 +321,7 @@ write_grant(Relation rel, AlAttempt *attempt)
 	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
 	holding->released_at = 0;
 	put_row(rel, attempt, is_shared, holding);
-	al_xact_granted(attempt->key, &request->owner, al_held_until(holding));
+	al_lease_written(attempt->key, &request->owner, holding);
 }
 
 /* The same, and count it */

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_pin.c
+ * pin.c
  *		Pins: to rely on a holding until the transaction ends.
  *
  * Model: a pin is a claim (AL_CLAIM_PIN) by a transaction that has found its
@@ -11,7 +11,7 @@
  *
  * The clock is asked once, when the holding is pinned.  From then on the pin
  * proves it, and is kept in memory: with the claims of the transaction
- * (lock_xact.c), so that it goes when its claim goes, at the end or with a
+ * (xact.c), so that it goes when its claim goes, at the end or with a
  * savepoint.  The only one who can end a pinned holding is the transaction
  * itself.  Whenever it has changed anything, what is in memory is compared with
  * the row again: the same grant, not released, is still proven.
@@ -21,23 +21,28 @@
  * transaction, or of the cursor in which it was pinned, so that nobody drops it,
  * and with it what was proven.  Nothing is written: no transaction id, no WAL.
  *
- * IDENTIFICATION
- *		src/lease/pin.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/table.h"
-#include "access/xlog.h"
-#include "lock_lease.h"
 #include "miscadmin.h"
-#include "tcop/utility.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_assert);
-PG_FUNCTION_INFO_V1(atomic_lock_assert_fence);
+#include "atomic_lock.h"
+#include "base/hash.h"
+#include "base/key.h"
+#include "base/owner.h"
+#include "base/str.h"
+#include "claim/claim.h"
+#include "claim/claimed.h"
+#include "claim/held.h"
+#include "claim/holding.h"
+#include "lease/pin.h"
+#include "lease/state.h"
+#include "table/app_lock.h"
+#include "table/catalog.h"
 
 /* The pin that was asked for last; there while nothing has changed since */
 static const AlPin *last = NULL;
@@ -47,7 +52,7 @@ static const AlPin *
 remember(const AlPin *pin)
 {
 	last = pin;
-	last_changes = al_xact_changes();
+	last_changes = al_claimed_changes();
 	return pin;
 }
 
@@ -66,7 +71,7 @@ is_still_there(const AlKey *key, AlPin *pin)
 	foreach(cell, found ? NIL : al_held_mine(key))
 		found = found || ((AlHolding *) lfirst(cell))->fencing_token == pin->fencing_token;
 	if (found)
-		pin->seen = al_xact_changes();
+		pin->seen = al_claimed_changes();
 	return found;
 }
 
@@ -74,11 +79,11 @@ is_still_there(const AlKey *key, AlPin *pin)
 static const AlPin *
 find_pin(const AlKey *key, AlString owner)
 {
-	for (AlPin *pin = al_xact_pins(key->hash); pin; pin = pin->next)
+	for (AlPin *pin = al_claimed_pins(key->hash); pin; pin = pin->next)
 	{
 		if (al_string_equal(pin->key, key->name) &&
 			al_owner_equal(pin->owner, owner) &&
-			(pin->seen == al_xact_changes() || is_still_there(key, pin)))
+			(pin->seen == al_claimed_changes() || is_still_there(key, pin)))
 			return remember(pin);
 	}
 	return NULL;
@@ -102,8 +107,8 @@ al_pin_note(const AlKey *key, const AlHolding *holding)
 	pin->owner.len = owner.len;
 	pin->fencing_token = holding->fencing_token;
 	pin->slot = holding->slot;
-	pin->seen = al_xact_changes();
-	al_xact_pinned(key->hash, pin, al_held_until(holding));
+	pin->seen = al_claimed_changes();
+	al_claimed_pin(key->hash, pin, al_held_until(holding));
 	return remember(pin);
 }
 
@@ -146,7 +151,7 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 	bool		is_last_owner;
 	uint32		version;
 
-	is_last_owner = last_changes == al_xact_changes() && al_owner_equal(last->owner, owner_name);
+	is_last_owner = last_changes == al_claimed_changes() && al_owner_equal(last->owner, owner_name);
 	if (is_last_owner && al_string_equal(last->key, name))
 		return last;
 
@@ -172,51 +177,4 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 	}
 	table_close(rel, NoLock);
 	return al_pin_note(&key, own);
-}
-
-/* lock_assert(key, owner): the fencing token, or raises LK006 */
-Datum
-atomic_lock_assert(PG_FUNCTION_ARGS)
-{
-	AlKey		key;
-	AlOwner		owner;
-	AlResult	result;
-	const AlPin *pin;
-
-	PreventCommandDuringRecovery("lock_assert()");
-	al_key_arg(fcinfo, 0, &key);
-	al_owner_arg(fcinfo, 1, &owner);
-	pin = al_pin(key.name, owner.name, &result);
-	if (pin == NULL)
-		al_raise_not_held(&key, &result);
-	PG_RETURN_INT64(pin->fencing_token);
-}
-
-/*
- * lock_assert_fence(key, fencing_token, owner): nothing, or raises LK005
- *
- * A token proves nothing by itself, since applications pass it on.  A pin makes
- * others wait, so it takes the owner.
- */
-Datum
-atomic_lock_assert_fence(PG_FUNCTION_ARGS)
-{
-	AlKey		key;
-	AlOwner		owner;
-	int64		token;
-	AlResult	result;
-	const AlPin *pin;
-
-	PreventCommandDuringRecovery("lock_assert_fence()");
-	al_key_arg(fcinfo, 0, &key);
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
-				 errmsg("fencing token must not be null")));
-	token = PG_GETARG_INT64(1);
-	al_owner_arg(fcinfo, 2, &owner);
-	pin = al_pin(key.name, owner.name, &result);
-	if (pin == NULL || pin->fencing_token != token)
-		al_raise_bad_token(&key, token, pin ? NULL : &result);
-	PG_RETURN_VOID();
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_report.c
+ * report.c
  *		Refusals in words.
  *
  * Model: one place turns what the verbs answer into errors, so that every
@@ -12,7 +12,7 @@
  * is tried.  So refusals that a client gets stay out of the server log unless
  * log_min_messages is below "warning".
  *
- * A grant in doubt (lock_xact.c) is told of when it is committed, where nothing
+ * A grant in doubt (xact.c) is told of when it is committed, where nothing
  * may be thrown any more.  So it is a warning to our own process, which goes on
  * to the end of the commit and ends then, and FATAL to the client: our hook makes
  * it that.  If the hook were not heeded, the client would get a warning and lose
@@ -20,19 +20,23 @@
  *
  * Locking: none.
  *
- * IDENTIFICATION
- *		src/lease/report.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "base/errors.h"
-#include "lock_lease.h"
 #include "miscadmin.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "base/compat.h"
+#include "base/errors.h"
+#include "base/settings.h"
+#include "base/str.h"
+#include "claim/holding.h"
+#include "lease/report.h"
+#include "lease/state.h"
 
 static emit_log_hook_type previous_emit_log_hook = NULL;
 static bool in_doubt = false;	/* this process ends because of a grant in doubt */
@@ -83,7 +87,7 @@ al_report_doubt(void)
 	doubt_log_level = al_log_min_messages();
 	al_set_log_min_messages(WARNING);	/* or the hook would not be asked */
 	ereport(WARNING,
-			(errcode(ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN), al_hide_owners(),
+			(al_errcode(ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN),
 			 errmsg("terminating connection because a granted lock might not be on a synchronous standby"),
 			 errdetail("The transaction has committed locally, but the wait for synchronous replication ended before a standby confirmed it."),
 			 errhint("Connect again and acquire the lock with the same owner: the answer is \"reacquired\" if it is still held.")));
@@ -165,10 +169,10 @@ obstacle_detail(const AlResult *result)
 	switch (al_obstacle(result))
 	{
 		case AL_CLAIMED:
-			if (result->rival == 0)
+			if (result->blocker == 0)
 				return "A transaction has acquired, released or extended it and has not committed yet.";
 			return psprintf("Process %d has acquired, released or extended it and has not committed yet.",
-							result->rival);
+							result->blocker);
 		case AL_QUEUED:
 			return "It goes to those who wait for it first.";
 		case AL_CLOSED:
@@ -201,13 +205,38 @@ obstacle_hint(const AlResult *result)
 	}
 }
 
-/* Why there is no lease on a key */
+/* Why there is no lease on a key. */
 static char *
-nobody_detail(const AlKey *key)
+nobody_detail(const AlResult *result)
 {
-	if (al_held_by_others(key) != NIL)
+	if (result->is_in_use)
 		return "An unfinished transaction holds it.";
 	return "It is free, was swept, or was never taken.";
+}
+
+/* Raise that a transaction, which nobody can undo from outside, holds a key. */
+AL_NORETURN static void
+raise_in_transaction(const AlKey *key, int pid)
+{
+	ereport(ERROR,
+			(al_errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("lock \"%s\" is held by an unfinished transaction", al_display(key->name)),
+			 pid != 0 ? errdetail("Process %d holds it until its transaction ends.", pid) :
+			 errdetail("A prepared transaction holds it."),
+			 pid != 0 ? errhint("Wait for the transaction, or end it with pg_terminate_backend(%d).", pid) :
+			 errhint("Use COMMIT PREPARED or ROLLBACK PREPARED, see pg_prepared_xacts.")));
+	pg_unreachable();
+}
+
+/* Raise 22023: a transaction is not given what only leases have */
+void
+al_raise_no_lease(const char *what)
+{
+	ereport(ERROR,
+			(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("a lock with the lifetime of a transaction has no %s", what),
+			 errdetail("It has no row, and ends with the transaction.")));
+	pg_unreachable();
 }
 
 /* Raise what a refusal means; the result is one */
@@ -224,7 +253,7 @@ al_raise(const AlKey *key, const AlResult *result)
 		case AL_CLOSED:
 		case AL_QUEUED:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
+					(al_errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("lock \"%s\" is %s", name, obstacle_message(result)),
 					 errdetail_internal("%s", obstacle_detail(result)),
 					 errhint("%s", obstacle_hint(result))));
@@ -232,7 +261,7 @@ al_raise(const AlKey *key, const AlResult *result)
 
 		case AL_TIMEOUT:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
+					(al_errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("timed out waiting for lock \"%s\", which is %s", name,
 							obstacle_message(result)),
 					 errdetail("Waited for %lld ms.  %s", (long long) (result->waited / 1000),
@@ -242,15 +271,15 @@ al_raise(const AlKey *key, const AlResult *result)
 
 		case AL_DEADLOCK:
 			ereport(ERROR,
-					(errcode(ERRCODE_T_R_DEADLOCK_DETECTED), al_hide_owners(),
+					(al_errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected while waiting for lock \"%s\"", name),
-					 errdetail_internal("%s", result->circle),
+					 errdetail_internal("%s", result->cycle),
 					 errhint("Release what you hold and try again; where everybody takes locks in the same order, there are no deadlocks.")));
 			break;
 
 		case AL_HELD_BY_OWNER:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_DOUBLE_ACQUIRE), al_hide_owners(),
+					(al_errcode(ERRCODE_LOCK_DOUBLE_ACQUIRE),
 					 errmsg("lock \"%s\" is already held by this owner", name),
 					 errdetail("Held in %s mode by %s since %s, %s.",
 							   al_is_shared(holding) ? "shared" : "exclusive",
@@ -263,14 +292,14 @@ al_raise(const AlKey *key, const AlResult *result)
 
 		case AL_NOT_FOUND:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_NOT_FOUND), al_hide_owners(),
+					(al_errcode(ERRCODE_LOCK_NOT_FOUND),
 					 errmsg("lock \"%s\" is not held", name),
-					 errdetail_internal("%s", nobody_detail(key))));
+					 errdetail_internal("%s", nobody_detail(result))));
 			break;
 
 		case AL_NOT_OWNER:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_OWNERSHIP_MISMATCH), al_hide_owners(),
+					(al_errcode(ERRCODE_LOCK_OWNERSHIP_MISMATCH),
 					 errmsg("lock \"%s\" is %s, not by this owner", name,
 							show_holders(result)),
 					 errdetail_internal("%s", show_span(holding)),
@@ -279,14 +308,14 @@ al_raise(const AlKey *key, const AlResult *result)
 
 		case AL_ALREADY_RELEASED:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_ALREADY_RELEASED), al_hide_owners(),
+					(al_errcode(ERRCODE_LOCK_ALREADY_RELEASED),
 					 errmsg("lock \"%s\" has already been released by this owner", name),
 					 errdetail("It was released at %s.", show_time(holding->released_at))));
 			break;
 
 		case AL_EXPIRED:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
+					(al_errcode(ERRCODE_LOCK_EXPIRED),
 					 errmsg("the lease of this owner on lock \"%s\" has expired", name),
 					 errdetail("It ran out at %s.", show_time(holding->expires_at)),
 					 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
@@ -294,12 +323,20 @@ al_raise(const AlKey *key, const AlResult *result)
 
 		case AL_LIFETIME_EXCEEDED:
 			ereport(ERROR,
-					(errcode(ERRCODE_LOCK_LIFETIME_EXCEEDED), al_hide_owners(),
+					(al_errcode(ERRCODE_LOCK_LIFETIME_EXCEEDED),
 					 errmsg("the lease on lock \"%s\" may not be extended any further", name),
 					 errdetail("Held since %s, until %s; atomic_lock.max_lifetime allows no more.",
 							   show_time(holding->acquired_at),
 							   show_time(holding->expires_at)),
 					 errhint("Release the lock, if it is held, and acquire it in another transaction.")));
+			break;
+
+		case AL_IN_TRANSACTION:
+			raise_in_transaction(key, result->blocker);
+			break;
+
+		case AL_NO_LEASE:
+			al_raise_no_lease("ttl");
 			break;
 
 		case AL_ACQUIRED:
@@ -311,34 +348,9 @@ al_raise(const AlKey *key, const AlResult *result)
 	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
 }
 
-/* Raise 22023: a transaction is not given what only leases have */
-void
-al_raise_no_lease(const char *what)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
-			 errmsg("a lock with the lifetime of a transaction has no %s", what),
-			 errdetail("It has no row, and ends with the transaction.")));
-	pg_unreachable();
-}
-
-/* Raise that a transaction, which nobody can undo from outside, holds a key */
-void
-al_raise_in_transaction(const AlKey *key, int pid)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE), al_hide_owners(),
-			 errmsg("lock \"%s\" is held by an unfinished transaction", al_display(key->name)),
-			 pid != 0 ? errdetail("Process %d holds it until its transaction ends.", pid) :
-			 errdetail("A prepared transaction holds it."),
-			 pid != 0 ? errhint("Wait for the transaction, or end it with pg_terminate_backend(%d).", pid) :
-			 errhint("Use COMMIT PREPARED or ROLLBACK PREPARED, see pg_prepared_xacts.")));
-	pg_unreachable();
-}
-
 /* What there is instead of the holding that was expected */
 static char *
-missing_detail(const AlKey *key, const AlResult *result)
+missing_detail(const AlResult *result)
 {
 	const AlHolding *holding = &result->holding;
 
@@ -354,7 +366,7 @@ missing_detail(const AlKey *key, const AlResult *result)
 		case AL_HELD_BY_OWNER:
 			return "This owner shares it, which does not allow writing.";
 		default:
-			return nobody_detail(key);
+			return nobody_detail(result);
 	}
 }
 
@@ -373,12 +385,12 @@ missing_message(const AlResult *result)
 void
 al_raise_not_held(const AlKey *key, const AlResult *result)
 {
-	if (result->outcome == AL_CLAIMED)
-		al_raise_in_transaction(key, result->rival);
+	if (result->outcome == AL_IN_TRANSACTION)
+		raise_in_transaction(key, result->blocker);
 	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_HELD), al_hide_owners(),
+			(al_errcode(ERRCODE_LOCK_NOT_HELD),
 			 errmsg("lock \"%s\" is %s", al_display(key->name), missing_message(result)),
-			 errdetail_internal("%s", missing_detail(key, result)),
+			 errdetail_internal("%s", missing_detail(result)),
 			 errhint("Acquire the lock, and check what others may have changed meanwhile.")));
 	pg_unreachable();
 }
@@ -390,13 +402,13 @@ al_raise_not_held(const AlKey *key, const AlResult *result)
 void
 al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
 {
-	if (result && result->outcome == AL_CLAIMED)
-		al_raise_in_transaction(key, result->rival);
+	if (result && result->outcome == AL_IN_TRANSACTION)
+		raise_in_transaction(key, result->blocker);
 	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_EXPIRED), al_hide_owners(),
+			(al_errcode(ERRCODE_LOCK_EXPIRED),
 			 errmsg("fencing token %lld is not valid for lock \"%s\"", (long long) token,
 					al_display(key->name)),
-			 result ? errdetail_internal("%s", missing_detail(key, result)) :
+			 result ? errdetail_internal("%s", missing_detail(result)) :
 			 errdetail("This owner holds it by another grant."),
 			 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
 	pg_unreachable();
@@ -414,16 +426,16 @@ al_raise_guard(const AlKey *key, const AlResult *result, Relation table)
 		psprintf("the lock that covers a row of table \"%s\"", RelationGetRelationName(table));
 	bool		is_shared = result && result->outcome == AL_HELD_BY_OWNER;
 
-	if (key && result && result->outcome == AL_CLAIMED)
-		al_raise_in_transaction(key, result->rival);
+	if (key && result && result->outcome == AL_IN_TRANSACTION)
+		raise_in_transaction(key, result->blocker);
 	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_HELD), al_hide_owners(),
+			(al_errcode(ERRCODE_LOCK_NOT_HELD),
 			 result == NULL ? errmsg("%s is not held by this session", lock) :
 			 key == NULL ? errmsg("%s is not held by this owner", lock) :
 			 errmsg("%s is %s", lock, missing_message(result)),
 			 result == NULL ? errdetail("The setting atomic_lock.owner is empty.") :
 			 key == NULL ? 0 :
-			 errdetail_internal("%s", missing_detail(key, result)),
+			 errdetail_internal("%s", missing_detail(result)),
 			 is_shared ?
 			 errhint("Table \"%s\" is protected: use lock_convert to have the lock in exclusive mode.",
 					 RelationGetRelationName(table)) :
@@ -431,12 +443,4 @@ al_raise_guard(const AlKey *key, const AlResult *result, Relation table)
 					 RelationGetRelationName(table)),
 			 errtable(table)));
 	pg_unreachable();
-}
-
-void
-al_raise_not_found(const AlKey *key)
-{
-	AlResult	result = {.outcome = AL_NOT_FOUND};
-
-	al_raise(key, &result);
 }

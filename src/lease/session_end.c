@@ -1,50 +1,132 @@
 /*-------------------------------------------------------------------------
  *
- * lock_session.c
- *		Holdings with the lifetime of a session.
+ * session_end.c
+ *		Ending what a session holds, when the session ends.
  *
- * Model: such a holding is a row like a lease, which names the session: its
- * process id and the start of its backend, as pg_stat_activity shows them.
- * Anybody can see whether that backend still runs; where it does not, the
- * holding has ended, whatever became of the session.  That survives what
- * a session-level advisory lock would not: pg_advisory_unlock_all(), and a
- * process id that is used again.
+ * Model: a holding with the lifetime of a session is a row like a lease, which names
+ * the session (shmem/session.c).  Where that runs no more the holding has ended,
+ * whatever became of the session.  That survives what a session-level advisory lock
+ * would not: pg_advisory_unlock_all(), and a process id that is used again.
  *
- * A session that ends in an orderly way also ends its holdings in the table, in
- * a transaction of its own, whose commit wakes who waits for them.  So does
- * DISCARD ALL, with which a pooler gives a connection to somebody else.  For
- * that the session keeps a list of keys; it may have more than it holds.
+ * A session that ends in an orderly way also ends its holdings in the table, in a
+ * transaction of its own, whose commit wakes those who wait for them.  So does DISCARD
+ * ALL, with which a pooler gives a connection to somebody else.  For that the session
+ * keeps a list of keys; it may have more than it holds.
  *
- * Of a session that did not get that far it is not known when it ended; what
- * lock_delay is counted from then is a moment by which it had.  Sessions that
- * leave something behind note when, in shared memory; of those before a crash, or
- * on another server, it is when this server could first be written to.
- *
- * A standby cannot see the sessions of its primary: there they all live.
- *
- * Locking rules: at its end a session waits for nobody.  What others have
- * claimed, the whole table while somebody alters it, and what there is no time for
- * is left to those who find that the session is gone.
- *
- * IDENTIFICATION
- *		src/lease/session_end.c
+ * Locking rules: at its end a session waits for nobody.  What others have claimed,
+ * the whole table while somebody alters it, and what there is no time for is left to
+ * those who find that the session is gone.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "access/xlog.h"
-#include "base/compat.h"
-#include "lock_lease.h"
-#include "lock_stat.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "tcop/utility.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "base/clock.h"
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/key.h"
+#include "base/owner.h"
+#include "base/settings.h"
+#include "base/str.h"
+#include "base/testpoint.h"
+#include "claim/claim.h"
+#include "claim/claimed.h"
+#include "claim/durability.h"
+#include "claim/holding.h"
+#include "lease/session_end.h"
+#include "lease/state.h"
+#include "shmem/session.h"
+#include "shmem/stat.h"
+#include "table/app_lock.h"
+#include "table/catalog.h"
+
+/*
+ * Does this session hold a key by its lifetime, or may it turn out to when an
+ * unfinished transaction ends?
+ */
+bool
+al_session_end_has(Relation rel, const AlKey *key)
+{
+	AlState		state;
+	ListCell   *cell;
+
+	if (al_claimed_has(key->hash) || al_claim_is_others(key->hash))
+		return true;
+	al_look(rel, key, &state);
+	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
+	{
+		if (al_is_of_this_session(lfirst(cell)))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * This session is over: let what it holds of a key run out.  Without "wait",
+ * what others have claimed is left as it is.
+ */
+void
+al_session_end_key(Relation rel, const AlKey *key, bool wait)
+{
+	AlState		state;
+	ListCell   *cell;
+	bool		left = false;
+
+	al_look(rel, key, &state);
+	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
+	{
+		AlHolding	holding = *(AlHolding *) lfirst(cell);
+		bool		is_shared = al_is_shared(&holding);
+		TimestampTz now;
+		AlOwner		owner;
+		AlClaim		claim;
+		AlClaimMode mode = is_shared ? AL_CLAIM_SHARE : AL_CLAIM_TAKE;
+
+		if (!al_is_of_this_session(&holding))
+			continue;
+		al_owner_init(&owner, al_string(holding.owner));
+		if (wait)
+			al_claim(&claim, key, is_shared ? &owner : NULL, mode);
+		else if (!al_claim_try(&claim, key, is_shared ? &owner : NULL, mode))
+		{
+			left = true;
+			continue;
+		}
+
+		al_table_find_slot(rel, key, holding.slot, &holding);
+		now = GetCurrentTimestamp();
+		if (!al_is_live(&holding, now) || !al_is_of_this_session(&holding))
+		{
+			al_claim_drop(&claim);
+			continue;
+		}
+		al_durability_before_release();
+		al_stat_changed();
+		/* As a lease that ran out: then it is known when. */
+		holding.lifetime = AL_LEASE;
+		holding.expires_at = now;
+		if (is_shared || !wait)
+			left = !al_table_try_put(rel, key, &holding) || left;
+		else
+			al_table_put(rel, key, &holding);
+		al_durability_released();
+	}
+	/* What is prepared may turn out to be ours, too. */
+	if (left || (!wait && al_claim_is_others(key->hash)))
+		al_session_left();
+}
 
 /* Claims taken in one transaction at the end of a session */
 #define BATCH	500
@@ -54,8 +136,6 @@
  * it holds then is free all the same, only that nobody is woken for it.
  */
 #ifdef AL_TEST_HOOKS
-double		al_test_longest_exit_ms = 1000;
-
 #define LONGEST_EXIT	AL_MS_TO_US(al_test_longest_exit_ms)
 #else
 #define LONGEST_EXIT	INT64CONST(1000000)
@@ -76,146 +156,6 @@ static AlHash secret;
 static long prune_at = 64;
 
 static ProcessUtility_hook_type previous_process_utility = NULL;
-
-/* Does the session with this process id and start of its backend still run? */
-bool
-al_session_is_alive(int pid, TimestampTz backend_start)
-{
-	PgBackendStatus *entries;
-
-	if (RecoveryInProgress() || MyBEEntry == NULL)
-		return true;
-	if (pid == MyProcPid)
-		return backend_start == MyStartTimestamp;
-
-	entries = al_backend_entries();
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		volatile PgBackendStatus *entry = &entries[i];
-		int			entry_pid = entry->st_procpid;
-		TimestampTz entry_start = 0;
-
-		if (entry_pid != pid)
-			continue;
-		for (;;)
-		{
-			int			before;
-			int			after;
-
-			pgstat_begin_read_activity(entry, before);
-			entry_pid = entry->st_procpid;
-			entry_start = entry->st_proc_start_timestamp;
-			pgstat_end_read_activity(entry, after);
-			if (pgstat_read_activity_complete(before, after))
-				break;
-			CHECK_FOR_INTERRUPTS();
-		}
-		if (entry_pid == pid && entry_start == backend_start)
-			return true;
-	}
-	return false;
-}
-
-/* Note that something had happened by now, if it is not noted yet; returns what is */
-static TimestampTz
-note_now(pg_atomic_uint64 *noted_at, TimestampTz before)
-{
-	uint64		expected = before;
-
-	(void) pg_atomic_compare_exchange_u64(noted_at, &expected, GetCurrentTimestamp());
-	return (TimestampTz) pg_atomic_read_u64(noted_at);
-}
-
-/* The server can be written to; sessions of before, or of another server, had ended */
-TimestampTz
-al_session_begin(void)
-{
-	return note_now(&al_stats()->writable_at, 0);
-}
-
-/* When a session that runs no more has left a holding behind; 0: it did not say */
-static TimestampTz
-find_left(AlStats *stats, const AlHolding *holding)
-{
-	TimestampTz at = 0;
-
-	LWLockAcquire(&stats->lock, LW_SHARED);
-	for (int i = 0; i < AL_LEFT; i++)
-	{
-		const AlLeft *left = &stats->left[i];
-
-		if (left->pid == holding->pid && left->backend_start == holding->backend_start)
-			at = left->at;
-	}
-	LWLockRelease(&stats->lock);
-	return at;
-}
-
-/*
- * By when the session with which a holding ends had ended, which runs no more.
- * Without shared memory that may be when the holding runs out, or if it does not,
- * as early as when the session began.
- */
-TimestampTz
-al_session_ended_by(const AlHolding *holding)
-{
-	AlStats    *stats = al_stats();
-	TimestampTz ended_by = stats ? find_left(stats, holding) : 0;
-
-	if (ended_by != 0)
-		return ended_by;
-	ended_by = stats ? al_session_begin() : al_writable_since();
-	if (ended_by >= holding->backend_start)
-		return ended_by;
-	ended_by = stats ? (TimestampTz) pg_atomic_read_u64(&stats->left_at) : 0;
-	if (ended_by >= holding->backend_start)
-		return ended_by;
-
-	/* It is none of these, and left nothing that had not run out. */
-	if (holding->expires_at <= GetCurrentTimestamp())
-		return holding->expires_at;
-	if (stats)
-		return note_now(&stats->left_at, ended_by);
-	return holding->expires_at == DT_NOEND ? holding->backend_start : holding->expires_at;
-}
-
-/* This session ends and has left something behind that it held */
-void
-al_session_left(void)
-{
-	AlStats    *stats = al_stats();
-	AlLeft	   *left = NULL;
-
-	if (stats == NULL)
-		return;
-	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < AL_LEFT; i++)
-	{
-		if (stats->left[i].pid == MyProcPid && stats->left[i].backend_start == MyStartTimestamp)
-			left = &stats->left[i];
-	}
-	if (left == NULL)
-	{
-		left = &stats->left[stats->next_left];
-		stats->next_left = (stats->next_left + 1) % AL_LEFT;
-		/* What had the place is not there any more. */
-		if (left->pid != 0)
-			pg_atomic_write_u64(&stats->left_at,
-								Max(pg_atomic_read_u64(&stats->left_at), (uint64) left->at));
-	}
-	left->pid = MyProcPid;
-	left->backend_start = MyStartTimestamp;
-	left->at = GetCurrentTimestamp();
-	LWLockRelease(&stats->lock);
-}
-
-/* Is the holding one that ends with this session? */
-bool
-al_session_is_mine(const AlHolding *holding)
-{
-	return holding->lifetime == AL_SESSION && holding->pid == MyProcPid &&
-		holding->backend_start == MyStartTimestamp;
-}
 
 /* The next noted key; false at the end */
 static bool
@@ -255,7 +195,7 @@ end_some(Relation rel, int max_keys)
 			hash_seq_term(&status);
 			break;
 		}
-		al_lease_end_session(rel, &key, false);
+		al_session_end_key(rel, &key, false);
 		forget(&key);
 	}
 }
@@ -274,7 +214,7 @@ at_exit(int code, Datum arg)
 	int64		until = al_monotonic_now() + LONGEST_EXIT;
 
 	AbortOutOfAnyTransaction();
-	AL_INJECTION_POINT("atomic-lock-exit");
+	AL_TEST_POINT("exit");
 	/* Nobody is there to wait for a flush, or for a standby. */
 	synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
 	while (hash_get_num_entries(noted) > 0 && al_monotonic_now() < until)
@@ -310,7 +250,7 @@ prune(Relation rel)
 	hash_seq_init(&status, noted);
 	while (next_noted(&status, &key))
 	{
-		if (!al_lease_of_session(rel, &key))
+		if (!al_session_end_has(rel, &key))
 			forget(&key);
 	}
 	prune_at = Max(hash_get_num_entries(noted) * 2, 64);
@@ -318,7 +258,7 @@ prune(Relation rel)
 
 /* This session is about to hold a key */
 void
-al_session_note(Relation rel, const AlKey *key)
+al_session_end_note(Relation rel, const AlKey *key)
 {
 	NotedKey   *entry;
 	AlHash		hash;
@@ -332,7 +272,7 @@ al_session_note(Relation rel, const AlKey *key)
 
 		if (!pg_strong_random(&secret, sizeof(secret)))
 			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
+					(al_errcode(ERRCODE_INTERNAL_ERROR),
 					 errmsg("could not generate random values")));
 		keys = hash_create("atomic_lock keys of the session", 64, &info,
 						   HASH_ELEM | HASH_BLOBS);
@@ -355,30 +295,21 @@ al_session_note(Relation rel, const AlKey *key)
 }
 
 /*
- * End all that this session holds, in the current transaction, which may fail;
- * so nothing is forgotten.  No limit on claims: what is left would be somebody
- * else's.
+ * End all that this session holds, in the current transaction, which may fail; so
+ * nothing is forgotten.  There is no limit on claims: what is left would be
+ * somebody else's.
  */
 static void
 end_all(Relation rel)
 {
 	HASH_SEQ_STATUS status;
 	AlKey		key;
-	int			max_claims = al_max_claims;
 
 	prune(rel);
-	al_max_claims = INT_MAX;
-	PG_TRY();
-	{
-		hash_seq_init(&status, noted);
-		while (next_noted(&status, &key))
-			al_lease_end_session(rel, &key, true);
-	}
-	PG_FINALLY();
-	{
-		al_max_claims = max_claims;
-	}
-	PG_END_TRY();
+	al_claimed_lift_limit();
+	hash_seq_init(&status, noted);
+	while (next_noted(&status, &key))
+		al_session_end_key(rel, &key, true);
 }
 
 /* DISCARD ALL ends what a session has, and so what it holds */
@@ -408,7 +339,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 }
 
 void
-al_session_init(void)
+al_session_end_init(void)
 {
 	previous_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_contention.c
+ * contention.c
  *		Which keys are wanted most: refused, or waited for.
  *
  * Model: time goes in windows of five minutes.  A key has counts for the current
@@ -15,38 +15,79 @@
  * a refusal waits for nothing, the next one will do.  Who counts may count for
  * the key that had the place before, or has it next.
  *
- * IDENTIFICATION
- *		src/shmem/contention.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "common/hashfn.h"
-#include "base/compat.h"
-#include "funcapi.h"
-#include "lock_lease.h"
-#include "lock_stat.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_contention);
+#include "atomic_lock.h"
+#include "shmem/contention.h"
+#include "shmem/shmem.h"
 
 #define WINDOW	(5 * USECS_PER_MINUTE)
 
-/* All that is counted of a key, copied */
-typedef struct Row
+/* A key that is contended */
+typedef struct Contended
 {
-	uint64		refusals;
-	uint64		waits;
-	uint64		waited;
-	uint64		longest;
-	TimestampTz last_at;
+	pg_atomic_uint64 tag;		/* hash of key and database; 0: not in use */
+	pg_atomic_uint64 window;	/* number of the current one */
+	pg_atomic_uint64 refusals[2];	/* of even and of odd windows, as those below */
+	pg_atomic_uint64 waits[2];
+	pg_atomic_uint64 waited[2];
+	pg_atomic_uint64 longest[2];
+	pg_atomic_uint64 last_at;
+	Oid			database;		/* the rest is under the lock */
 	int			key_length;
 	char		key[AL_MAX_KEY_BYTES];
-} Row;
+} Contended;
+
+#define SETS	32
+#define WAYS	8
+
+typedef struct Memory
+{
+	LWLock		lock;
+	Contended	places[SETS][WAYS];
+} Memory;
+
+static Memory *memory = NULL;	/* until this process attaches */
+
+static Size
+memory_size(void)
+{
+	return sizeof(Memory);
+}
+
+static void
+init_memory(void *address)
+{
+	Memory	   *new_memory = address;
+
+	al_shmem_init_lock(&new_memory->lock);
+	for (int i = 0; i < SETS * WAYS; i++)
+	{
+		Contended  *place = &new_memory->places[0][0] + i;
+
+		al_shmem_init_words(&place->tag, 1);
+		al_shmem_init_words(&place->window, 1);
+		al_shmem_init_words(place->refusals, 2);
+		al_shmem_init_words(place->waits, 2);
+		al_shmem_init_words(place->waited, 2);
+		al_shmem_init_words(place->longest, 2);
+		al_shmem_init_words(&place->last_at, 1);
+	}
+}
+
+static void
+attach_memory(void *address)
+{
+	memory = address;
+}
+
+const AlShmemPart al_contention_part = {memory_size, init_memory, attach_memory};
 
 static uint64
 tag_of(const AlKey *key)
@@ -56,29 +97,29 @@ tag_of(const AlKey *key)
 
 /* How much a key was wanted of late; "window" is the current one */
 static uint64
-score(AlWanted *wanted, uint64 window)
+score(Contended *place, uint64 window)
 {
-	uint64		last = pg_atomic_read_u64(&wanted->window);
+	uint64		last = pg_atomic_read_u64(&place->window);
 	uint64		sum = 0;
 
 	for (uint64 i = window - 1; i <= window; i++)
 	{
 		if (i == last || i == last - 1)
-			sum += pg_atomic_read_u64(&wanted->refusals[i & 1]) +
-				pg_atomic_read_u64(&wanted->waits[i & 1]);
+			sum += pg_atomic_read_u64(&place->refusals[i & 1]) +
+				pg_atomic_read_u64(&place->waits[i & 1]);
 	}
 	return sum;
 }
 
 static void
-clear(AlWanted *wanted, uint64 window)
+clear(Contended *place, uint64 window)
 {
 	int			i = window & 1;
 
-	pg_atomic_write_u64(&wanted->refusals[i], 0);
-	pg_atomic_write_u64(&wanted->waits[i], 0);
-	pg_atomic_write_u64(&wanted->waited[i], 0);
-	pg_atomic_write_u64(&wanted->longest[i], 0);
+	pg_atomic_write_u64(&place->refusals[i], 0);
+	pg_atomic_write_u64(&place->waits[i], 0);
+	pg_atomic_write_u64(&place->waited[i], 0);
+	pg_atomic_write_u64(&place->longest[i], 0);
 }
 
 /* Is this the current window, or the next, of a clock that was read a bit later? */
@@ -90,25 +131,25 @@ is_current(uint64 last, uint64 window)
 
 /* Make a place one of the current window.  The lock is held. */
 static void
-move_to(AlWanted *wanted, uint64 window)
+move_to(Contended *place, uint64 window)
 {
-	uint64		last = pg_atomic_read_u64(&wanted->window);
+	uint64		last = pg_atomic_read_u64(&place->window);
 
 	if (is_current(last, window))
 		return;
-	clear(wanted, window);
+	clear(place, window);
 	if (last + 1 != window)
-		clear(wanted, window - 1);
-	pg_atomic_write_u64(&wanted->window, window);
+		clear(place, window - 1);
+	pg_atomic_write_u64(&place->window, window);
 }
 
 /* The place of a key, if it has one, in the current window */
-static AlWanted *
-find(AlStats *stats, uint64 tag, uint64 window, bool is_locked)
+static Contended *
+find(uint64 tag, uint64 window, bool is_locked)
 {
-	AlWanted   *set = stats->wanted[tag % AL_WANTED_SETS];
+	Contended   *set = memory->places[tag % SETS];
 
-	for (int i = 0; i < AL_WANTED_WAYS; i++)
+	for (int i = 0; i < WAYS; i++)
 	{
 		if (pg_atomic_read_u64(&set[i].tag) == tag &&
 			(is_locked || is_current(pg_atomic_read_u64(&set[i].window), window)))
@@ -118,13 +159,13 @@ find(AlStats *stats, uint64 tag, uint64 window, bool is_locked)
 }
 
 /* Give a key the place of the least wanted.  The lock is held. */
-static AlWanted *
-replace(AlStats *stats, const AlKey *key, uint64 tag, uint64 window)
+static Contended *
+replace(const AlKey *key, uint64 tag, uint64 window)
 {
-	AlWanted   *set = stats->wanted[tag % AL_WANTED_SETS];
-	AlWanted   *least = &set[0];
+	Contended   *set = memory->places[tag % SETS];
+	Contended   *least = &set[0];
 
-	for (int i = 1; i < AL_WANTED_WAYS; i++)
+	for (int i = 1; i < WAYS; i++)
 	{
 		if (score(&set[i], window) < score(least, window))
 			least = &set[i];
@@ -144,93 +185,91 @@ replace(AlStats *stats, const AlKey *key, uint64 tag, uint64 window)
  * nothing, waits for nothing.
  */
 void
-al_wanted_count(const AlKey *key, TimestampTz at, bool is_wait, int64 waited)
+al_contention_count(const AlKey *key, TimestampTz at, bool is_wait, int64 waited)
 {
-	AlStats    *stats = al_stats();
 	uint64		window = at / WINDOW;
 	uint64		tag = tag_of(key);
-	AlWanted   *wanted;
+	Contended   *place;
 	int			i = window & 1;
 	uint64		before;
 
-	if (stats == NULL)
+	if (memory == NULL)
 		return;
-	wanted = find(stats, tag, window, false);
-	if (wanted == NULL)
+	place = find(tag, window, false);
+	if (place == NULL)
 	{
-		if (!LWLockConditionalAcquire(&stats->lock, LW_EXCLUSIVE))
+		if (!LWLockConditionalAcquire(&memory->lock, LW_EXCLUSIVE))
 			return;
-		wanted = find(stats, tag, window, true);
-		if (wanted)
-			move_to(wanted, window);
+		place = find(tag, window, true);
+		if (place)
+			move_to(place, window);
 		else
-			wanted = replace(stats, key, tag, window);
-		LWLockRelease(&stats->lock);
+			place = replace(key, tag, window);
+		LWLockRelease(&memory->lock);
 	}
 
-	pg_atomic_write_u64(&wanted->last_at, at);
+	pg_atomic_write_u64(&place->last_at, at);
 	if (!is_wait)
 	{
-		(void) pg_atomic_fetch_add_u64(&wanted->refusals[i], 1);
+		(void) pg_atomic_fetch_add_u64(&place->refusals[i], 1);
 		return;
 	}
-	(void) pg_atomic_fetch_add_u64(&wanted->waits[i], 1);
-	(void) pg_atomic_fetch_add_u64(&wanted->waited[i], waited);
-	before = pg_atomic_read_u64(&wanted->longest[i]);
+	(void) pg_atomic_fetch_add_u64(&place->waits[i], 1);
+	(void) pg_atomic_fetch_add_u64(&place->waited[i], waited);
+	before = pg_atomic_read_u64(&place->longest[i]);
 	while (before < (uint64) waited &&
-		   !pg_atomic_compare_exchange_u64(&wanted->longest[i], &before, waited))
+		   !pg_atomic_compare_exchange_u64(&place->longest[i], &before, waited))
 		;
 }
 
 /* Forget the keys of a database */
 void
-al_wanted_reset(Oid database)
+al_contention_reset(Oid database)
 {
-	AlStats    *stats = al_stats();
 
-	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < AL_WANTED_SETS * AL_WANTED_WAYS; i++)
+	LWLockAcquire(&memory->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < SETS * WAYS; i++)
 	{
-		AlWanted   *wanted = &stats->wanted[0][0] + i;
+		Contended   *place = &memory->places[0][0] + i;
 
-		if (wanted->database != database)
+		if (place->database != database)
 			continue;
-		pg_atomic_write_u64(&wanted->tag, 0);
-		pg_atomic_write_u64(&wanted->window, 0);
-		wanted->database = InvalidOid;
+		pg_atomic_write_u64(&place->tag, 0);
+		pg_atomic_write_u64(&place->window, 0);
+		place->database = InvalidOid;
 	}
-	LWLockRelease(&stats->lock);
+	LWLockRelease(&memory->lock);
 }
 
 /* Copy what is known of a place, if it is one of this database; false: nothing */
 static bool
-copy_row(AlWanted *wanted, uint64 window, Row *row)
+copy_row(Contended *place, uint64 window, AlContention *row)
 {
-	uint64		last = pg_atomic_read_u64(&wanted->window);
+	uint64		last = pg_atomic_read_u64(&place->window);
 
-	if (wanted->database != MyDatabaseId || pg_atomic_read_u64(&wanted->tag) == 0)
+	if (place->database != MyDatabaseId || pg_atomic_read_u64(&place->tag) == 0)
 		return false;
 	row->refusals = row->waits = row->waited = row->longest = 0;
 	for (uint64 i = window - 1; i <= window; i++)
 	{
 		if (i != last && i != last - 1)
 			continue;
-		row->refusals += pg_atomic_read_u64(&wanted->refusals[i & 1]);
-		row->waits += pg_atomic_read_u64(&wanted->waits[i & 1]);
-		row->waited += pg_atomic_read_u64(&wanted->waited[i & 1]);
-		row->longest = Max(row->longest, pg_atomic_read_u64(&wanted->longest[i & 1]));
+		row->refusals += pg_atomic_read_u64(&place->refusals[i & 1]);
+		row->waits += pg_atomic_read_u64(&place->waits[i & 1]);
+		row->waited += pg_atomic_read_u64(&place->waited[i & 1]);
+		row->longest = Max(row->longest, pg_atomic_read_u64(&place->longest[i & 1]));
 	}
-	row->last_at = (TimestampTz) pg_atomic_read_u64(&wanted->last_at);
-	row->key_length = wanted->key_length;
-	memcpy(row->key, wanted->key, wanted->key_length);
+	row->last_at = (TimestampTz) pg_atomic_read_u64(&place->last_at);
+	row->key_length = place->key_length;
+	memcpy(row->key, place->key, place->key_length);
 	return row->refusals + row->waits > 0;
 }
 
 static int
 compare_rows(const void *a, const void *b)
 {
-	const Row  *x = a;
-	const Row  *y = b;
+	const AlContention  *x = a;
+	const AlContention  *y = b;
 	uint64		x_score = x->refusals + x->waits;
 	uint64		y_score = y->refusals + y->waits;
 
@@ -239,44 +278,21 @@ compare_rows(const void *a, const void *b)
 	return x->last_at > y->last_at ? -1 : x->last_at < y->last_at;
 }
 
-/* lock_contention(): a row for each key of this database that was wanted, most first */
-Datum
-atomic_lock_contention(PG_FUNCTION_ARGS)
+/* Copy what is known of the contended keys of this database, most contended first */
+AlContention *
+al_contention_list(int *count)
 {
-	enum
-	{
-		KEY, REFUSALS, WAITS, TOTAL_WAIT, LONGEST_WAIT, LAST_AT, COLUMNS
-	};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	AlStats    *stats = al_stats_or_raise("it is not known which locks are wanted most");
 	uint64		window = GetCurrentTimestamp() / WINDOW;
-	Row		   *rows = palloc(AL_WANTED_SETS * AL_WANTED_WAYS * sizeof(Row));
-	int			count = 0;
+	AlContention *rows = palloc(SETS * WAYS * sizeof(AlContention));
 
-	InitMaterializedSRF(fcinfo, 0);
-	LWLockAcquire(&stats->lock, LW_SHARED);
-	for (int i = 0; i < AL_WANTED_SETS * AL_WANTED_WAYS; i++)
+	*count = 0;
+	LWLockAcquire(&memory->lock, LW_SHARED);
+	for (int i = 0; i < SETS * WAYS; i++)
 	{
-		if (copy_row(&stats->wanted[0][0] + i, window, &rows[count]))
-			count++;
+		if (copy_row(&memory->places[0][0] + i, window, &rows[*count]))
+			(*count)++;
 	}
-	LWLockRelease(&stats->lock);
-	qsort(rows, count, sizeof(Row), compare_rows);
-
-	for (int i = 0; i < count; i++)
-	{
-		Row		   *row = &rows[i];
-		AlString	key = {row->key, row->key_length};
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
-
-		values[KEY] = PointerGetDatum(al_string_text(key));
-		values[REFUSALS] = Int64GetDatum((int64) row->refusals);
-		values[WAITS] = Int64GetDatum((int64) row->waits);
-		values[TOTAL_WAIT] = al_interval_datum(row->waited);
-		values[LONGEST_WAIT] = al_interval_datum(row->longest);
-		values[LAST_AT] = TimestampTzGetDatum(row->last_at);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
-	return (Datum) 0;
+	LWLockRelease(&memory->lock);
+	qsort(rows, *count, sizeof(AlContention), compare_rows);
+	return rows;
 }

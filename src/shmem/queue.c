@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_wait.c
+ * queue.c
  *		Waiting: the queue, sleep, and wake.
  *
  * Model: whoever wants a key that is not to be had stands in its queue, first
@@ -27,7 +27,7 @@
  * The first in line that leaves without the key wakes the next.  One that
  * leaves with it need not: the end of its transaction does.
  *
- * Without a queue (see lock_shmem.c) a wait looks again after pauses that
+ * Without a queue (see shmem/shmem.c) a wait looks again after pauses that
  * grow from 5 to 100 ms, in no order.
  *
  * Locking rules: one LWLock for the queue, held for a walk along one bucket
@@ -36,32 +36,28 @@
  * in a bucket is read without the lock, by those to whom none is the usual
  * answer.
  *
- * IDENTIFICATION
- *		src/shmem/queue.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "common/pg_prng.h"
-#include "base/compat.h"
-#include "lock_wait.h"
 #include "miscadmin.h"
-#include "portability/instr_time.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "atomic_lock.h"
+#include "base/clock.h"
+#include "base/compat.h"
+#include "base/owner.h"
+#include "base/settings.h"
+#include "base/str.h"
+#include "base/testpoint.h"
+#include "shmem/queue.h"
+#include "shmem/shmem.h"
+
 #ifdef AL_TEST_HOOKS
-#include "storage/lmgr.h"
-
-double		al_test_sleep_cap_ms = 1000;
-bool		al_test_pause_after_wake = false;
-bool		al_test_pause_before_sleep = false;
-bool		al_test_pause_before_claim = false;
-bool		al_test_pause_before_queue = false;
-
 #define LONGEST_SLEEP	AL_MS_TO_US(al_test_sleep_cap_ms)
 #else
 #define LONGEST_SLEEP	INT64CONST(1000000)
@@ -71,27 +67,80 @@ bool		al_test_pause_before_queue = false;
 #define SHORTEST_PAUSE		INT64CONST(5000)
 #define LONGEST_PAUSE		INT64CONST(100000)
 
-static AlSlot *my_slot = NULL;	/* while waiting in a queue */
+typedef struct Slot
+{
+	AlWaiter	waiter;
+	pg_atomic_uint32 woken;		/* set by others, cleared by the waiter */
+	pg_atomic_uint32 sweeping;	/* process id, while its transaction sweeps; or 0 */
+	bool		asleep;			/* or about to; has looked at the row before */
+	bool		behind_claim;	/* and met one: any that goes may be it */
+	int			previous;		/* in the bucket; -1: none */
+	int			next;
+} Slot;
+
+#define BUCKETS	256
+
+typedef struct Bucket
+{
+	pg_atomic_uint32 waiters;	/* read without the lock */
+	int			first;			/* slot, or -1 */
+	int			last;
+} Bucket;
+
+typedef struct Queue
+{
+	LWLock		lock;			/* for all but the atomics */
+	uint64		last_id;
+	Bucket	buckets[BUCKETS];
+	Slot		slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends, by proc number */
+} Queue;
+
+StaticAssertDecl(sizeof(Slot) <= 1500, "a slot must stay small");
+
+static Queue *queue = NULL;		/* until this process attaches */
+static Slot *my_slot = NULL;	/* while waiting in a queue */
 static int64 next_pause;		/* while waiting without one */
 
-/* Microseconds of a clock that nobody sets, the same in all processes */
-int64
-al_monotonic_now(void)
+static Size
+queue_size(void)
 {
-	instr_time	now;
-
-	INSTR_TIME_SET_CURRENT(now);
-	return (int64) INSTR_TIME_GET_MICROSEC(now);
+	return add_size(offsetof(Queue, slots), mul_size(MaxBackends, sizeof(Slot)));
 }
 
-static AlBucket *
-bucket_of(AlQueue *queue, uint64 hash)
+static void
+init_queue(void *memory)
 {
-	return &queue->buckets[hash % AL_BUCKETS];
+	Queue	   *new_queue = memory;
+
+	al_shmem_init_lock(&new_queue->lock);
+	for (int i = 0; i < BUCKETS; i++)
+	{
+		pg_atomic_init_u32(&new_queue->buckets[i].waiters, 0);
+		new_queue->buckets[i].first = new_queue->buckets[i].last = -1;
+	}
+	for (int i = 0; i < MaxBackends; i++)
+	{
+		pg_atomic_init_u32(&new_queue->slots[i].woken, 0);
+		pg_atomic_init_u32(&new_queue->slots[i].sweeping, 0);
+	}
+}
+
+static void
+attach_queue(void *memory)
+{
+	queue = memory;
+}
+
+const AlShmemPart al_queue_part = {queue_size, init_queue, attach_queue};
+
+static Bucket *
+bucket_of(uint64 hash)
+{
+	return &queue->buckets[hash % BUCKETS];
 }
 
 static bool
-waits_for(const AlSlot *slot, uint64 hash)
+waits_for(const Slot *slot, uint64 hash)
 {
 	return slot->waiter.hash == hash && slot->waiter.database == MyDatabaseId;
 }
@@ -116,35 +165,35 @@ al_waiter_owner(const AlWaiter *waiter)
 
 /* Does one who waits for a hash wait for this key, and not for another one? */
 static bool
-waits_for_key(const AlSlot *slot, const AlKey *key)
+waits_for_key(const Slot *slot, const AlKey *key)
 {
 	return al_string_equal(al_waiter_key(&slot->waiter).name, key->name);
 }
 
 /* Does the waiter not run, though it should?  The others must not wait for it. */
 static bool
-is_passed_over(const AlSlot *slot, int64 now)
+is_passed_over(const Slot *slot, int64 now)
 {
 	return now - slot->waiter.due > PASSED_OVER_AFTER;
 }
 
 /* Walk over those who wait for a key, in order; -1 at the end */
 static int
-next_in_line(const AlQueue *queue, int slot, uint64 hash)
+next_in_line(int slot, uint64 hash)
 {
 	while (slot >= 0 && !waits_for(&queue->slots[slot], hash))
 		slot = queue->slots[slot].next;
 	return slot;
 }
 
-#define FOR_EACH_IN_LINE(i, queue, hash) \
-	for (int i = next_in_line(queue, bucket_of(queue, hash)->first, hash); i >= 0; \
-		 i = next_in_line(queue, (queue)->slots[i].next, hash))
+#define FOR_EACH_IN_LINE(i, hash) \
+	for (int i = next_in_line(bucket_of(hash)->first, hash); i >= 0; \
+		 i = next_in_line(queue->slots[i].next, hash))
 
 static void
-link_slot(AlQueue *queue, AlSlot *slot)
+link_slot(Slot *slot)
 {
-	AlBucket   *bucket = bucket_of(queue, slot->waiter.hash);
+	Bucket   *bucket = bucket_of(slot->waiter.hash);
 	int			number = slot - queue->slots;
 
 	slot->previous = slot->waiter.is_upgrade ? -1 : bucket->last;
@@ -161,9 +210,9 @@ link_slot(AlQueue *queue, AlSlot *slot)
 }
 
 static void
-unlink_slot(AlQueue *queue, AlSlot *slot)
+unlink_slot(Slot *slot)
 {
-	AlBucket   *bucket = bucket_of(queue, slot->waiter.hash);
+	Bucket   *bucket = bucket_of(slot->waiter.hash);
 
 	if (slot->previous >= 0)
 		queue->slots[slot->previous].next = slot->next;
@@ -184,11 +233,11 @@ unlink_slot(AlQueue *queue, AlSlot *slot)
  * looks, and goes on to sleep.
  */
 static void
-wake_owner(AlQueue *queue, uint64 hash, uint64 owner_hash)
+wake_owner(uint64 hash, uint64 owner_hash)
 {
-	FOR_EACH_IN_LINE(i, queue, hash)
+	FOR_EACH_IN_LINE(i, hash)
 	{
-		AlSlot	   *slot = &queue->slots[i];
+		Slot	   *slot = &queue->slots[i];
 
 		if (slot->waiter.owner_hash == owner_hash && slot != my_slot)
 		{
@@ -204,14 +253,14 @@ wake_owner(AlQueue *queue, uint64 hash, uint64 owner_hash)
  * held_until anyhow.  The lock is held exclusively.
  */
 static void
-wake_first(AlQueue *queue, uint64 hash, int64 held_until)
+wake_first(uint64 hash, int64 held_until)
 {
 	int64		now = al_monotonic_now();
 	bool		among_shared = false;
 
-	FOR_EACH_IN_LINE(i, queue, hash)
+	FOR_EACH_IN_LINE(i, hash)
 	{
-		AlSlot	   *slot = &queue->slots[i];
+		Slot	   *slot = &queue->slots[i];
 		bool		passed_over = is_passed_over(slot, now);
 
 		if (among_shared && !slot->waiter.is_shared)
@@ -238,25 +287,24 @@ wake_first(AlQueue *queue, uint64 hash, int64 held_until)
  * the claim, and may be just the one that gave it back.
  */
 void
-al_wait_wake_alone(uint64 hash)
+al_queue_wake_exclusive(uint64 hash)
 {
-	AlQueue    *queue = al_queue();
 	int64		now;
 
 	if (queue == NULL)
 		return;
 	pg_memory_barrier();
-	if (pg_atomic_read_u32(&bucket_of(queue, hash)->waiters) == 0)
+	if (pg_atomic_read_u32(&bucket_of(hash)->waiters) == 0)
 		return;
 
 	now = al_monotonic_now();
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
-	FOR_EACH_IN_LINE(i, queue, hash)
+	FOR_EACH_IN_LINE(i, hash)
 	{
 		if (is_passed_over(&queue->slots[i], now))
 			continue;
 		if (!queue->slots[i].waiter.is_shared)
-			wake_first(queue, hash, PG_INT64_MIN);
+			wake_first(hash, PG_INT64_MIN);
 		break;
 	}
 	LWLockRelease(&queue->lock);
@@ -269,24 +317,23 @@ al_wait_wake_alone(uint64 hash)
  * counter where nobody waits.
  */
 void
-al_wait_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
+al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 {
-	AlQueue    *queue = al_queue();
 	int64		until = PG_INT64_MIN;
 
 	if (queue == NULL)
 		return;
 	/* A waiter enters, then looks at the row; we did the reverse. */
 	pg_memory_barrier();
-	if (pg_atomic_read_u32(&bucket_of(queue, hash)->waiters) == 0)
+	if (pg_atomic_read_u32(&bucket_of(hash)->waiters) == 0)
 		return;
 
 	if (held_until != 0)
 		until = al_monotonic_now() + Max(held_until - GetCurrentTimestamp(), 0);
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
 	if (owner_hash != 0)
-		wake_owner(queue, hash, owner_hash);
-	wake_first(queue, hash, until);
+		wake_owner(hash, owner_hash);
+	wake_first(hash, until);
 	LWLockRelease(&queue->lock);
 }
 
@@ -305,11 +352,10 @@ clip(char *to, int size, AlString from)
  * as the first.  May raise for lack of memory, and then has not joined.
  */
 void
-al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
+al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 			  bool is_upgrade, text *holder)
 {
-	AlQueue    *queue = al_queue();
-	AlSlot	   *slot;
+	Slot	   *slot;
 	AlWaiter   *waiter;
 
 	next_pause = SHORTEST_PAUSE;
@@ -339,10 +385,10 @@ al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
 	pg_atomic_write_u32(&slot->woken, 0);
 	slot->asleep = false;
 	waiter->id = ++queue->last_id;
-	link_slot(queue, slot);
+	link_slot(slot);
 	my_slot = slot;
 	LWLockRelease(&queue->lock);
-	AL_INJECTION_POINT("atomic-lock-enqueued");
+	AL_TEST_POINT("enqueued");
 }
 
 /*
@@ -350,22 +396,22 @@ al_wait_begin(const AlKey *key, const AlOwner *owner, bool is_shared,
  * key, wakes the next.  The lock is held exclusively.
  */
 static void
-leave(AlQueue *queue, bool granted)
+leave(bool granted)
 {
-	AlSlot	   *slot = my_slot;
+	Slot	   *slot = my_slot;
 	int64		now = al_monotonic_now();
 	bool		was_first = false;
 
-	FOR_EACH_IN_LINE(i, queue, slot->waiter.hash)
+	FOR_EACH_IN_LINE(i, slot->waiter.hash)
 	{
 		was_first = &queue->slots[i] == slot;
 		if (was_first || !is_passed_over(&queue->slots[i], now))
 			break;
 	}
-	unlink_slot(queue, slot);
+	unlink_slot(slot);
 	my_slot = NULL;
 	if (was_first && !granted)
-		wake_first(queue, slot->waiter.hash, PG_INT64_MIN);
+		wake_first(slot->waiter.hash, PG_INT64_MIN);
 }
 
 /*
@@ -373,47 +419,42 @@ leave(AlQueue *queue, bool granted)
  * claim that this transaction has.
  */
 void
-al_wait_end(bool granted)
+al_queue_leave(bool granted)
 {
-	AlQueue    *queue = al_queue();
-
 	if (my_slot == NULL)
 		return;
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
-	leave(queue, granted);
+	leave(granted);
 	LWLockRelease(&queue->lock);
 }
 
 /*
  * Leave the queue as the victim of a deadlock, unless one of the others in the
- * circle has left already.  Returns whether it has left; where two find the
- * same circle, only one of them does.
+ * cycle has left already.  Returns whether it has left; where two find the
+ * same cycle, only one of them does.
  */
 bool
-al_wait_resign(const AlWaiter *others, int count)
+al_queue_resign(const AlWaiter *others, int count)
 {
-	AlQueue    *queue = al_queue();
 	bool		complete = true;
 
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < count && complete; i++)
 	{
 		complete = false;
-		FOR_EACH_IN_LINE(j, queue, others[i].hash)
+		FOR_EACH_IN_LINE(j, others[i].hash)
 			complete = complete || queue->slots[j].waiter.id == others[i].id;
 	}
 	if (complete)
-		leave(queue, false);
+		leave(false);
 	LWLockRelease(&queue->lock);
 	return complete;
 }
 
 /* About to look at the row: from here on a wake-up is kept for the next sleep */
 void
-al_wait_look(void)
+al_queue_look(void)
 {
-	AlQueue    *queue = al_queue();
-
 	if (my_slot == NULL)
 		return;
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
@@ -439,31 +480,13 @@ check_client(void)
 	CHECK_FOR_INTERRUPTS();
 }
 
-#ifdef AL_TEST_HOOKS
-/* Stand still until a test gives back the advisory lock (0, 1706) */
-void
-al_test_pause(bool pause)
-{
-	LOCKTAG		tag;
-	int			lock_timeout = LockTimeout;
-
-	if (!pause)
-		return;
-	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, 1706, 1);
-	LockTimeout = 0;
-	(void) LockAcquire(&tag, ShareLock, false, false);
-	LockTimeout = lock_timeout;
-	LockRelease(&tag, ShareLock, false);
-}
-#endif
-
 /*
  * Sleep until woken, for so long at most, and never for more than a second.
  * "behind_claim": what is in the way is a claim, not a lease; then any claim on
  * the key that goes wakes, whatever it leaves behind.  Raises what interrupts raise, also when the client is gone.
  */
 void
-al_wait_sleep(int64 microseconds, bool behind_claim)
+al_queue_sleep(int64 microseconds, bool behind_claim)
 {
 	int64		end;
 
@@ -477,14 +500,9 @@ al_wait_sleep(int64 microseconds, bool behind_claim)
 		next_pause = Min(next_pause * 3 / 2, LONGEST_PAUSE);
 	}
 	end = al_monotonic_now() + microseconds;
-#ifdef AL_TEST_HOOKS
-	al_test_pause(al_test_pause_before_sleep);
-#endif
-	AL_INJECTION_POINT("atomic-lock-before-sleep");
+	AL_TEST_POINT("before-sleep");
 	if (my_slot)
 	{
-		AlQueue    *queue = al_queue();
-
 		LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
 		if (pg_atomic_read_u32(&my_slot->woken) == 0)
 		{
@@ -509,10 +527,7 @@ al_wait_sleep(int64 microseconds, bool behind_claim)
 						 (long) ((left + 999) / 1000), al_wait_event());
 	}
 	check_client();
-#ifdef AL_TEST_HOOKS
-	al_test_pause(al_test_pause_after_wake);
-#endif
-	AL_INJECTION_POINT("atomic-lock-woken");
+	AL_TEST_POINT("woken");
 }
 
 /*
@@ -521,21 +536,20 @@ al_wait_sleep(int64 microseconds, bool behind_claim)
  * the first in line then.
  */
 bool
-al_wait_behind(const AlKey *key, bool is_shared, char **first)
+al_queue_is_behind(const AlKey *key, bool is_shared, char **first)
 {
-	AlQueue    *queue = al_queue();
 	char		holder[AL_WAITER_HOLDER_BYTES];
 	bool		behind = false;
 	int64		now;
 
-	if (queue == NULL || pg_atomic_read_u32(&bucket_of(queue, key->hash)->waiters) == 0)
+	if (queue == NULL || pg_atomic_read_u32(&bucket_of(key->hash)->waiters) == 0)
 		return false;
 
 	now = al_monotonic_now();
 	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_IN_LINE(i, queue, key->hash)
+	FOR_EACH_IN_LINE(i, key->hash)
 	{
-		AlSlot	   *slot = &queue->slots[i];
+		Slot	   *slot = &queue->slots[i];
 
 		if (slot == my_slot)
 			break;
@@ -554,15 +568,14 @@ al_wait_behind(const AlKey *key, bool is_shared, char **first)
 
 /* Does anybody wait to have a key for itself? */
 bool
-al_wait_is_wanted_alone(const AlKey *key)
+al_queue_has_exclusive(const AlKey *key)
 {
-	AlQueue    *queue = al_queue();
 	bool		wanted = false;
 
 	if (queue == NULL)
 		return false;
 	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_IN_LINE(i, queue, key->hash)
+	FOR_EACH_IN_LINE(i, key->hash)
 		wanted = wanted ||
 			(!queue->slots[i].waiter.is_shared && waits_for_key(&queue->slots[i], key));
 	LWLockRelease(&queue->lock);
@@ -574,17 +587,16 @@ al_wait_is_wanted_alone(const AlKey *key)
  * know, it does.
  */
 bool
-al_wait_is_upgraded_by_others(const AlKey *key, const AlOwner *owner)
+al_queue_has_upgrade(const AlKey *key, const AlOwner *owner)
 {
-	AlQueue    *queue = al_queue();
 	bool		found = false;
 
 	if (queue == NULL)
 		return true;
 	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_IN_LINE(i, queue, key->hash)
+	FOR_EACH_IN_LINE(i, key->hash)
 	{
-		const AlSlot *slot = &queue->slots[i];
+		const Slot *slot = &queue->slots[i];
 
 		found = found || (slot->waiter.is_upgrade && waits_for_key(slot, key) &&
 						  !al_owner_equal(al_waiter_owner(&slot->waiter), owner->name));
@@ -595,17 +607,16 @@ al_wait_is_upgraded_by_others(const AlKey *key, const AlOwner *owner)
 
 /* How many wait for a key; -1 where nobody can know */
 int
-al_wait_count(const AlKey *key)
+al_queue_count(const AlKey *key)
 {
-	AlQueue    *queue = al_queue();
 	int			count = 0;
 
 	if (queue == NULL)
 		return -1;
-	if (pg_atomic_read_u32(&bucket_of(queue, key->hash)->waiters) == 0)
+	if (pg_atomic_read_u32(&bucket_of(key->hash)->waiters) == 0)
 		return 0;
 	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_IN_LINE(i, queue, key->hash)
+	FOR_EACH_IN_LINE(i, key->hash)
 		count += waits_for_key(&queue->slots[i], key);
 	LWLockRelease(&queue->lock);
 	return count;
@@ -613,15 +624,14 @@ al_wait_count(const AlKey *key)
 
 /* Since when somebody waits for a key; 0: nobody does, or nobody can know */
 TimestampTz
-al_wait_since(const AlKey *key)
+al_queue_since(const AlKey *key)
 {
-	AlQueue    *queue = al_queue();
 	TimestampTz since = 0;
 
-	if (queue == NULL || pg_atomic_read_u32(&bucket_of(queue, key->hash)->waiters) == 0)
+	if (queue == NULL || pg_atomic_read_u32(&bucket_of(key->hash)->waiters) == 0)
 		return 0;
 	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_IN_LINE(i, queue, key->hash)
+	FOR_EACH_IN_LINE(i, key->hash)
 	{
 		if (waits_for_key(&queue->slots[i], key) &&
 			(since == 0 || queue->slots[i].waiter.since < since))
@@ -635,7 +645,6 @@ al_wait_since(const AlKey *key)
 static AlWaiter *
 collect(const AlString *owner, int *count)
 {
-	AlQueue    *queue = al_queue();
 	AlWaiter   *waiters;
 
 	*count = 0;
@@ -657,16 +666,15 @@ collect(const AlString *owner, int *count)
 
 /* All waiters of this database, in no order; NULL where there is no queue */
 AlWaiter *
-al_wait_list(int *count)
+al_queue_list(int *count)
 {
 	return collect(NULL, count);
 }
 
 /* The wait of a backend, if it waits */
 bool
-al_wait_of_backend(int pid, AlWaiter *waiter)
+al_queue_of_backend(int pid, AlWaiter *waiter)
 {
-	AlQueue    *queue = al_queue();
 	bool		found = false;
 
 	LWLockAcquire(&queue->lock, LW_SHARED);
@@ -685,7 +693,35 @@ al_wait_of_backend(int pid, AlWaiter *waiter)
 
 /* The waits of an owner */
 AlWaiter *
-al_wait_of_owner(AlString owner, int *count)
+al_queue_of_owner(AlString owner, int *count)
 {
 	return collect(&owner, count);
+}
+
+/* This transaction sweeps: its claims are on keys that are free. */
+void
+al_queue_sweep_begin(void)
+{
+	if (queue)
+		pg_atomic_write_u32(&queue->slots[al_my_proc_number()].sweeping, MyProcPid);
+}
+
+/* It is over, and its claims are gone.  Raises nothing. */
+void
+al_queue_sweep_end(void)
+{
+	if (queue)
+		pg_atomic_write_u32(&queue->slots[al_my_proc_number()].sweeping, 0);
+}
+
+/* Does a process sweep?  Then its claims will go soon. */
+bool
+al_queue_is_sweeping(int pid)
+{
+	for (int i = 0; queue && i < MaxBackends; i++)
+	{
+		if (pg_atomic_read_u32(&queue->slots[i].sweeping) == (uint32) pid)
+			return true;
+	}
+	return false;
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_stat.c
+ * stat.c
  *		Counting what happens to locks, per database.
  *
  * Model: what a transaction does counts when it commits, or is prepared, since
@@ -15,13 +15,10 @@
  * of which nobody has noticed yet, as long as no prepared transaction is rolled
  * back.
  *
- * Where there is no shared memory (lock_shmem.c) nothing is counted.
+ * Where there is no shared memory (shmem/shmem.c) nothing is counted.
  *
  * Locking rules: counters are atomic.  Places are given and taken under the
  * lock of the statistics, which is held over nothing that may raise.
- *
- * IDENTIFICATION
- *		src/shmem/stat.c
  *
  *-------------------------------------------------------------------------
  */
@@ -29,20 +26,15 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_database.h"
-#include "base/compat.h"
 #include "funcapi.h"
-#include "lock_lease.h"
-#include "lock_stat.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
-#include "utils/tuplestore.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_stats);
-PG_FUNCTION_INFO_V1(atomic_lock_stats_reset);
+#include "atomic_lock.h"
+#include "shmem/contention.h"
+#include "shmem/shmem.h"
+#include "shmem/stat.h"
 
 /* Counts as they were when a level of nesting began to count */
 typedef struct Saved
@@ -59,11 +51,50 @@ static Saved *saved = NULL;		/* in TopTransactionContext, by rising level */
 static int	saved_count = 0;
 static int	saved_size = 0;
 
+static AlStats *stats = NULL;	/* until this process attaches */
 static AlDatabase *my_database = NULL;
+
+static Size
+stats_size(void)
+{
+	return sizeof(AlStats);
+}
+
+static void
+init_stats(void *memory)
+{
+	AlStats    *new_stats = memory;
+
+	al_shmem_init_lock(&new_stats->lock);
+	for (int i = 0; i < AL_DATABASES; i++)
+	{
+		AlDatabase *database = &new_stats->databases[i];
+
+		al_shmem_init_words(database->counters, AL_COUNTERS);
+		al_shmem_init_words(&database->since, 1);
+		al_shmem_init_words(&database->changes, 1);
+		al_shmem_init_words(&database->sweep_from, 1);
+	}
+}
+
+static void
+attach_stats(void *memory)
+{
+	stats = memory;
+}
+
+const AlShmemPart al_stat_part = {stats_size, init_stats, attach_stats};
+
+/* What is counted; NULL where this process has no shared memory, or not yet */
+AlStats *
+al_stats(void)
+{
+	return stats;
+}
 
 /* The place of a database, or NULL.  The lock is held. */
 AlDatabase *
-al_stat_find(AlStats *stats, Oid database)
+al_stat_find(Oid database)
 {
 	for (int i = 1; i < AL_DATABASES; i++)
 	{
@@ -75,13 +106,13 @@ al_stat_find(AlStats *stats, Oid database)
 
 /* The same, giving it one; that for others, if none is left.  The lock is held exclusively. */
 AlDatabase *
-al_stat_place(AlStats *stats, Oid oid)
+al_stat_place(Oid oid)
 {
-	AlDatabase *database = al_stat_find(stats, oid);
+	AlDatabase *database = al_stat_find(oid);
 
 	if (database)
 		return database;
-	database = al_stat_find(stats, InvalidOid);
+	database = al_stat_find(InvalidOid);
 	if (database)
 		database->oid = oid;
 	else
@@ -95,12 +126,10 @@ al_stat_place(AlStats *stats, Oid oid)
 AlDatabase *
 al_stat_database(void)
 {
-	AlStats    *stats = al_stats();
-
 	if (my_database || stats == NULL)
 		return my_database;
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	my_database = al_stat_place(stats, MyDatabaseId);
+	my_database = al_stat_place(MyDatabaseId);
 	LWLockRelease(&stats->lock);
 	return my_database;
 }
@@ -172,35 +201,7 @@ al_stat_waited(const AlKey *key, int64 waited)
 	while (before < (uint64) waited &&
 		   !pg_atomic_compare_exchange_u64(longest, &before, waited))
 		;
-	al_wanted_count(key, GetCurrentTimestamp(), true, waited);
-}
-
-/* An acquire was not granted */
-void
-al_stat_refused(const AlKey *key, const AlResult *result)
-{
-	switch (result->outcome)
-	{
-		case AL_HELD:
-		case AL_HELD_BY_OWNER:
-		case AL_CLAIMED:
-		case AL_CLOSED:
-		case AL_QUEUED:
-			al_stat_count(AL_COUNT_REFUSALS, 1);
-			al_wanted_count(key, result->at, false, 0);
-			break;
-		case AL_LIFETIME_EXCEEDED:
-			al_stat_count(AL_COUNT_REFUSALS, 1);
-			break;
-		case AL_TIMEOUT:
-			al_stat_count(AL_COUNT_TIMEOUTS, 1);
-			break;
-		case AL_DEADLOCK:
-			al_stat_count(AL_COUNT_DEADLOCKS, 1);
-			break;
-		default:
-			break;				/* a convert by who does not hold the key */
-	}
+	al_contention_count(key, GetCurrentTimestamp(), true, waited);
 }
 
 /* The transaction is over, without more ado */
@@ -261,103 +262,10 @@ al_stat_swept(TimestampTz started_at, int64 removed, bool by_worker)
 
 	if (database == NULL)
 		return;
-	LWLockAcquire(&al_stats()->lock, LW_EXCLUSIVE);
+	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
 	database->last_sweep.started_at = started_at;
 	database->last_sweep.ended_at = GetCurrentTimestamp();
 	database->last_sweep.removed = removed;
 	database->last_sweep.by_worker = by_worker;
-	LWLockRelease(&al_stats()->lock);
-}
-
-/* The statistics, or 55000 with what is not known without them */
-AlStats *
-al_stats_or_raise(const char *what)
-{
-	if (al_queue() == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
-				 errmsg("%s", what),
-				 errdetail("Before PostgreSQL 17, that is in shared memory only where atomic_lock is preloaded."),
-				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
-	return al_stats();
-}
-
-/* Name of a database; 0: it has been dropped */
-Datum
-al_database_name(Oid oid)
-{
-	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(oid));
-	Datum		name = 0;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		name = DirectFunctionCall1(namein,
-								   CStringGetDatum(NameStr(((Form_pg_database) GETSTRUCT(tuple))->datname)));
-		ReleaseSysCache(tuple);
-	}
-	return name;
-}
-
-/* lock_stats(): a row for each database in which something was counted */
-Datum
-atomic_lock_stats(PG_FUNCTION_ARGS)
-{
-	/* The columns between the name and "since" */
-	static const AlCounter columns[] = {
-		AL_COUNT_GRANTS, AL_COUNT_REGRANTS, AL_COUNT_REFUSALS, AL_COUNT_TIMEOUTS,
-		AL_COUNT_DEADLOCKS, AL_COUNT_RELEASES, AL_COUNT_EXTENDS, AL_COUNT_EXPIRATIONS,
-		AL_COUNT_STEALS, AL_COUNT_FORCED, AL_COUNT_SWEEPS, AL_COUNT_SWEPT,
-		AL_COUNT_WAITS, AL_COUNT_WAITED, AL_COUNT_LONGEST_WAIT
-	};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	AlStats    *stats = al_stats_or_raise("nothing is counted by this server");
-
-	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; i < AL_DATABASES; i++)
-	{
-		AlDatabase *database = &stats->databases[i];
-		Datum		values[lengthof(columns) + 2];
-		bool		nulls[lengthof(columns) + 2] = {0};
-		uint64		since;
-		Oid			oid;
-
-		LWLockAcquire(&stats->lock, LW_SHARED);
-		oid = database->oid;
-		since = pg_atomic_read_u64(&database->since);
-		for (int j = 0; j < (int) lengthof(columns); j++)
-		{
-			uint64		count = pg_atomic_read_u64(&database->counters[columns[j]]);
-
-			values[j + 1] = Int64GetDatum((int64) count);
-		}
-		LWLockRelease(&stats->lock);
-
-		values[0] = al_database_name(oid);
-		if (since == 0 || (i > 0 && values[0] == 0))
-			continue;
-		nulls[0] = values[0] == 0;
-		for (int j = 0; j < (int) lengthof(columns); j++)
-		{
-			if (columns[j] == AL_COUNT_WAITED || columns[j] == AL_COUNT_LONGEST_WAIT)
-				values[j + 1] = al_interval_datum(DatumGetInt64(values[j + 1]));
-		}
-		values[lengthof(columns) + 1] = TimestampTzGetDatum((TimestampTz) since);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
-	return (Datum) 0;
-}
-
-/* lock_stats_reset(): this database counts from 0 again */
-Datum
-atomic_lock_stats_reset(PG_FUNCTION_ARGS)
-{
-	AlDatabase *database;
-
-	(void) al_stats_or_raise("nothing is counted by this server");
-	database = al_stat_database();
-	for (int i = 0; i < AL_COUNTERS; i++)
-		pg_atomic_write_u64(&database->counters[i], 0);
-	pg_atomic_write_u64(&database->since, GetCurrentTimestamp());
-	al_wanted_reset(MyDatabaseId);
-	PG_RETURN_VOID();
+	LWLockRelease(&stats->lock);
 }

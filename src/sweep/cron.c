@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_cron.c
+ * cron.c
  *		lock_schedule_sweep(), lock_unschedule_sweep(): have pg_cron sweep.
  *
  * Model: pg_cron lives in one database of the server, cron.database_name.
@@ -13,16 +13,12 @@
  *
  * Locking rules: none of our locks is held meanwhile.
  *
- * IDENTIFICATION
- *		src/sweep/cron.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
 #include "access/xact.h"
-#include "atomic_lock.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
@@ -30,7 +26,6 @@
 #include "catalog/pg_type_d.h"
 #include "commands/dbcommands.h"
 #include "common/string.h"
-#include "base/compat.h"
 #include "executor/spi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -47,8 +42,10 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_schedule_sweep);
-PG_FUNCTION_INFO_V1(atomic_lock_unschedule_sweep);
+#include "base/errors.h"
+#include "base/str.h"
+#include "sweep/cron.h"
+#include "table/catalog.h"
 
 PGDLLEXPORT void atomic_lock_scheduler_main(Datum arg);
 
@@ -137,7 +134,7 @@ change_schedule(Request *request)
 	/* Names of databases are bytes, which pg_cron has to be given as they are. */
 	if (request->encoding != GetDatabaseEncoding() && !pg_is_ascii(request->database))
 		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED), al_hide_owners(),
+				(al_errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("a database with this name cannot be named in database \"%s\"",
 						get_database_name(MyDatabaseId)),
 				 errdetail("pg_cron is in that database, which has another encoding, and the name is not ASCII.")));
@@ -147,7 +144,7 @@ change_schedule(Request *request)
 	SPI_connect();
 	if (!has_pg_cron())
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("extension \"pg_cron\" is not installed in database \"%s\"",
 						get_database_name(MyDatabaseId)),
 				 errhint("Use CREATE EXTENSION pg_cron, or preload atomic_lock, which then sweeps by itself.")));
@@ -273,7 +270,7 @@ change_schedule_in(Oid database, Request *request)
 	strlcpy(worker.bgw_type, "atomic_lock scheduler", BGW_MAXLEN);
 	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
 		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED), al_hide_owners(),
+				(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start a worker in database \"%s\"",
 						get_database_name(database)),
 				 errhint("You may need to increase max_worker_processes.")));
@@ -291,12 +288,12 @@ change_schedule_in(Oid database, Request *request)
 		char	   *hint = text_of(request, request->hint);
 
 		ereport(ERROR,
-				(errcode(request->sqlstate), al_hide_owners(), errmsg_internal("%s", message),
+				(al_errcode(request->sqlstate), errmsg_internal("%s", message),
 				 hint[0] ? errhint("%s", hint) : 0));
 	}
 	if (!request->is_done)
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("a worker of role \"%s\" could not connect to database \"%s\"",
 						GetUserNameFromId(GetUserId(), false), get_database_name(database)),
 				 errdetail("pg_cron is in that database."),
@@ -317,7 +314,7 @@ check_schema_owner(const char *schema)
 		owner = owner_of(DatabaseRelationId, MyDatabaseId);
 	if (!superuser_arg(owner))
 		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE), al_hide_owners(),
+				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("a superuser should not schedule sweeps in this database"),
 				 errdetail("Schema \"%s\" belongs to role \"%s\", which could let the job run something else.",
 						   schema, GetUserNameFromId(owner, false)),
@@ -365,32 +362,21 @@ change(Request *request, const char *function)
 	return request->answer;
 }
 
-/* lock_schedule_sweep(schedule): id of the job */
-Datum
-atomic_lock_schedule_sweep(PG_FUNCTION_ARGS)
+/*
+ * Have pg_cron sweep by a schedule, in place of the schedule that there was; or where
+ * that is NULL, end it.  Returns the id of the job, or how many jobs have been ended.
+ * "function" is named in messages.  Raises what pg_cron does; 22023 where the
+ * schedule is too long; 42501 where a superuser would run code of somebody else.
+ */
+int64
+al_cron_schedule(const char *schedule, const char *function)
 {
-	Request		request = {.is_schedule = true};
-	char	   *schedule;
+	Request		request = {.is_schedule = schedule != NULL};
 
-	if (PG_ARGISNULL(0))
+	if (schedule && strlcpy(request.schedule, schedule, sizeof(request.schedule)) >= sizeof(request.schedule))
 		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED), al_hide_owners(),
-				 errmsg("schedule must not be null"),
-				 errhint("Use lock_unschedule_sweep to end the sweep.")));
-	schedule = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	if (strlcpy(request.schedule, schedule, sizeof(request.schedule)) >= sizeof(request.schedule))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("schedule must not be longer than %d bytes",
 						(int) sizeof(request.schedule) - 1)));
-	PG_RETURN_INT64(change(&request, "lock_schedule_sweep()"));
-}
-
-/* lock_unschedule_sweep(): was there anything to end? */
-Datum
-atomic_lock_unschedule_sweep(PG_FUNCTION_ARGS)
-{
-	Request		request = {.is_schedule = false};
-
-	PG_RETURN_BOOL(change(&request, "lock_unschedule_sweep()") > 0);
+	return change(&request, function);
 }

@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
- * sweeper.c
+ * launcher.c
  *		The background sweep: the launcher, and what people are told of it.
  *
  * Model: where the module is preloaded, a launcher without a database runs
  * whenever the server can be written to.  Every sweep_interval it goes through
  * the databases and starts a worker for those where something may be due: one
  * after the other, each for as long as its sweep takes, so that nobody who wants
- * to drop or copy a database meets more than a short visit (sweep_worker.c).
+ * to drop or copy a database meets more than a short visit (sweep/worker.c).
  *
  * A database need not be visited where nothing was counted since the last visit
- * (lock_stat.c) and nothing that it saw is due; or where there was no extension.
+ * (shmem/stat.c) and nothing that it saw is due; or where there was no extension.
  * Every tenth interval it is, all the same: rows can come by ways that are not
  * counted.  What fails is tried again after a time that doubles, up to an hour.
  *
@@ -24,9 +24,6 @@
  * Locking rules: the lock of the statistics, for what is shown of all this, held
  * over nothing that may raise.
  *
- * IDENTIFICATION
- *		src/sweep/launcher.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -37,24 +34,25 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
-#include "commands/dbcommands.h"
-#include "base/compat.h"
 #include "funcapi.h"
-#include "lock_lease.h"
-#include "lock_stat.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "utils/builtins.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
-#include "utils/varlena.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_sweeper_status);
+#include "base/clock.h"
+#include "base/compat.h"
+#include "base/errors.h"
+#include "base/settings.h"
+#include "shmem/session.h"
+#include "shmem/stat.h"
+#include "sweep/launcher.h"
+#include "sweep/worker.h"
 
 PGDLLEXPORT void atomic_lock_launcher_main(Datum arg);
 
@@ -78,34 +76,12 @@ typedef struct Target
 } Target;
 
 static HTAB *targets = NULL;
-static bool is_registered = false;	/* there is a launcher */
+static bool is_registered = false;
 
-static int64
-interval(void)
+int64
+al_sweep_interval(void)
 {
 	return AL_MS_TO_US(al_sweep_interval_ms);
-}
-
-/* Split sweep_databases; false where it is no list of names */
-static bool
-split_names(const char *list, char **copy, List **names)
-{
-	*copy = pstrdup(list);
-	return SplitIdentifierString(*copy, ',', names);
-}
-
-bool
-al_sweep_databases_check_hook(char **newval, void **extra, GucSource source)
-{
-	char	   *copy;
-	List	   *names;
-	bool		ok = split_names(*newval, &copy, &names);
-
-	if (!ok)
-		GUC_check_errdetail("It is a list of names of databases, or \"*\".");
-	list_free(names);
-	pfree(copy);
-	return ok;
 }
 
 /* What a round needs beyond its transactions */
@@ -121,15 +97,15 @@ end_transaction(void)
 static void
 launcher_exit(int code, Datum arg)
 {
-	AlStats    *stats = al_stats();
+	AlSweeper  *sweeper = al_sweeper();
 
-	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	if (stats->launcher_pid == MyProcPid)
+	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
+	if (sweeper->launcher_pid == MyProcPid)
 	{
-		stats->launcher_pid = 0;
-		stats->visit.database = InvalidOid;
+		sweeper->launcher_pid = 0;
+		sweeper->visit.database = InvalidOid;
 	}
-	LWLockRelease(&stats->lock);
+	LWLockRelease(&sweeper->lock);
 }
 
 static void
@@ -168,7 +144,7 @@ read_names(void)
 	List	   *names = NIL;
 	ListCell   *cell;
 
-	if (!split_names(al_sweep_databases, &copy, &strings))
+	if (!al_split_names(al_sweep_databases, &copy, &strings))
 		return NIL;
 	foreach(cell, strings)
 	{
@@ -348,7 +324,7 @@ changes_of(Oid oid)
 	uint64		changes;
 
 	LWLockAcquire(&stats->lock, LW_SHARED);
-	database = al_stat_find(stats, oid);
+	database = al_stat_find(oid);
 	/* What has no place of its own counts with others. */
 	if (database == NULL)
 		database = &stats->databases[0];
@@ -373,18 +349,18 @@ is_free(const Target *target)
 static int64
 next_try(int failures)
 {
-	int64		pause = interval();
+	int64		pause = al_sweep_interval();
 
 	for (int i = 0; i < failures && pause < LONGEST_PAUSE; i++)
 		pause *= 2;
-	return al_monotonic_now() + Max(Min(pause, LONGEST_PAUSE), interval());
+	return al_monotonic_now() + Max(Min(pause, LONGEST_PAUSE), al_sweep_interval());
 }
 
 /* Start a worker for a database, and wait for its end; false: it cannot be started */
 static bool
 run_worker(Oid oid, AlVisit *visit)
 {
-	AlStats    *stats = al_stats();
+	AlSweeper  *sweeper = al_sweeper();
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
 	int64		end = al_monotonic_now() + 2 * AL_LONGEST_VISIT;
@@ -392,9 +368,9 @@ run_worker(Oid oid, AlVisit *visit)
 	bool		is_ended = false;
 	pid_t		pid;
 
-	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	stats->visit = (AlVisit) {.database = oid,.result = AL_VISIT_FAILED,.next_due = DT_NOEND};
-	LWLockRelease(&stats->lock);
+	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
+	sweeper->visit = (AlVisit) {.database = oid,.result = AL_VISIT_FAILED,.next_due = DT_NOEND};
+	LWLockRelease(&sweeper->lock);
 
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION |
 		AL_BGWORKER_INTERRUPTIBLE;
@@ -418,12 +394,12 @@ run_worker(Oid oid, AlVisit *visit)
 		is_ended = true;
 	}
 
-	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	*visit = stats->visit;
+	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
+	*visit = sweeper->visit;
 	if (is_ended && visit->result == AL_VISIT_FAILED)
 		visit->result = AL_VISIT_AWAY;
-	stats->visit.database = InvalidOid;
-	LWLockRelease(&stats->lock);
+	sweeper->visit.database = InvalidOid;
+	LWLockRelease(&sweeper->lock);
 	return is_started;
 }
 
@@ -447,8 +423,8 @@ show_failure(const Target *target)
 	AlDatabase *database;
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	database = target->failures > 0 ? al_stat_place(stats, target->oid) :
-		al_stat_find(stats, target->oid);
+	database = target->failures > 0 ? al_stat_place(target->oid) :
+		al_stat_find(target->oid);
 	if (database)
 		database->failed_at = target->failures > 0 ? GetCurrentTimestamp() : 0;
 	LWLockRelease(&stats->lock);
@@ -466,7 +442,7 @@ visit(Target *target)
 		(now < target->unseen_until && changes == target->changes &&
 		 GetCurrentTimestamp() < target->next_due))
 		return true;
-	target->next_visit = now + interval();
+	target->next_visit = now + al_sweep_interval();
 	target->next_due = 0;
 	if (!is_free(target))
 		return true;
@@ -484,7 +460,7 @@ visit(Target *target)
 	{
 		target->changes = changes;
 		target->next_due = visit.next_due;
-		target->unseen_until = now + INTERVALS_UNSEEN * interval();
+		target->unseen_until = now + INTERVALS_UNSEEN * al_sweep_interval();
 	}
 	return true;
 }
@@ -493,14 +469,14 @@ visit(Target *target)
 static void
 note_no_worker(const Target *target, int failures)
 {
-	AlStats    *stats = al_stats();
+	AlSweeper  *sweeper = al_sweeper();
 
-	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	stats->launcher_failed_at = GetCurrentTimestamp();
-	LWLockRelease(&stats->lock);
+	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
+	sweeper->launcher_failed_at = GetCurrentTimestamp();
+	LWLockRelease(&sweeper->lock);
 	if (failures == 1)
 		ereport(LOG,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED), al_hide_owners(),
+				(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start a sweep of database \"%s\"",
 						NameStr(target->name)),
 				 errdetail("No slot for a background worker is free."),
@@ -514,7 +490,7 @@ note_no_worker(const Target *target, int failures)
 static int64
 do_round(int *failures)
 {
-	AlStats    *stats = al_stats();
+	AlSweeper  *sweeper = al_sweeper();
 	HASH_SEQ_STATUS status;
 	Target	   *target;
 	Oid		   *oids;
@@ -541,10 +517,10 @@ do_round(int *failures)
 	}
 
 	*failures = 0;
-	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	stats->launcher_failed_at = 0;
-	LWLockRelease(&stats->lock);
-	return is_unfinished ? 0 : al_monotonic_now() + interval();
+	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
+	sweeper->launcher_failed_at = 0;
+	LWLockRelease(&sweeper->lock);
+	return is_unfinished ? 0 : al_monotonic_now() + al_sweep_interval();
 }
 
 /* Forget when databases are to be visited: other settings hold now */
@@ -562,7 +538,7 @@ forget_visits(void)
 void
 atomic_lock_launcher_main(Datum arg)
 {
-	AlStats    *stats = al_stats();
+	AlSweeper  *sweeper = al_sweeper();
 	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Target)};
 	int64		next_round = 0;
 	int			failures = 0;
@@ -574,10 +550,10 @@ atomic_lock_launcher_main(Datum arg)
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 
 	before_shmem_exit(launcher_exit, (Datum) 0);
-	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	stats->launcher_pid = MyProcPid;
-	stats->launcher_failed_at = 0;
-	LWLockRelease(&stats->lock);
+	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
+	sweeper->launcher_pid = MyProcPid;
+	sweeper->launcher_failed_at = 0;
+	LWLockRelease(&sweeper->lock);
 	/* Sessions from before a crash, or on the former primary, are over by now. */
 	(void) al_session_begin();
 	round_context = AllocSetContextCreate(TopMemoryContext, "atomic_lock round",
@@ -603,7 +579,7 @@ atomic_lock_launcher_main(Datum arg)
 			continue;
 		}
 		MemoryContextSwitchTo(round_context);
-		if (interval() > 0)
+		if (al_sweep_interval() > 0)
 			next_round = do_round(&failures);
 		else
 		{
@@ -615,132 +591,9 @@ atomic_lock_launcher_main(Datum arg)
 	}
 }
 
-/* What the launcher does, in words, and what there is to be done about it, or NULL */
-static char *
-describe_launcher(const char **hint)
-{
-	AlStats    *stats = al_stats();
-	Oid			visited = InvalidOid;
-	pid_t		pid = 0;
-	TimestampTz failed_at = 0;
-
-	*hint = NULL;
-	if (stats)
-	{
-		LWLockAcquire(&stats->lock, LW_SHARED);
-		visited = stats->visit.database;
-		pid = stats->launcher_pid;
-		failed_at = stats->launcher_failed_at;
-		LWLockRelease(&stats->lock);
-	}
-
-	if (!is_registered)
-	{
-		*hint = "Add atomic_lock to shared_preload_libraries and restart the server, or have pg_cron sweep: see lock_schedule_sweep().";
-		return "not running: atomic_lock is not preloaded";
-	}
-	if (RecoveryInProgress())
-		return "not running: the server is a standby, or in recovery";
-	if (interval() <= 0)
-	{
-		*hint = "Set atomic_lock.sweep_interval and reload the configuration, or have pg_cron sweep: see lock_schedule_sweep().";
-		return "turned off: atomic_lock.sweep_interval is 0";
-	}
-	if (al_sweep_databases[strspn(al_sweep_databases, " ")] == '\0')
-	{
-		*hint = "Set atomic_lock.sweep_databases to \"*\" and reload the configuration.";
-		return "sweeps nothing: atomic_lock.sweep_databases is empty";
-	}
-	if (pid == 0)
-	{
-		*hint = "It is started again after a few seconds; if not, see the server log.";
-		return "not running";
-	}
-	if (failed_at != 0)
-	{
-		*hint = "You may need to increase max_worker_processes.";
-		return psprintf("running, but could not start a worker at %s",
-						timestamptz_to_str(failed_at));
-	}
-	if (OidIsValid(visited) && get_database_name(visited))
-		return psprintf("running, sweeps database \"%s\" now", get_database_name(visited));
-	return psprintf("running, sweeps every %s",
-					GetConfigOptionByName("atomic_lock.sweep_interval", NULL, false));
-}
-
-enum
-{
-	DATABASE, STATUS, LAST_SWEPT_AT, LAST_REMOVED, LAST_DURATION, HINT, COLUMNS
-};
-
-/* What became of a database, in words, or NULL where it was never swept */
-static const char *
-describe_database(const AlDatabase *database, const char **hint)
-{
-	const AlSweepRecord *last = &database->last_sweep;
-
-	*hint = NULL;
-	if (database->failed_at > last->ended_at)
-	{
-		*hint = "See the server log.";
-		return psprintf("the background sweep failed at %s",
-						timestamptz_to_str(database->failed_at));
-	}
-	if (last->started_at == 0)
-		return NULL;
-	return last->by_worker ? "swept by the background sweep" : "swept by lock_sweep()";
-}
-
-/*
- * lock_sweeper_status(): a row for the launcher, whose database is null, then one
- * for each database that was swept since the server started
- */
-Datum
-atomic_lock_sweeper_status(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	AlStats    *stats;
-	Datum		values[COLUMNS] = {0};
-	bool		nulls[COLUMNS] = {true, false, true, true, true, false};
-	const char *hint;
-
-	InitMaterializedSRF(fcinfo, 0);
-	(void) al_queue();
-	stats = al_stats();
-	values[STATUS] = CStringGetTextDatum(describe_launcher(&hint));
-	nulls[HINT] = hint == NULL;
-	values[HINT] = hint ? CStringGetTextDatum(hint) : 0;
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-
-	for (int i = 1; stats && i < AL_DATABASES; i++)
-	{
-		AlDatabase	database;
-		const char *status;
-
-		LWLockAcquire(&stats->lock, LW_SHARED);
-		database = stats->databases[i];
-		LWLockRelease(&stats->lock);
-		status = describe_database(&database, &hint);
-		values[DATABASE] = status ? al_database_name(database.oid) : 0;
-		if (values[DATABASE] == 0)
-			continue;
-		memset(nulls, database.last_sweep.started_at == 0, sizeof(nulls));
-		values[STATUS] = CStringGetTextDatum(status);
-		values[LAST_SWEPT_AT] = TimestampTzGetDatum(database.last_sweep.ended_at);
-		values[LAST_REMOVED] = Int64GetDatum(database.last_sweep.removed);
-		values[LAST_DURATION] = al_interval_datum(database.last_sweep.ended_at -
-												  database.last_sweep.started_at);
-		values[HINT] = hint ? CStringGetTextDatum(hint) : 0;
-		nulls[DATABASE] = nulls[STATUS] = false;
-		nulls[HINT] = hint == NULL;
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
-	return (Datum) 0;
-}
-
 /* Have the launcher started, where the module is preloaded */
 void
-al_sweeper_init(void)
+al_launcher_init(void)
 {
 	BackgroundWorker worker = {0};
 
@@ -757,4 +610,11 @@ al_sweeper_init(void)
 	strlcpy(worker.bgw_name, "atomic_lock launcher", BGW_MAXLEN);
 	strlcpy(worker.bgw_type, "atomic_lock launcher", BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
+}
+
+/* Will there be a launcher where the server can be written to? */
+bool
+al_launcher_is_registered(void)
+{
+	return is_registered;
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_sweep.c
+ * sweep.c
  *		Sweep: remove rows of app_lock that are over.
  *
  * Model: nothing depends on a sweep.  An expired lease is free at once, and the
@@ -14,7 +14,7 @@
  * ends, which wakes those who wait for the keys.
  *
  * A sweep's claims are on keys that are free, and others shall find them so: an
- * acquire that meets one waits for a moment (lock_attempt.c).
+ * acquire that meets one waits for a moment (lease/attempt.c).
  *
  * Rows are taken as they lie in the table.  A sweep begins where the last one has
  * stopped, and comes round; so many small ones do not look at the same rows
@@ -22,37 +22,40 @@
  *
  * Locking rules: app_lock is open with RowExclusiveLock.
  *
- * IDENTIFICATION
- *		src/sweep/sweep.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "base/compat.h"
-#include "lock_lease.h"
-#include "lock_stat.h"
-#include "lock_wait.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#ifdef AL_TEST_HOOKS
-double		al_test_sweep_ahead_ms = 0;
-bool		al_test_pause_in_sweep = false;
-bool		al_test_pause_before_sweep = false;
+#include "atomic_lock.h"
+#include "base/clock.h"
+#include "base/key.h"
+#include "base/settings.h"
+#include "base/testpoint.h"
+#include "claim/claim.h"
+#include "claim/claimed.h"
+#include "claim/holding.h"
+#include "lease/state.h"
+#include "shmem/queue.h"
+#include "shmem/stat.h"
+#include "sweep/sweep.h"
+#include "table/app_lock.h"
+#include "table/row.h"
+#include "table/scan.h"
 
+#ifdef AL_TEST_HOOKS
 #define AHEAD	AL_MS_TO_US(al_test_sweep_ahead_ms)
 #else
 #define AHEAD	0
 #endif
 
-PG_FUNCTION_INFO_V1(atomic_lock_sweep);
-
-static bool sweeping = false;	/* and others can see it */
+static bool sweeping = false;	/* and others may see it */
 
 /* When is there nothing left that a row is needed for?  DT_NOEND: not known */
 static TimestampTz
@@ -73,14 +76,11 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 
 	al_row_read(rel, tuple, &holding);
 	al_key_init(&key, holding.key);
-#ifdef AL_TEST_HOOKS
-	al_test_pause(al_test_pause_before_sweep);
-#endif
-	AL_INJECTION_POINT("atomic-lock-sweep-chosen");
+	AL_TEST_POINT("sweep-chosen");
 	if (!al_claim_try(&claim, &key, NULL, AL_CLAIM_TAKE))
 		return false;
 	al_table_find_again(rel, &key, &holding);
-	AL_INJECTION_POINT("atomic-lock-sweep-claimed");
+	AL_TEST_POINT("sweep-claimed");
 	/* By what our own transaction has kept, the life of what it acquires counts. */
 	if (!ItemPointerIsValid(&holding.tid) || now < over_at(&holding) ||
 		(al_max_lifetime_ms > 0 && al_is_kept(&key, &holding)) ||
@@ -91,27 +91,8 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 	}
 	if (holding.released_at == 0)
 		al_stat_count(AL_COUNT_EXPIRATIONS, 1);
-#ifdef AL_TEST_HOOKS
-	al_test_pause(al_test_pause_in_sweep);
-#endif
+	AL_TEST_POINT("sweep-removed");
 	return true;
-}
-
-/*
- * Does a process sweep in its transaction?  Then its claims are on keys that
- * are free, and go soon.
- */
-bool
-al_is_sweeping(int pid)
-{
-	AlQueue    *queue = al_queue();
-
-	for (int i = 0; queue && i < MaxBackends; i++)
-	{
-		if (pg_atomic_read_u32(&queue->slots[i].sweeping) == (uint32) pid)
-			return true;
-	}
-	return false;
 }
 
 /* The transaction is over, and its claims are gone.  Raises nothing. */
@@ -121,7 +102,7 @@ al_sweep_over(void)
 	if (!sweeping)
 		return;
 	sweeping = false;
-	pg_atomic_write_u32(&al_queue()->slots[al_my_proc_number()].sweeping, 0);
+	al_queue_sweep_end();
 }
 
 /* A sweep of the whole table is to begin */
@@ -152,11 +133,8 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	BlockNumber looked = count;
 	AlScan		scan;
 
-	if (al_queue())
-	{
-		sweeping = true;
-		pg_atomic_write_u32(&al_queue()->slots[al_my_proc_number()].sweeping, MyProcPid);
-	}
+	sweeping = true;
+	al_queue_sweep_begin();
 	if (database)
 		stopped_at = pg_atomic_read_u64(&database->sweep_from);
 	first = stopped_at < blocks ? (BlockNumber) stopped_at : 0;
@@ -171,7 +149,7 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 
 		if (!HeapTupleIsValid(tuple))
 			break;
-		if (swept->removed >= max_rows || al_xact_claims() >= al_max_claims)
+		if (swept->removed >= max_rows || al_claimed_count() >= al_max_claims)
 		{
 			BlockNumber block = ItemPointerGetBlockNumber(&tuple->t_self);
 
@@ -207,29 +185,4 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	if (database)
 		pg_atomic_write_u64(&database->sweep_from, stopped_at);
 	al_stat_count(AL_COUNT_SWEPT, swept->removed);
-}
-
-/* lock_sweep(max_rows): how many rows were removed */
-Datum
-atomic_lock_sweep(PG_FUNCTION_ARGS)
-{
-	Relation	rel = al_open_for_writing("lock_sweep()");
-	int64		max_rows = al_sweep_batch;
-	TimestampTz started_at;
-	AlSwept		swept;
-
-	if (!PG_ARGISNULL(0))
-		max_rows = PG_GETARG_INT64(0);
-	if (max_rows < 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE), al_hide_owners(),
-				 errmsg("max_rows must be at least 1")));
-
-	started_at = GetCurrentTimestamp();
-	al_sweep_begin(rel, &swept);
-	al_sweep(rel, max_rows, InvalidBlockNumber, &swept);
-	al_stat_count(AL_COUNT_SWEEPS, 1);
-	al_stat_swept(started_at, swept.removed, false);
-	table_close(rel, swept.removed > 0 ? NoLock : RowExclusiveLock);
-	PG_RETURN_INT64(swept.removed);
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * sweep_worker.c
+ * worker.c
  *		The background sweep: the worker that visits a database.
  *
  * Model: the worker sweeps in batches, each a transaction.  Before each it sees
@@ -10,16 +10,13 @@
  *
  * It connects as nobody, which makes it a superuser.  The sweep itself runs with
  * the identity of the owner of app_lock, as VACUUM would, and runs nobody's code:
- * see lock_table.c and lock_catalog.c.  Whatever settings a database has for its
+ * see table/app_lock.c and table/catalog.c.  Whatever settings a database has for its
  * sessions do not hold here.
  *
  * Nothing depends on the sweep, so that it waits for no lock on our tables, no
  * flush and no standby; and for a lock on a catalog a second at most.
  *
  * Locking rules: the lock of the statistics, to tell what came of the visit.
- *
- * IDENTIFICATION
- *		src/sweep/worker.c
  *
  *-------------------------------------------------------------------------
  */
@@ -30,9 +27,6 @@
 #include "access/twophase.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
-#include "base/compat.h"
-#include "lock_lease.h"
-#include "lock_stat.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
@@ -45,9 +39,14 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#ifdef AL_TEST_HOOKS
-double		al_test_longest_visit_ms = 10000;
-#endif
+#include "base/clock.h"
+#include "base/compat.h"
+#include "base/settings.h"
+#include "shmem/shmem.h"
+#include "shmem/stat.h"
+#include "sweep/sweep.h"
+#include "sweep/worker.h"
+#include "table/catalog.h"
 
 PGDLLEXPORT void atomic_lock_sweeper_main(Datum arg);
 
@@ -56,6 +55,35 @@ PGDLLEXPORT void atomic_lock_sweeper_main(Datum arg);
 
 /* What it looks at in a transaction, so that it does not last, whatever it finds */
 #define BATCH_BLOCKS	10000
+
+static AlSweeper *sweeper = NULL;	/* until this process attaches */
+
+static Size
+sweeper_size(void)
+{
+	return sizeof(AlSweeper);
+}
+
+static void
+init_sweeper(void *memory)
+{
+	al_shmem_init_lock(&((AlSweeper *) memory)->lock);
+}
+
+static void
+attach_sweeper(void *memory)
+{
+	sweeper = memory;
+}
+
+const AlShmemPart al_sweeper_part = {sweeper_size, init_sweeper, attach_sweeper};
+
+/* NULL where this process has no shared memory, or not yet */
+AlSweeper *
+al_sweeper(void)
+{
+	return sweeper;
+}
 
 /*
  * Nobody wants to drop, rename or copy this database: it can be had in the mode
@@ -161,7 +189,6 @@ be_of_database_owner(void)
 void
 atomic_lock_sweeper_main(Datum arg)
 {
-	AlStats    *stats = al_stats();
 	TimestampTz started_at = GetCurrentTimestamp();
 	AlVisitResult result = AL_VISIT_UNFINISHED;
 	int64		end = al_monotonic_now() + AL_LONGEST_VISIT;
@@ -202,11 +229,11 @@ atomic_lock_sweeper_main(Datum arg)
 			pause_for(REST_PER_WORK * (al_monotonic_now() - batch_at));
 	}
 
-	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	if (stats->visit.database == MyDatabaseId)
+	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
+	if (sweeper->visit.database == MyDatabaseId)
 	{
-		stats->visit.result = result;
-		stats->visit.next_due = swept.next_due;
+		sweeper->visit.result = result;
+		sweeper->visit.next_due = swept.next_due;
 	}
-	LWLockRelease(&stats->lock);
+	LWLockRelease(&sweeper->lock);
 }

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
- * lock_table.c
+ * app_lock.c
  *		The only code that reads or writes app_lock.
  *
  * Model: rows are read and written directly, below the executor.  That is
  * fast, and it runs nobody's code: no triggers, no rules, no row security, no
  * expressions.  Permissions, read-only transactions and recovery are checked
- * by the callers; lock_catalog.c has checked the columns and the indexes.
+ * by the callers; table/catalog.c has checked the columns and the indexes.
  *
  * Reads see the newest committed state and what the own transaction has done,
  * at every isolation level, by a snapshot taken for the read.  A SERIALIZABLE
  * transaction must not take predicate locks here either, or two acquires of
  * different keys could fail with 40001 because their rows share a page.
- * So scans are those of lock_scan.c.
+ * So scans are those of table/scan.c.
  *
  * A key has a row in slot 0, if it was ever held exclusively, and a row in some
  * higher slot for each shared holding that there was at one time.
@@ -23,14 +23,11 @@
  *
  * Locking rules: app_lock is open with AccessShareLock for reads and
  * RowExclusiveLock for writes, kept until commit once something is written.
- * Whoever writes a row has claimed its key (lock_claim.c); the primary key is
+ * Whoever writes a row has claimed its key (claim/claim.c); the primary key is
  * the last line of defence.  Claims for shared holdings do not exclude each
  * other, so two may want the same dead row: al_table_try_put() tells the second.
  * After each write the command counter is advanced, so that the same statement
  * may come back to the row.
- *
- * IDENTIFICATION
- *		src/table/app_lock.c
  *
  *-------------------------------------------------------------------------
  */
@@ -44,9 +41,7 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_collation.h"
-#include "base/compat.h"
 #include "executor/tuptable.h"
-#include "lock_table.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "storage/bufmgr.h"
@@ -56,11 +51,24 @@
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
+#include "atomic_lock.h"
+#include "base/compat.h"
+#include "base/errors.h"
+#include "base/str.h"
+#include "claim/claimed.h"
+#include "claim/holding.h"
+#include "shmem/hint.h"
+#include "shmem/sole.h"
+#include "table/app_lock.h"
+#include "table/columns.h"
+#include "table/row.h"
+#include "table/scan.h"
+
 static void
 raise_no_index(Relation rel, const char *column)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+			(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("table \"%s\" has lost its index on column \"%s\"",
 					RelationGetRelationName(rel), column),
 			 errhint("Drop the extension and create it again.")));
@@ -556,7 +564,7 @@ al_table_find_all(Relation rel, const AlKey *key, int32 first_slot, bool *is_alo
 
 	*is_alone = true;
 	PreventCommandIfParallelMode("functions of atomic_lock");
-	if (first_slot > AL_SLOT_EXCLUSIVE && al_known_alone(key))
+	if (first_slot > AL_SLOT_EXCLUSIVE && al_sole_is_known(key))
 		return NIL;
 
 	index = index_open(key_index(rel), AccessShareLock);
@@ -637,7 +645,7 @@ al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
 }
 
 /*
- * Make index entries for a row version that is not heap-only.  lock_catalog.c
+ * Make index entries for a row version that is not heap-only.  table/catalog.c
  * has seen to it that the indexes need no executor, and that the only
  * condition is that of app_lock_owner_idx.  Of an update the indexes are told
  * that it left their columns alone, even where owner_hash has changed: it
@@ -693,7 +701,7 @@ al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
 
 	/* Whoever wants the key for itself must look for shared holdings from now on. */
 	if (is_shared)
-		al_set_alone(key, false);
+		al_sole_set(key, false);
 
 	if (is_update)
 		needs_entries = al_heap_update(rel, &holding->tid, tuple);
@@ -702,10 +710,10 @@ al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
 	if (needs_entries)
 	{
 		insert_index_entries(rel, tuple, is_update);
-		al_entry_made(key);
+		al_sole_entry_made(key);
 	}
 	holding->tid = tuple->t_self;
-	al_xact_written(key->hash, holding->slot, &holding->tid);
+	al_claimed_written(key->hash, holding->slot, &holding->tid);
 	CommandCounterIncrement();
 }
 
@@ -742,7 +750,7 @@ al_table_try_delete(Relation rel, AlHolding *holding)
 {
 	if (!al_heap_try_delete(rel, &holding->tid))
 		return false;
-	al_xact_changed();
+	al_claimed_changed();
 	CommandCounterIncrement();
 	return true;
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_catalog.c
+ * catalog.c
  *		Where the objects of the extension are in this database.
  *
  * Model: the extension may be in any schema, and may be dropped and created
@@ -17,9 +17,6 @@
  * Taking that lock processes invalidations, so the OID is looked at again
  * while the lock is held.
  *
- * IDENTIFICATION
- *		src/table/catalog.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -28,20 +25,16 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
-#include "atomic_lock.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation_d.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_enum.h"
-#include "catalog/pg_type_d.h"
+#include "catalog/pg_extension.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type_d.h"
 #include "commands/extension.h"
-#include "base/compat.h"
-#include "lock_table.h"
-#include "lock_wait.h"
 #include "nodes/primnodes.h"
 #include "storage/lmgr.h"
 #include "tcop/utility.h"
@@ -50,6 +43,13 @@
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
+
+#include "base/compat.h"
+#include "base/errors.h"
+#include "base/hash.h"
+#include "shmem/shmem.h"
+#include "table/catalog.h"
+#include "table/columns.h"
 
 typedef struct ColumnDefinition
 {
@@ -173,7 +173,7 @@ extension_schema(bool missing_ok)
 		if (missing_ok)
 			return InvalidOid;
 		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT), al_hide_owners(),
+				(al_errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"atomic_lock\" is not installed in this database"),
 				 errhint("Use CREATE EXTENSION atomic_lock.")));
 	}
@@ -188,7 +188,7 @@ al_schema_name(void)
 
 	if (name == NULL)
 		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_SCHEMA), al_hide_owners(),
+				(al_errcode(ERRCODE_UNDEFINED_SCHEMA),
 				 errmsg("the schema of extension \"atomic_lock\" is being dropped")));
 	return name;
 }
@@ -225,7 +225,7 @@ static void
 raise_missing(const char *name)
 {
 	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+			(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("relation \"%s\" of extension \"atomic_lock\" is missing", name),
 			 errhint("Drop the extension and create it again.")));
 }
@@ -280,7 +280,7 @@ check_definition(Relation rel, const CachedRelation *cached)
 	}
 	if (!ok)
 		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("relation \"%s\" is not what this version of atomic_lock expects",
 						RelationGetRelationName(rel)),
 				 errhint("Use ALTER EXTENSION atomic_lock UPDATE, and do not alter the relation.")));
@@ -333,7 +333,7 @@ check_indexes(Relation rel)
 			  index->rd_index->indkey.values[1] != Anum_app_lock_slot)) ||
 			!has_good_predicate(rel, index))
 			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE), al_hide_owners(),
+					(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("index \"%s\" on table \"%s\" is not supported by atomic_lock",
 							RelationGetRelationName(index), RelationGetRelationName(rel)),
 					 errdetail("Only plain B-tree indexes can be kept up to date without running user code."),
@@ -396,13 +396,6 @@ open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
 	}
 }
 
-/* OID of app_lock, which is open */
-Oid
-al_app_lock_oid(void)
-{
-	return app_lock.oid;
-}
-
 Relation
 al_open_app_lock(LOCKMODE lockmode)
 {
@@ -410,16 +403,23 @@ al_open_app_lock(LOCKMODE lockmode)
 }
 
 /*
- * Open app_lock for a function that writes.  Also raises 25006 in a read-only
- * transaction and on a standby; "function" is named in the message.
+ * A function is going to write: raise 25006 in a read-only transaction and on a
+ * standby, where "function" is named in the message, and see to shared memory.
  */
-Relation
-al_open_for_writing(const char *function)
+void
+al_prepare_writing(const char *function)
 {
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
 	PreventCommandIfParallelMode(function);
-	(void) al_queue();
+	(void) al_shmem_attach();
+}
+
+/* Open app_lock for a function that writes; raises what al_prepare_writing() does. */
+Relation
+al_open_for_writing(const char *function)
+{
+	al_prepare_writing(function);
 	return al_open_app_lock(RowExclusiveLock);
 }
 

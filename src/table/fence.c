@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_fence.c
+ * fence.c
  *		Fencing tokens: numbers that rise with every grant.
  *
  * Model: a token is the next number of the sequence app_lock_fence, drawn
@@ -36,7 +36,7 @@
  * begins too.
  *
  * The tuple of the sequence is longer than its columns.  Behind them is the
- * secret of the database's hashes (lock_hash.c), which no SQL shows and no dump
+ * secret of the database's hashes (base/hash.c), which no SQL shows and no dump
  * has.  setval() changes the tuple in place and ALTER SEQUENCE copies it, so both
  * keep the secret; what recovers from a crash, follows by streaming, or is a
  * physical copy has it as it has the page.  pg_upgrade --swap makes the sequence
@@ -48,9 +48,6 @@
  * sequence is written at once, outside of the transaction, so nobody waits
  * for anybody's commit.
  *
- * IDENTIFICATION
- *		src/table/fence.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -59,13 +56,16 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xlog.h"
-#include "atomic_lock.h"
 #include "commands/sequence.h"
 #include "common/hashfn.h"
-#include "base/compat.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/timestamp.h"
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "table/catalog.h"
+#include "table/fence.h"
 
 #define DRAW_AHEAD	(16 * 1024)
 #define EPOCH_GAP	(1024 * 1024)
@@ -150,7 +150,7 @@ al_fence_draw(int count)
 	{
 		UnlockReleaseBuffer(buffer);
 		ereport(ERROR,
-				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED), al_hide_owners(),
+				(al_errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
 				 errmsg("fencing tokens are exhausted"),
 				 errdetail("The sequence \"app_lock_fence\" has reached its end.")));
 	}
@@ -254,7 +254,7 @@ al_fence_secret(AlHash *secret)
 		buffer = ReadBuffer(rel, 0);
 		if (!pg_strong_random(&fresh, sizeof(fresh)))
 			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
+					(al_errcode(ERRCODE_INTERNAL_ERROR),
 					 errmsg("could not generate random values")));
 		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 		/* Somebody else may have been faster. */

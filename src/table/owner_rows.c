@@ -1,156 +1,42 @@
 /*-------------------------------------------------------------------------
  *
- * lock_owner.c
- *		Owners that acquire makes, and which rows an owner has.
+ * owner_rows.c
+ *		Which rows of app_lock an owner has.
  *
  * Model: app_lock_owner_idx finds rows by their owner, but an entry in it costs
- * space and an update that is not HOT.  So the row of a single exclusive lease
- * whose owner was generated with it is not in the index.  Instead the owner says
- * in which block of the table the row was written.  Generated owners of anything
- * else are in the index, as those are that the application named.
- *
- * A generated owner is a UUID v4.  Its last 16 bits are a checksum of the others,
- * and the 24 before are the lower ones of the number of the block, or all set
- * where the index has the row.  That leaves 82 random bits.
+ * space and an update that is not HOT.  So the row of a single exclusive lease whose
+ * owner was generated with it is not in the index.  Instead the owner says in which
+ * block of the table the row was written (base/owner.c).  Generated owners of
+ * anything else are in the index, as those are that the application named.
  *
  * A row moves to another block where an update found no room, or when somebody
- * rewrites the table.  What an owner says is believed only where the row is
- * there, be it released: an owner is generated for one row.  Otherwise the whole
- * table is looked through.
+ * rewrites the table.  What an owner says is believed only where the row is there,
+ * even if it is released: an owner is generated for one row.  Otherwise the whole
+ * table is searched.
  *
  * Locking: none.  The caller has app_lock open.
- *
- * IDENTIFICATION
- *		src/table/owner_rows.c
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/relscan.h"
 #include "access/xact.h"
-#include "common/hashfn.h"
-#include "base/compat.h"
-#include "lock_table.h"
 #include "storage/bufmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
-#define UUID_BYTES	16
-#define UUID_CHARS	36
-
-/* How many blocks have names of their own, and what stands for the index */
-#define PLACES		(UINT32_C(1) << 24)
-#define IN_INDEX	(PLACES - 1)
-
-static uint16
-uuid_checksum(const unsigned char *uuid)
-{
-	return (uint16) DatumGetUInt32(hash_any(uuid, UUID_BYTES - 2));
-}
-
-/*
- * Make the owner that al_owner_arg_or_new() left open, of a row that is, or is
- * going to be, in this block; or in the index, if owner->in_index
- */
-void
-al_owner_generate(AlOwner *owner, BlockNumber block)
-{
-	static const char hex[] = "0123456789abcdef";
-	static unsigned char pool[32 * UUID_BYTES]; /* a call costs more than bytes */
-	static int	left = 0;
-	unsigned char uuid[UUID_BYTES];
-	char	   *out = palloc(UUID_CHARS);
-	uint16		checksum;
-	uint32		place = block % PLACES;
-
-	if (left == 0)
-	{
-		if (!pg_strong_random(pool, sizeof(pool)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR), al_hide_owners(),
-					 errmsg("could not generate random values")));
-		left = sizeof(pool);
-	}
-	left -= UUID_BYTES;
-	memcpy(uuid, pool + left, UUID_BYTES);
-	explicit_bzero(pool + left, UUID_BYTES);
-	if (place == IN_INDEX)
-		owner->in_index = true;
-	if (owner->in_index)
-		place = IN_INDEX;
-	uuid[6] = (uuid[6] & 0x0f) | 0x40;	/* version 4 */
-	uuid[8] = (uuid[8] & 0x3f) | 0x80;	/* variant of RFC 9562 */
-	uuid[11] = place >> 16;
-	uuid[12] = place >> 8 & 0xff;
-	uuid[13] = place & 0xff;
-	checksum = uuid_checksum(uuid);
-	uuid[14] = checksum >> 8;
-	uuid[15] = checksum & 0xff;
-
-	owner->name.data = out;
-	owner->name.len = UUID_CHARS;
-	for (int i = 0; i < UUID_BYTES; i++)
-	{
-		if (i == 4 || i == 6 || i == 8 || i == 10)
-			*out++ = '-';
-		*out++ = hex[uuid[i] >> 4];
-		*out++ = hex[uuid[i] & 0x0f];
-	}
-	/* The row of a single lease is not claimed by its owner. */
-	owner->hash = owner->in_index ? al_owner_hash(owner->name) : 0;
-}
-
-/*
- * Could al_owner_generate() have made this?  Never wrong about one that it made;
- * of other UUIDs one in 65536 passes too.  "place" is what it says about its row.
- */
-static bool
-read_place(AlString owner, uint32 *place)
-{
-	unsigned char uuid[UUID_BYTES];
-	const char *in = owner.data;
-
-	if (owner.len != UUID_CHARS)
-		return false;
-	for (int i = 0; i < UUID_BYTES; i++)
-	{
-		unsigned char byte = 0;
-
-		if ((i == 4 || i == 6 || i == 8 || i == 10) && *in++ != '-')
-			return false;
-		for (int nibble = 0; nibble < 2; nibble++, in++)
-		{
-			if (*in >= '0' && *in <= '9')
-				byte = byte << 4 | (*in - '0');
-			else if (*in >= 'a' && *in <= 'f')
-				byte = byte << 4 | (*in - 'a' + 10);
-			else
-				return false;
-		}
-		uuid[i] = byte;
-	}
-	*place = (uint32) uuid[11] << 16 | uuid[12] << 8 | uuid[13];
-	return uuid_checksum(uuid) == (uuid[14] << 8 | uuid[15]);
-}
-
-bool
-al_owner_looks_generated(AlString owner)
-{
-	uint32		place;
-
-	return read_place(owner, &place);
-}
-
-/* Is what a generated owner says about the block of its row so? */
-bool
-al_owner_names_block(const AlOwner *owner, BlockNumber block)
-{
-	uint32		place;
-
-	return read_place(owner->name, &place) && place == block % PLACES;
-}
+#include "atomic_lock.h"
+#include "base/compat.h"
+#include "base/key.h"
+#include "base/owner.h"
+#include "base/str.h"
+#include "claim/holding.h"
+#include "table/app_lock.h"
+#include "table/columns.h"
+#include "table/owner_rows.h"
+#include "table/row.h"
+#include "table/scan.h"
 
 /* Add a row to those of an owner, with a copy of its own, unless it is over */
 static List *
@@ -205,7 +91,7 @@ find_in_place(Relation rel, const AlOwner *owner, uint32 place, List **owned)
 {
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
 
-	for (uint64 block = place; block < blocks; block += PLACES)
+	for (uint64 block = place; block < blocks; block += AL_OWNER_PLACES)
 	{
 		AlScan		scan;
 
@@ -277,7 +163,7 @@ al_owner_rows(Relation rel, const AlOwner *owner)
 	AlScan		scan;
 
 	PreventCommandIfParallelMode("functions of atomic_lock");
-	if (read_place(owner->name, &place) && place != IN_INDEX &&
+	if (al_owner_read_place(owner->name, &place) && place != AL_OWNER_IN_INDEX &&
 		!find_in_place(rel, owner, place, &owned))
 	{
 		al_scan_begin(&scan, rel, InvalidOid, 0, NULL);

@@ -1,26 +1,29 @@
 /*-------------------------------------------------------------------------
  *
- * lock_row.c
+ * row.c
  *		Rows of app_lock, taken apart and formed.
  *
- * Model: lock_catalog.c has checked that the columns are those of lock_table.h.
+ * Model: table/catalog.c has checked that the columns are those of table/columns.h.
  * A row may have fewer than the table, as one that is older than a column has;
  * those that are missing at its end are null.
  *
  * Locking: none.  The caller has app_lock open.
- *
- * IDENTIFICATION
- *		src/table/row.c
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "base/compat.h"
-#include "lock_table.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+
+#include "atomic_lock.h"
+#include "base/compat.h"
+#include "base/str.h"
+#include "claim/holding.h"
+#include "table/catalog.h"
+#include "table/columns.h"
+#include "table/row.h"
 
 /* Take a row apart.  The holding has a copy of its own. */
 void

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * lock_scan.c
+ * scan.c
  *		Scans of our tables that see the newest committed state.
  *
  * Model: the snapshot is taken for the scan, at every isolation level.
@@ -11,9 +11,6 @@
  *
  * Locking rules: the relation is open with AccessShareLock at least.
  *
- * IDENTIFICATION
- *		src/table/scan.c
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -23,11 +20,12 @@
 #include "access/relscan.h"
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "base/compat.h"
-#include "lock_table.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "tcop/utility.h"
 #include "utils/snapmgr.h"
+
+#include "table/scan.h"
 
 /*
  * Scan a relation, by an index or as a whole, seeing the newest committed

@@ -500,7 +500,7 @@ sub cycle
 	halt($two, $point, "SET deadlock_timeout = '10 ms'; " . acquire($first, 'two', wait => '5 min'));
 	return ($first, $second);
 }
-foreach my $window ('circle-seen', 'circle-confirmed')
+foreach my $window ('cycle-seen', 'cycle-confirmed')
 {
 	my ($first, $second) = cycle("atomic-lock-$window");
 	ask($other, "SELECT lock_release('$second', 'two')");
@@ -520,12 +520,12 @@ foreach my $window ('circle-seen', 'circle-confirmed')
 
 # What one waits for is stolen: both still wait, but not for each other.
 {
-	my ($first, $second) = cycle('atomic-lock-circle-seen');
+	my ($first, $second) = cycle('atomic-lock-cycle-seen');
 	ask($other, "SELECT lock_steal('$second', 'thief', 'test')");
-	go('atomic-lock-circle-seen');
+	go('atomic-lock-cycle-seen');
 	poll($watch, "SELECT count(*) = 1 FROM pg_stat_activity WHERE pid = @{[ pid($two) ]} AND wait_event = 'AtomicLock'");
 	ask($other, "SELECT lock_release('$second', 'thief')");
-	is(answer($one), 'acquired', 'circle-seen: a lock in it is stolen: the one who waits for it gets it from the thief');
+	is(answer($one), 'acquired', 'cycle-seen: a lock in it is stolen: the one who waits for it gets it from the thief');
 	ask($other, "SELECT lock_release('$first', 'one')");
 	is(answer($two), 'acquired', '... nobody is a victim');
 	ask($other, "SELECT lock_release('$first', 'two'), lock_release('$second', 'one')");
@@ -535,13 +535,13 @@ foreach my $window ('circle-seen', 'circle-confirmed')
 my ($first, $second) = (new_key(), new_key());
 ask($one, "SET deadlock_timeout = '10 ms'; " . acquire($first, 'one'));
 ask($two, "SET deadlock_timeout = '10 ms'; " . acquire($second, 'two'));
-ask($watch, q{SELECT injection_points_attach('atomic-lock-circle-confirmed', 'wait')});
+ask($watch, q{SELECT injection_points_attach('atomic-lock-cycle-confirmed', 'wait')});
 start($one, acquire($second, 'one', wait => '5 min'));
 start($two, acquire($first, 'two', wait => '5 min'));
-stands($_, 'atomic-lock-circle-confirmed') foreach ($one, $two);
-ask($watch, q{SELECT injection_points_detach('atomic-lock-circle-confirmed')});
-go('atomic-lock-circle-confirmed');
-go('atomic-lock-circle-confirmed');
+stands($_, 'atomic-lock-cycle-confirmed') foreach ($one, $two);
+ask($watch, q{SELECT injection_points_detach('atomic-lock-cycle-confirmed')});
+go('atomic-lock-cycle-confirmed');
+go('atomic-lock-cycle-confirmed');
 poll($watch, 'SELECT count(*) = 1 FROM lock_waiters');
 my $waiting = is_waiting($watch, $one) ? $one : $two;
 my $victim = $waiting == $one ? $two : $one;

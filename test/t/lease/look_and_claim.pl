@@ -48,7 +48,7 @@ sub start_early
 	my ($sql) = @_;
 
 	ask($gate, 'SELECT pg_advisory_lock(1706)');
-	ask($early, 'SET atomic_lock.test_pause_before_claim = on');
+	ask($early, q{SET atomic_lock.test_pause_at = 'before-claim'});
 	start($early, $sql);
 	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
 	return;
@@ -59,7 +59,7 @@ sub go_on
 {
 	ask($gate, 'SELECT pg_advisory_unlock_all()');
 	my $answer = answer($early);
-	ask($early, 'RESET atomic_lock.test_pause_before_claim');
+	ask($early, 'RESET atomic_lock.test_pause_at');
 	return $answer;
 }
 
@@ -156,17 +156,16 @@ foreach my $meanwhile (
 # Refused, and about to wait, when the key becomes free: nobody was there to be woken,
 # so that it has to look once more.
 #
-my $pause = 'atomic_lock.test_pause_before_queue';
 foreach my $end (q{SELECT lock_release('k', 'other')}, q{SELECT force_release('k', 'test')}, 'ROLLBACK')
 {
 	ask($other, ($end eq 'ROLLBACK' ? 'BEGIN; ' : '') . q{SELECT lock_acquire('k', '1 hour', 'other')});
 	ask($gate, 'SELECT pg_advisory_lock(1706)');
-	ask($early, "SET $pause = on; SET atomic_lock.test_sleep_cap = '1 h'; SET deadlock_timeout = '1 h'");
+	ask($early, "SET atomic_lock.test_pause_at = 'refused'; SET atomic_lock.test_sleep_cap = '1 h'; SET deadlock_timeout = '1 h'");
 	start($early, q{SELECT CASE WHEN waited < '20 s' THEN status ELSE 'not woken' END FROM lock_try_acquire('k', owner => 'early', wait => '20 s')});
 	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
 	ask($other, $end);
 	is(go_on(), 'acquired', "a key that becomes free before one who wants it is in the queue: $end");
-	ask($early, "RESET $pause");
+	ask($early, 'RESET atomic_lock.test_pause_at');
 	clean();
 }
 

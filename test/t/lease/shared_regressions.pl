@@ -338,7 +338,7 @@ if (@build)
 
 		ask($watch, $before) if $before;
 		ask($four, 'SELECT pg_advisory_lock(1706)');
-		start($one, "SET atomic_lock.test_pause_before_claim = on; $wanted; RESET atomic_lock.test_pause_before_claim");
+		start($one, "SET atomic_lock.test_pause_at = 'before-claim'; $wanted; RESET atomic_lock.test_pause_at");
 		poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($one));
 		is(ask($two, $between), 'acquired', "$name comes between");
 		ask($four, 'SELECT pg_advisory_unlock_all()');

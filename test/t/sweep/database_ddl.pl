@@ -106,7 +106,7 @@ if (@build)
 
 		ask($watch, "CREATE DATABASE $name TEMPLATE source") unless ask($watch, "SELECT count(*) FROM pg_database WHERE datname = '$name'");
 		my $psql = session($node, 'Inside', $name);
-		configure($node, $watch, 'atomic_lock.test_pause_in_sweep = on', q{atomic_lock.sweep_interval = '10ms'});
+		configure($node, $watch, q{atomic_lock.test_pause_at = 'sweep-removed'}, q{atomic_lock.sweep_interval = '10ms'});
 		ok(sweep_passes($psql), 'sweeps pass');
 		pause_sweep($psql);
 		expire_rows($psql, 'many', 40_000);
@@ -147,7 +147,7 @@ if (@build)
 		ask($watch, q{CREATE DATABASE owned TEMPLATE source OWNER boss});
 	}
 	ask($watch, 'DROP DATABASE owned');
-	configure($node, $watch, 'atomic_lock.test_pause_in_sweep = off', 'atomic_lock.sweep_batch = 1000');
+	configure($node, $watch, q{atomic_lock.test_pause_at = ''}, 'atomic_lock.sweep_batch = 1000');
 	foreach my $name ('copy', 'gone')
 	{
 		my $psql = session($node, 'Inside', $name);

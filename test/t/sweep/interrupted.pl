@@ -102,7 +102,7 @@ ask($watch, q{SELECT lock_release_all('o'); DELETE FROM app_lock});
 #
 # A row that was chosen is judged again.
 #
-configure($node, $watch, q{atomic_lock.test_pause_before_sweep = on});
+configure($node, $watch, q{atomic_lock.test_pause_at = 'sweep-chosen'});
 ok(sweep_passes($watch), 'sweeps pass');
 foreach my $how (
 	[ 'somebody else acquires the key', q{SELECT status FROM lock_acquire('chosen-1', '1 hour', 'new')}, 'acquired' ],
@@ -110,7 +110,7 @@ foreach my $how (
 	[ 'its owner acquires it again', q{SELECT status FROM lock_acquire('chosen-1', '1 hour', 'owner of chosen')}, 'acquired' ],
 	[ 'a transaction acquires it', q{BEGIN; SELECT status FROM lock_acquire('chosen-1', '1 hour', 'new')}, 'acquired' ],
 	[ 'somebody steals it', q{SELECT status FROM lock_steal('chosen-1', 'new', 'test')}, 'acquired' ],
-	[ 'another sweep is first', q{SET atomic_lock.test_pause_before_sweep = off; SELECT lock_sweep(); RESET atomic_lock.test_pause_before_sweep}, '1' ],
+	[ 'another sweep is first', q{SET atomic_lock.test_pause_at = ''; SELECT lock_sweep(); RESET atomic_lock.test_pause_at}, '1' ],
 	[ 'the row is deleted', q{DELETE FROM app_lock WHERE key = 'chosen-1' RETURNING 1}, '1' ])
 {
 	my ($name, $sql, $expected) = @$how;
@@ -126,7 +126,7 @@ foreach my $how (
 	ask($one, 'COMMIT') if $sql =~ /BEGIN/;
 	ask($one, 'DELETE FROM app_lock');
 }
-configure($node, $watch, q{atomic_lock.test_pause_before_sweep = off}, q{atomic_lock.test_pause_in_sweep = on});
+configure($node, $watch, q{atomic_lock.test_pause_at = 'sweep-removed'});
 ok(sweep_passes($watch), 'sweeps pass');
 
 #

@@ -155,7 +155,7 @@ foreach my $kind ('cancel', 'terminate', 'statement_timeout')
 		my $victim = session($node, 'Victim');
 
 		ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
-		queue_up($watch, $victim, "SET atomic_lock.test_pause_after_wake = on;" . ($kind eq 'statement_timeout' ? "SET statement_timeout = '2 s';" : '')
+		queue_up($watch, $victim, "SET atomic_lock.test_pause_at = 'woken';" . ($kind eq 'statement_timeout' ? "SET statement_timeout = '2 s';" : '')
 			  . "$transaction " . waiting('k', 'victim'));
 		queue_up($watch, $two, waiting_and_release('k', 'two'));
 		settle(pid($victim), pid($two));
@@ -175,7 +175,7 @@ foreach my $kind ('cancel', 'terminate', 'statement_timeout')
 }
 
 # ... one after the other
-ask($_, 'SET atomic_lock.test_pause_after_wake = on') for ($one, $two);
+ask($_, q{SET atomic_lock.test_pause_at = 'woken'}) for ($one, $two);
 ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
 queue_up($watch, $waiters[$_], waiting_and_release('k', "waiter $_")) for (0 .. 3);
 settle(map { pid($_) } @waiters);
@@ -188,11 +188,11 @@ foreach my $victim ($one, $two)
 }
 is(answer($_), "acquired\nreleased", '... those behind get the key') for ($three, $four);
 ask($holder, 'SELECT pg_advisory_unlock_all()');
-ask($_, 'RESET atomic_lock.test_pause_after_wake') for ($one, $two);
+ask($_, 'RESET atomic_lock.test_pause_at') for ($one, $two);
 
 # One that is woken while somebody leases the key anew and shortly, without
 # being known to have looked
-ask($one, 'SET atomic_lock.test_pause_after_wake = on');
+ask($one, q{SET atomic_lock.test_pause_at = 'woken'});
 ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
 queue_up($watch, $one, waiting_and_release('k', 'one'));
 settle(pid($one));
@@ -201,17 +201,17 @@ poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = "
 ask($watch, q{SELECT lock_steal('k', 'thief', 'test', '500 ms')});
 ask($holder, 'SELECT pg_advisory_unlock_all()');
 is(answer($one), "acquired\nreleased", 'one that finds the key leased anew, waits for the end of that');
-ask($one, 'RESET atomic_lock.test_pause_after_wake');
+ask($one, 'RESET atomic_lock.test_pause_at');
 
 # One that has looked, and does not sleep yet, when the lease becomes a short one
-ask($one, 'SET atomic_lock.test_pause_before_sleep = on');
+ask($one, q{SET atomic_lock.test_pause_at = 'before-sleep'});
 ask($holder, "SELECT lock_acquire('k', '1 hour', 'holder'); SELECT $pause");
 queue_up($watch, $one, waiting_and_release('k', 'one'));
 poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($one));
 ask($watch, q{SELECT lock_extend('k', 'holder', '500 ms')});
 ask($holder, 'SELECT pg_advisory_unlock_all()');
 is(answer($one), "acquired\nreleased", 'one that is about to sleep hears of it');
-ask($one, 'RESET atomic_lock.test_pause_before_sleep');
+ask($one, 'RESET atomic_lock.test_pause_at');
 
 # The first in the queue leaves before anything has happened: now the next has to
 # look when the lease ends.

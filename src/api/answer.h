@@ -1,0 +1,24 @@
+/*
+ * answer.h
+ *		Answers of SQL functions.
+ */
+#ifndef AL_API_ANSWER_H
+#define AL_API_ANSWER_H
+
+#include "fmgr.h"
+
+#include "atomic_lock.h"
+#include "lease/state.h"
+
+/* How many a lock_grant has */
+#define AL_GRANT_COLUMNS	10
+
+extern Datum al_interval_datum(int64 microseconds);
+extern void al_grant_columns(const AlKey *key, const AlOwner *owner,
+							 const AlResult *result, Datum *values, bool *nulls);
+extern Datum al_row_datum(FunctionCallInfo fcinfo, int columns, Datum *values,
+						  bool *nulls);
+extern Datum al_grant_datum(FunctionCallInfo fcinfo, const AlKey *key,
+							const AlOwner *owner, const AlResult *result);
+
+#endif							/* AL_API_ANSWER_H */

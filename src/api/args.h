@@ -1,0 +1,29 @@
+/*
+ * args.h
+ *		Arguments of SQL functions, checked.
+ */
+#ifndef AL_API_ARGS_H
+#define AL_API_ARGS_H
+
+#include "fmgr.h"
+
+#include "atomic_lock.h"
+
+extern int64 al_new_ttl_arg(FunctionCallInfo fcinfo, int argno);
+extern void al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key);
+extern AlKey *al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count);
+extern void al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
+extern void al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
+extern void al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
+extern int64 al_ttl_arg(FunctionCallInfo fcinfo, int argno);
+extern int64 al_wait_arg(FunctionCallInfo fcinfo, int argno);
+extern bool al_mode_arg(FunctionCallInfo fcinfo, int argno);
+extern text *al_mode_text(bool is_shared);
+extern AlLifetime al_lifetime_arg(FunctionCallInfo fcinfo, int argno);
+extern const char *al_lifetime_name(AlLifetime lifetime);
+extern text *al_holder_arg(FunctionCallInfo fcinfo, int argno);
+extern text *al_holder_default(void);
+extern text *al_reason_arg(FunctionCallInfo fcinfo, int argno);
+extern struct varlena *al_meta_arg(FunctionCallInfo fcinfo, int argno);
+
+#endif							/* AL_API_ARGS_H */

@@ -1,0 +1,70 @@
+/*-------------------------------------------------------------------------
+ *
+ * assert.c
+ *		lock_assert(), lock_assert_fence(): rely on a holding until the transaction ends.
+ *
+ * Locking rules: those of pins (lease/pin.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+
+#include "atomic_lock.h"
+#include "api/args.h"
+#include "base/errors.h"
+#include "claim/claimed.h"
+#include "lease/pin.h"
+#include "lease/report.h"
+#include "lease/state.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_assert);
+PG_FUNCTION_INFO_V1(atomic_lock_assert_fence);
+
+/* lock_assert(key, owner): the fencing token, or raises LK006 */
+Datum
+atomic_lock_assert(PG_FUNCTION_ARGS)
+{
+	AlKey		key;
+	AlOwner		owner;
+	AlResult	result;
+	const AlPin *pin;
+
+	PreventCommandDuringRecovery("lock_assert()");
+	al_key_arg(fcinfo, 0, &key);
+	al_owner_arg(fcinfo, 1, &owner);
+	pin = al_pin(key.name, owner.name, &result);
+	if (pin == NULL)
+		al_raise_not_held(&key, &result);
+	PG_RETURN_INT64(pin->fencing_token);
+}
+
+/*
+ * lock_assert_fence(key, fencing_token, owner): nothing, or raises LK005
+ *
+ * A token proves nothing by itself, since applications pass it on.  A pin makes
+ * others wait, so it takes the owner.
+ */
+Datum
+atomic_lock_assert_fence(PG_FUNCTION_ARGS)
+{
+	AlKey		key;
+	AlOwner		owner;
+	int64		token;
+	AlResult	result;
+	const AlPin *pin;
+
+	PreventCommandDuringRecovery("lock_assert_fence()");
+	al_key_arg(fcinfo, 0, &key);
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("fencing token must not be null")));
+	token = PG_GETARG_INT64(1);
+	al_owner_arg(fcinfo, 2, &owner);
+	pin = al_pin(key.name, owner.name, &result);
+	if (pin == NULL || pin->fencing_token != token)
+		al_raise_bad_token(&key, token, pin ? NULL : &result);
+	PG_RETURN_VOID();
+}

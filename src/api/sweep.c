@@ -1,0 +1,212 @@
+/*-------------------------------------------------------------------------
+ *
+ * sweep.c
+ *		lock_sweep(), and what people are told of the background sweep.
+ *
+ * Locking rules: those of sweep/sweep.c; the lock of the statistics for what is
+ * shown, held over nothing that may raise.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "commands/dbcommands.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "storage/bufmgr.h"
+#include "storage/ipc.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "api/answer.h"
+#include "api/stats.h"
+#include "base/errors.h"
+#include "base/settings.h"
+#include "shmem/shmem.h"
+#include "shmem/stat.h"
+#include "sweep/cron.h"
+#include "sweep/launcher.h"
+#include "sweep/sweep.h"
+#include "sweep/worker.h"
+#include "table/catalog.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_sweep);
+PG_FUNCTION_INFO_V1(atomic_lock_schedule_sweep);
+PG_FUNCTION_INFO_V1(atomic_lock_unschedule_sweep);
+PG_FUNCTION_INFO_V1(atomic_lock_sweeper_status);
+
+/* lock_sweep(max_rows): how many rows were removed */
+Datum
+atomic_lock_sweep(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_sweep()");
+	int64		max_rows = al_sweep_batch;
+	TimestampTz started_at;
+	AlSwept		swept;
+
+	if (!PG_ARGISNULL(0))
+		max_rows = PG_GETARG_INT64(0);
+	if (max_rows < 1)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_rows must be at least 1")));
+
+	started_at = GetCurrentTimestamp();
+	al_sweep_begin(rel, &swept);
+	al_sweep(rel, max_rows, InvalidBlockNumber, &swept);
+	al_stat_count(AL_COUNT_SWEEPS, 1);
+	al_stat_swept(started_at, swept.removed, false);
+	table_close(rel, swept.removed > 0 ? NoLock : RowExclusiveLock);
+	PG_RETURN_INT64(swept.removed);
+}
+
+/* lock_schedule_sweep(schedule): id of the job */
+Datum
+atomic_lock_schedule_sweep(PG_FUNCTION_ARGS)
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("schedule must not be null"),
+				 errhint("Use lock_unschedule_sweep to end the sweep.")));
+	PG_RETURN_INT64(al_cron_schedule(text_to_cstring(PG_GETARG_TEXT_PP(0)),
+									 "lock_schedule_sweep()"));
+}
+
+/* lock_unschedule_sweep(): was there anything to end? */
+Datum
+atomic_lock_unschedule_sweep(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(al_cron_schedule(NULL, "lock_unschedule_sweep()") > 0);
+}
+
+/* What the launcher does, in words, and what there is to be done about it, or NULL */
+static char *
+describe_launcher(const char **hint)
+{
+	AlSweeper  *sweeper = al_sweeper();
+	Oid			visited = InvalidOid;
+	pid_t		pid = 0;
+	TimestampTz failed_at = 0;
+
+	*hint = NULL;
+	if (sweeper)
+	{
+		LWLockAcquire(&sweeper->lock, LW_SHARED);
+		visited = sweeper->visit.database;
+		pid = sweeper->launcher_pid;
+		failed_at = sweeper->launcher_failed_at;
+		LWLockRelease(&sweeper->lock);
+	}
+
+	if (!al_launcher_is_registered())
+	{
+		*hint = "Add atomic_lock to shared_preload_libraries and restart the server, or have pg_cron sweep: see lock_schedule_sweep().";
+		return "not running: atomic_lock is not preloaded";
+	}
+	if (RecoveryInProgress())
+		return "not running: the server is a standby, or in recovery";
+	if (al_sweep_interval() <= 0)
+	{
+		*hint = "Set atomic_lock.sweep_interval and reload the configuration, or have pg_cron sweep: see lock_schedule_sweep().";
+		return "turned off: atomic_lock.sweep_interval is 0";
+	}
+	if (al_sweep_databases[strspn(al_sweep_databases, " ")] == '\0')
+	{
+		*hint = "Set atomic_lock.sweep_databases to \"*\" and reload the configuration.";
+		return "sweeps nothing: atomic_lock.sweep_databases is empty";
+	}
+	if (pid == 0)
+	{
+		*hint = "It is started again after a few seconds; if not, see the server log.";
+		return "not running";
+	}
+	if (failed_at != 0)
+	{
+		*hint = "You may need to increase max_worker_processes.";
+		return psprintf("running, but could not start a worker at %s",
+						timestamptz_to_str(failed_at));
+	}
+	if (OidIsValid(visited) && get_database_name(visited))
+		return psprintf("running, sweeps database \"%s\" now", get_database_name(visited));
+	return psprintf("running, sweeps every %s",
+					GetConfigOptionByName("atomic_lock.sweep_interval", NULL, false));
+}
+
+enum
+{
+	DATABASE, STATUS, LAST_SWEPT_AT, LAST_REMOVED, LAST_DURATION, HINT, COLUMNS
+};
+
+/* What became of a database, in words, or NULL where it was never swept */
+static const char *
+describe_database(const AlDatabase *database, const char **hint)
+{
+	const AlSweepRecord *last = &database->last_sweep;
+
+	*hint = NULL;
+	if (database->failed_at > last->ended_at)
+	{
+		*hint = "See the server log.";
+		return psprintf("the background sweep failed at %s",
+						timestamptz_to_str(database->failed_at));
+	}
+	if (last->started_at == 0)
+		return NULL;
+	return last->by_worker ? "swept by the background sweep" : "swept by lock_sweep()";
+}
+
+/*
+ * lock_sweeper_status(): a row for the launcher, whose database is null, then one
+ * for each database that was swept since the server started
+ */
+Datum
+atomic_lock_sweeper_status(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	AlStats    *stats;
+	Datum		values[COLUMNS] = {0};
+	bool		nulls[COLUMNS] = {true, false, true, true, true, false};
+	const char *hint;
+
+	InitMaterializedSRF(fcinfo, 0);
+	(void) al_shmem_attach();
+	stats = al_stats();
+	values[STATUS] = CStringGetTextDatum(describe_launcher(&hint));
+	nulls[HINT] = hint == NULL;
+	values[HINT] = hint ? CStringGetTextDatum(hint) : 0;
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+
+	for (int i = 1; stats && i < AL_DATABASES; i++)
+	{
+		AlDatabase	database;
+		const char *status;
+
+		LWLockAcquire(&stats->lock, LW_SHARED);
+		database = stats->databases[i];
+		LWLockRelease(&stats->lock);
+		status = describe_database(&database, &hint);
+		values[DATABASE] = status ? al_database_name(database.oid) : 0;
+		if (values[DATABASE] == 0)
+			continue;
+		memset(nulls, database.last_sweep.started_at == 0, sizeof(nulls));
+		values[STATUS] = CStringGetTextDatum(status);
+		values[LAST_SWEPT_AT] = TimestampTzGetDatum(database.last_sweep.ended_at);
+		values[LAST_REMOVED] = Int64GetDatum(database.last_sweep.removed);
+		values[LAST_DURATION] = al_interval_datum(database.last_sweep.ended_at -
+												  database.last_sweep.started_at);
+		values[HINT] = hint ? CStringGetTextDatum(hint) : 0;
+		nulls[DATABASE] = nulls[STATUS] = false;
+		nulls[HINT] = hint == NULL;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

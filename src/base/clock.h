@@ -1,0 +1,11 @@
+/*
+ * clock.h
+ *		Clocks and durations.
+ */
+#ifndef AL_BASE_CLOCK_H
+#define AL_BASE_CLOCK_H
+
+extern TimestampTz al_add_duration(TimestampTz time, int64 duration);
+extern int64 al_monotonic_now(void);
+
+#endif							/* AL_BASE_CLOCK_H */

@@ -1,0 +1,34 @@
+/*
+ * hash.h
+ *		Hashes of keys and owners, which nobody can foresee.
+ */
+#ifndef AL_BASE_HASH_H
+#define AL_BASE_HASH_H
+
+#include "atomic_lock.h"
+
+/* A hash of 128 bits, or the secret of one; see lock_hash.c */
+typedef struct AlHash
+{
+	uint64		words[2];
+} AlHash;
+
+/* What is hashed; each has a secret of its own */
+typedef enum AlHashPurpose
+{
+	AL_HASH_KEYS,
+	AL_HASH_OWNERS,
+	AL_HASH_HOLDINGS,
+	AL_HASH_PURPOSES
+} AlHashPurpose;
+
+/* Reads the secret of the database; false: there is none yet */
+typedef bool (*AlSecretSource) (AlHash *secret);
+
+extern void al_hash_init(AlSecretSource secret_source);
+extern void al_hash_bytes(const AlHash *secret, AlString string, AlHash *hash);
+extern void al_hash_for(AlHashPurpose purpose, AlString string, AlHash *hash);
+extern void al_secret_forget(void);
+extern uint32 al_secret_version(void);
+
+#endif							/* AL_BASE_HASH_H */

@@ -1,0 +1,138 @@
+/*-------------------------------------------------------------------------
+ *
+ * key.c
+ *		Keys, and how the value of a column becomes a part of a key.
+ *
+ * Locking: none.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/float.h"
+#include "utils/guc.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+
+#include "atomic_lock.h"
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/key.h"
+#include "base/str.h"
+
+/* Raises what al_hash_for() does. */
+void
+al_key_init(AlKey *key, AlString name)
+{
+	AlHash		hash;
+
+	al_hash_for(AL_HASH_KEYS, name, &hash);
+	key->name = name;
+	key->hash = hash.words[0];
+	key->check = hash.words[1];
+}
+
+/*
+ * Raise 55000 unless a key still has the hash that it had, after app_lock was closed
+ * for a while: somebody may have created the extension again.
+ */
+void
+al_key_recheck(const AlKey *key)
+{
+	AlKey		now;
+
+	al_key_init(&now, key->name);
+	if (now.hash != key->hash || now.check != key->check)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("extension \"atomic_lock\" was created again during the call"),
+				 errhint("Retry the statement.")));
+}
+
+/* Order of keys: that of their bytes */
+int
+al_key_compare(const AlKey *a, const AlKey *b)
+{
+	int			order = memcmp(a->name.data, b->name.data, Min(a->name.len, b->name.len));
+
+	return order != 0 ? order : a->name.len - b->name.len;
+}
+
+/* Raise 22023 unless this can be a key */
+AlString
+al_check_key(AlString name)
+{
+	return al_check_length(name, "lock key", 1, AL_MAX_KEY_BYTES);
+}
+
+/* Do the settings of a session have no influence on the text of a type's values? */
+static bool
+is_plain(Oid type)
+{
+	switch (getBaseType(type))
+	{
+		case BOOLOID:
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+		case NUMERICOID:
+		case TEXTOID:
+		case VARCHAROID:
+		case BPCHAROID:
+		case NAMEOID:
+		case UUIDOID:
+			return true;
+		default:
+			return get_typtype(getBaseType(type)) == TYPTYPE_ENUM;
+	}
+}
+
+/* Prepare to make values of a type parts of keys */
+void
+al_part_init(AlPart *part, Oid type)
+{
+	Oid			output;
+	bool		is_varlena;
+
+	getTypeOutputInfo(type, &output, &is_varlena);
+	fmgr_info(output, &part->output);
+	part->is_plain = is_plain(type);
+}
+
+static void
+set_for_output(const char *name, const char *value)
+{
+	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+							 true, 0, false);
+}
+
+/*
+ * The text of a value, by the output function of its type.  Two sessions must not
+ * make different keys of it: dates are ISO, moments UTC, whatever they have set.
+ */
+char *
+al_part_text(AlPart *part, Datum value)
+{
+	char	   *text;
+	int			nest_level;
+
+	if (part->is_plain)
+		return OutputFunctionCall(&part->output, value);
+
+	nest_level = NewGUCNestLevel();
+	set_for_output("DateStyle", "ISO");
+	set_for_output("IntervalStyle", "postgres");
+	set_for_output("TimeZone", "UTC");
+	set_for_output("bytea_output", "hex");
+	set_for_output("quote_all_identifiers", "off");
+	set_for_output("lc_monetary", "C");
+	set_for_output("search_path", "pg_catalog, pg_temp");
+	if (extra_float_digits < 1)
+		set_for_output("extra_float_digits", "1");
+	text = OutputFunctionCall(&part->output, value);
+	AtEOXact_GUC(true, nest_level);
+	return text;
+}

@@ -1,0 +1,245 @@
+/*-------------------------------------------------------------------------
+ *
+ * owner.c
+ *		Owners: what proves a holding, and those that acquire generates.
+ *
+ * Model: an owner is a secret, so no message has one, and owners are compared in
+ * constant time.
+ *
+ * A generated owner is a UUID v4.  Its last 16 bits are a checksum of the others,
+ * and the 24 bits before them are the lower ones of the number of the block in which
+ * its row was written, or all set where the index of owners has the row.  That leaves
+ * 82 random bits.  See table/owner_rows.c for what the block is good for.
+ *
+ * Locking: none.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "common/hashfn.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/float.h"
+#include "utils/guc.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+#include "atomic_lock.h"
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/owner.h"
+#include "base/settings.h"
+#include "base/str.h"
+
+#define SEED_INDEX	UINT64CONST(0x61746f6d69636f77)
+
+/*
+ * Are these the same owner?  Whoever tries to guess one learns nothing about it
+ * but its length from the time that this takes.  An empty owner is nobody.
+ */
+bool
+al_owner_equal(AlString a, AlString b)
+{
+	uint64		difference = 0;
+	int			i = 0;
+
+	if (a.len != b.len || a.len == 0)
+		return false;
+	for (; i + 8 <= a.len; i += 8)
+	{
+		uint64		x;
+		uint64		y;
+
+		memcpy(&x, a.data + i, 8);
+		memcpy(&y, b.data + i, 8);
+		difference |= x ^ y;
+	}
+	for (; i < a.len; i++)
+		difference |= (unsigned char) (a.data[i] ^ b.data[i]);
+	return difference == 0;
+}
+
+/* Does the session present this owner as its own? */
+bool
+al_owner_is_setting(AlString owner)
+{
+	return al_owner_setting && owner.len > 0 &&
+		al_owner_equal(al_cstring(al_owner_setting), owner);
+}
+
+/*
+ * The owner that the session presents, if it does: a copy, since code of users
+ * that runs later may set another one.  Raises 22021 where it is not valid in the
+ * encoding of the database: the server checks neither the options with which a
+ * session is started nor settings of roles that were made in another database.
+ */
+bool
+al_owner_of_session(AlString *owner)
+{
+	if (al_owner_setting == NULL || al_owner_setting[0] == '\0')
+		return false;
+	*owner = al_cstring(pstrdup(al_owner_setting));
+	if (!al_owner_setting_is_verified && !pg_verify_mbstr(GetDatabaseEncoding(), owner->data, owner->len, true))
+		ereport(ERROR,
+				(al_errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
+				 errmsg("invalid byte sequence for encoding \"%s\" in atomic_lock.owner",
+						GetDatabaseEncodingName()),
+				 errdetail("The setting came with the start of the session, or was made in a database of another encoding."),
+				 errhint("Set atomic_lock.owner again.")));
+	al_owner_setting_is_verified = true;
+	return true;
+}
+
+/* What finds the waits of an owner */
+static uint64
+hash_of(AlString owner)
+{
+	AlHash		hash;
+
+	al_hash_for(AL_HASH_OWNERS, owner, &hash);
+	return hash.words[0];
+}
+
+/* What the shared holding of an owner is claimed on */
+uint64
+al_holding_hash(const AlKey *key, const AlOwner *owner)
+{
+	uint64		words[3] = {key->hash, key->check, owner->hash};
+	AlString	string = {(const char *) words, sizeof(words)};
+	AlHash		hash;
+
+	al_hash_for(AL_HASH_HOLDINGS, string, &hash);
+	return hash.words[0];
+}
+
+/* app_lock.owner_hash of an owner */
+int32
+al_owner_index_hash(AlString owner)
+{
+	return (int32) DatumGetUInt64(hash_any_extended((const unsigned char *) owner.data,
+													owner.len, SEED_INDEX));
+}
+
+/* An owner that somebody presents, or that a row has */
+void
+al_owner_init(AlOwner *owner, AlString name)
+{
+	owner->name = name;
+	owner->generated = owner->in_index = false;
+	owner->hash = hash_of(name);
+}
+
+#define UUID_BYTES	16
+#define UUID_CHARS	36
+
+static uint16
+uuid_checksum(const unsigned char *uuid)
+{
+	return (uint16) DatumGetUInt32(hash_any(uuid, UUID_BYTES - 2));
+}
+
+/*
+ * Make the owner that al_owner_arg_or_new() left open, of a row that is, or is
+ * going to be, in this block; or in the index, if owner->in_index
+ */
+void
+al_owner_generate(AlOwner *owner, BlockNumber block)
+{
+	static const char hex[] = "0123456789abcdef";
+	static unsigned char pool[32 * UUID_BYTES]; /* a call costs more than bytes */
+	static int	left = 0;
+	unsigned char uuid[UUID_BYTES];
+	char	   *out = palloc(UUID_CHARS);
+	uint16		checksum;
+	uint32		place = block % AL_OWNER_PLACES;
+
+	if (left == 0)
+	{
+		if (!pg_strong_random(pool, sizeof(pool)))
+			ereport(ERROR,
+					(al_errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random values")));
+		left = sizeof(pool);
+	}
+	left -= UUID_BYTES;
+	memcpy(uuid, pool + left, UUID_BYTES);
+	explicit_bzero(pool + left, UUID_BYTES);
+	if (place == AL_OWNER_IN_INDEX)
+		owner->in_index = true;
+	if (owner->in_index)
+		place = AL_OWNER_IN_INDEX;
+	uuid[6] = (uuid[6] & 0x0f) | 0x40;	/* version 4 */
+	uuid[8] = (uuid[8] & 0x3f) | 0x80;	/* variant of RFC 9562 */
+	uuid[11] = place >> 16;
+	uuid[12] = place >> 8 & 0xff;
+	uuid[13] = place & 0xff;
+	checksum = uuid_checksum(uuid);
+	uuid[14] = checksum >> 8;
+	uuid[15] = checksum & 0xff;
+
+	owner->name.data = out;
+	owner->name.len = UUID_CHARS;
+	for (int i = 0; i < UUID_BYTES; i++)
+	{
+		if (i == 4 || i == 6 || i == 8 || i == 10)
+			*out++ = '-';
+		*out++ = hex[uuid[i] >> 4];
+		*out++ = hex[uuid[i] & 0x0f];
+	}
+	/* The row of a single lease is not claimed by its owner. */
+	owner->hash = owner->in_index ? hash_of(owner->name) : 0;
+}
+
+/*
+ * Could al_owner_generate() have made this?  Never wrong about one that it made;
+ * of other UUIDs one in 65536 passes too.  "place" is what it says about its row.
+ */
+bool
+al_owner_read_place(AlString owner, uint32 *place)
+{
+	unsigned char uuid[UUID_BYTES];
+	const char *in = owner.data;
+
+	if (owner.len != UUID_CHARS)
+		return false;
+	for (int i = 0; i < UUID_BYTES; i++)
+	{
+		unsigned char byte = 0;
+
+		if ((i == 4 || i == 6 || i == 8 || i == 10) && *in++ != '-')
+			return false;
+		for (int nibble = 0; nibble < 2; nibble++, in++)
+		{
+			if (*in >= '0' && *in <= '9')
+				byte = byte << 4 | (*in - '0');
+			else if (*in >= 'a' && *in <= 'f')
+				byte = byte << 4 | (*in - 'a' + 10);
+			else
+				return false;
+		}
+		uuid[i] = byte;
+	}
+	*place = (uint32) uuid[11] << 16 | uuid[12] << 8 | uuid[13];
+	return uuid_checksum(uuid) == (uuid[14] << 8 | uuid[15]);
+}
+
+bool
+al_owner_looks_generated(AlString owner)
+{
+	uint32		place;
+
+	return al_owner_read_place(owner, &place);
+}
+
+/* Is what a generated owner says about the block of its row so? */
+bool
+al_owner_names_block(const AlOwner *owner, BlockNumber block)
+{
+	uint32		place;
+
+	return al_owner_read_place(owner->name, &place) && place == block % AL_OWNER_PLACES;
+}

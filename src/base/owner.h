@@ -1,0 +1,27 @@
+/*
+ * owner.h
+ *		Owners: what proves a holding.
+ */
+#ifndef AL_BASE_OWNER_H
+#define AL_BASE_OWNER_H
+
+#include "storage/block.h"
+
+#include "atomic_lock.h"
+
+/* How many blocks have names of their own, and what stands for the index */
+#define AL_OWNER_PLACES		(UINT32_C(1) << 24)
+#define AL_OWNER_IN_INDEX	(AL_OWNER_PLACES - 1)
+
+extern bool al_owner_equal(AlString a, AlString b);
+extern bool al_owner_is_setting(AlString owner);
+extern bool al_owner_of_session(AlString *owner);
+extern uint64 al_holding_hash(const AlKey *key, const AlOwner *owner);
+extern int32 al_owner_index_hash(AlString owner);
+extern void al_owner_init(AlOwner *owner, AlString name);
+extern void al_owner_generate(AlOwner *owner, BlockNumber block);
+extern bool al_owner_read_place(AlString owner, uint32 *place);
+extern bool al_owner_looks_generated(AlString owner);
+extern bool al_owner_names_block(const AlOwner *owner, BlockNumber block);
+
+#endif							/* AL_BASE_OWNER_H */

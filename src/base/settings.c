@@ -1,0 +1,207 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.c
+ *		Settings, and what tests can set.
+ *
+ * Model: durations are real settings with milliseconds as their unit, so that
+ * both '500ms' and '30d' fit.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+#include "utils/varlena.h"
+
+#include "atomic_lock.h"
+#include "base/settings.h"
+
+#define SECOND_MS	1000.0
+#define MINUTE_MS	(60 * SECOND_MS)
+#define HOUR_MS		(60 * MINUTE_MS)
+#define YEAR_MS		(365 * 24 * HOUR_MS)
+
+char	   *al_owner_setting = NULL;
+bool		al_owner_setting_is_verified = false;
+double		al_default_ttl_ms = 5 * MINUTE_MS;
+double		al_max_ttl_ms = 24 * HOUR_MS;
+double		al_max_wait_ms = 5 * MINUTE_MS;
+double		al_max_lifetime_ms = 0;
+double		al_lock_delay_ms = 0;
+double		al_released_retention_ms = HOUR_MS;
+int			al_on_reacquire = AL_REACQUIRE_EXTEND;
+int			al_acquire_durability = AL_ACQUIRE_FORCED;
+int			al_release_durability = AL_RELEASE_RELAXED;
+double		al_sweep_interval_ms = MINUTE_MS;
+char	   *al_sweep_databases = NULL;
+int			al_sweep_batch = 1000;
+int			al_max_claims = 1000;
+bool		al_enforce_guards = true;
+
+#ifdef AL_TEST_HOOKS
+char	   *al_test_pause_at = NULL;
+int			al_test_hash_bits = 64;
+double		al_test_sleep_cap_ms = 1000;
+double		al_test_longest_exit_ms = 1000;
+double		al_test_sweep_ahead_ms = 0;
+double		al_test_longest_visit_ms = 10000;
+#endif
+
+static const struct config_enum_entry on_reacquire_options[] = {
+	{"extend", AL_REACQUIRE_EXTEND, false},
+	{"error", AL_REACQUIRE_ERROR, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry acquire_durability_options[] = {
+	{"forced", AL_ACQUIRE_FORCED, false},
+	{"session", AL_ACQUIRE_SESSION, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry release_durability_options[] = {
+	{"relaxed", AL_RELEASE_RELAXED, false},
+	{"session", AL_RELEASE_SESSION, false},
+	{NULL, 0, false}
+};
+
+/* Check atomic_lock.owner, without showing it. */
+static bool
+check_owner(char **newval, void **extra, GucSource source)
+{
+	if (*newval == NULL || strlen(*newval) <= AL_MAX_OWNER_BYTES)
+		return true;
+	GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
+	GUC_check_errmsg("invalid value for parameter \"atomic_lock.owner\"");
+	GUC_check_errdetail("An owner has at most %d bytes.", AL_MAX_OWNER_BYTES);
+	return false;
+}
+
+/* The new value may have bypassed all checks of text. */
+static void
+assign_owner(const char *newval, void *extra)
+{
+	al_owner_setting_is_verified = false;
+}
+
+/* Split sweep_databases into names, which point into "copy"; false: it is no list. */
+bool
+al_split_names(const char *list, char **copy, List **names)
+{
+	*copy = pstrdup(list);
+	return SplitIdentifierString(*copy, ',', names);
+}
+
+static bool
+check_sweep_databases(char **newval, void **extra, GucSource source)
+{
+	char	   *copy;
+	List	   *names;
+	bool		ok = al_split_names(*newval, &copy, &names);
+
+	if (!ok)
+		GUC_check_errdetail("It is a list of names of databases, or \"*\".");
+	list_free(names);
+	pfree(copy);
+	return ok;
+}
+
+static void
+define_duration(const char *name, const char *short_desc, const char *long_desc,
+				double *variable, double min, double max, GucContext context)
+{
+	DefineCustomRealVariable(name, short_desc, long_desc, variable, *variable,
+							 min, max, context, GUC_UNIT_MS, NULL, NULL, NULL);
+}
+
+/* Define our settings, when the module is loaded. */
+void
+al_settings_init(void)
+{
+	DefineCustomStringVariable("atomic_lock.owner",
+							   "Owner of locks where a function is given none.",
+							   "It proves the ownership of leases; set it per session or transaction.",
+							   &al_owner_setting, "", PGC_USERSET, 0,
+							   check_owner, assign_owner, NULL);
+	define_duration("atomic_lock.default_ttl",
+					"Length of a lease that is acquired without a ttl.", NULL,
+					&al_default_ttl_ms, 1, 100 * YEAR_MS, PGC_USERSET);
+	define_duration("atomic_lock.max_ttl",
+					"Longest ttl that may be asked for.", NULL,
+					&al_max_ttl_ms, 1, 100 * YEAR_MS, PGC_SUSET);
+	define_duration("atomic_lock.max_wait",
+					"Longest wait that may be asked for.", NULL,
+					&al_max_wait_ms, 0, YEAR_MS, PGC_SUSET);
+	define_duration("atomic_lock.max_lifetime",
+					"Longest life of a lease with all its extensions.",
+					"0 means no limit.",
+					&al_max_lifetime_ms, 0, 100 * YEAR_MS, PGC_SUSET);
+	define_duration("atomic_lock.lock_delay",
+					"How long a key stays closed after its lease ran out.",
+					"A lease that was released leaves its key open at once.",
+					&al_lock_delay_ms, 0, YEAR_MS, PGC_SUSET);
+	define_duration("atomic_lock.released_retention",
+					"How long a released key is remembered.",
+					"Until it is swept, releasing it again is told from releasing what was never held.",
+					&al_released_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP);
+	DefineCustomEnumVariable("atomic_lock.on_reacquire",
+							 "What acquiring a lock does that the owner holds already.",
+							 NULL, &al_on_reacquire, AL_REACQUIRE_EXTEND,
+							 on_reacquire_options, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("atomic_lock.acquire_durability",
+							 "How durable the commit of a grant or extension is.",
+							 "\"forced\" raises synchronous_commit to \"on\" where it is weaker; \"session\" follows it.",
+							 &al_acquire_durability, AL_ACQUIRE_FORCED,
+							 acquire_durability_options, PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomEnumVariable("atomic_lock.release_durability",
+							 "How durable a commit is that did nothing but release.",
+							 "\"relaxed\" does not wait for the flush; \"session\" follows synchronous_commit.",
+							 &al_release_durability, AL_RELEASE_RELAXED,
+							 release_durability_options, PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("atomic_lock.enforce_guards",
+							 "Refuse writes to protected tables that no lock covers.",
+							 "Off, for maintenance, the guards of lock_protect let everything pass.",
+							 &al_enforce_guards, true, PGC_SUSET, 0, NULL, NULL, NULL);
+	define_duration("atomic_lock.sweep_interval",
+					"Pause between two background sweeps.",
+					"0 turns the background sweep off.",
+					&al_sweep_interval_ms, 0, YEAR_MS, PGC_SIGHUP);
+	DefineCustomStringVariable("atomic_lock.sweep_databases",
+							   "Databases that the background sweep visits.",
+							   "A list of names, or \"*\" for all that allow connections and are no templates.",
+							   &al_sweep_databases, "*", PGC_SIGHUP, GUC_LIST_INPUT,
+							   check_sweep_databases, NULL, NULL);
+	DefineCustomIntVariable("atomic_lock.sweep_batch",
+							"Rows that a sweep removes per transaction.",
+							NULL, &al_sweep_batch, 1000, 1, 1000000,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("atomic_lock.max_claims_per_transaction",
+							"Keys that one transaction may touch.",
+							"Each takes a place in the lock table, see max_locks_per_transaction.",
+							&al_max_claims, 1000, 1, INT_MAX,
+							PGC_SUSET, 0, NULL, NULL, NULL);
+#ifdef AL_TEST_HOOKS
+	define_duration("atomic_lock.test_sleep_cap",
+					"Longest sleep of a waiter.", NULL,
+					&al_test_sleep_cap_ms, 1, YEAR_MS, PGC_USERSET);
+	DefineCustomStringVariable("atomic_lock.test_pause_at",
+							   "A backend stands still at this point until it gets an advisory lock.",
+							   NULL, &al_test_pause_at, "", PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("atomic_lock.test_hash_bits",
+							"Bits that the hashes of keys and owners have.",
+							NULL, &al_test_hash_bits, 64, 0, 64,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	define_duration("atomic_lock.test_longest_exit",
+					"Time that the end of a session may take.", NULL,
+					&al_test_longest_exit_ms, 0, YEAR_MS, PGC_USERSET);
+	define_duration("atomic_lock.test_sweep_ahead",
+					"A sweep judges as if the clock were that much later.", NULL,
+					&al_test_sweep_ahead_ms, 0, YEAR_MS, PGC_USERSET);
+	define_duration("atomic_lock.test_longest_visit",
+					"A worker of the sweep works for that long.", NULL,
+					&al_test_longest_visit_ms, 1, YEAR_MS, PGC_USERSET);
+#endif
+	MarkGUCPrefixReserved("atomic_lock");
+}

@@ -1,0 +1,115 @@
+/*-------------------------------------------------------------------------
+ *
+ * str.c
+ *		Strings of bytes that are not terminated.
+ *
+ * Model: keys, owners and labels are bytes: no case folding, no normalization, no
+ * collation.
+ *
+ * Locking: none.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/float.h"
+#include "utils/guc.h"
+#include "utils/jsonb.h"
+
+#include "atomic_lock.h"
+#include "base/errors.h"
+#include "base/str.h"
+
+/* The bytes of a detoasted text datum, which must outlive the result */
+AlString
+al_string(text *datum)
+{
+	AlString	string;
+
+	string.data = VARDATA_ANY(datum);
+	string.len = VARSIZE_ANY_EXHDR(datum);
+	return string;
+}
+
+AlString
+al_cstring(const char *cstring)
+{
+	AlString	string = {cstring, strlen(cstring)};
+
+	return string;
+}
+
+bool
+al_string_equal(AlString a, AlString b)
+{
+	return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
+}
+
+text *
+al_string_text(AlString string)
+{
+	return cstring_to_text_with_len(string.data, string.len);
+}
+
+/* Are 0x80 to 0x9f control characters, in the encoding of the database? */
+static bool
+has_c1_bytes(void)
+{
+	int			encoding = GetDatabaseEncoding();
+
+	return (encoding >= PG_LATIN1 && encoding <= PG_LATIN10) ||
+		(encoding >= PG_ISO_8859_5 && encoding <= PG_ISO_8859_8);
+}
+
+/*
+ * How many bytes of a string are whole characters that fit into so many.  The last
+ * character of what is not valid in the encoding may claim to be longer than it is.
+ */
+int
+al_clip_length(AlString string, int size)
+{
+	return Min(pg_mbcliplen(string.data, string.len, size), string.len);
+}
+
+/*
+ * A key or label as messages show it: control characters, which could forge
+ * lines in a log or move the cursor of a terminal, become \xNN.
+ */
+char *
+al_display(AlString string)
+{
+	StringInfoData buf;
+	bool		utf8 = GetDatabaseEncoding() == PG_UTF8;
+	bool		c1_bytes = has_c1_bytes();
+
+	initStringInfo(&buf);
+	for (int i = 0; i < string.len; i++)
+	{
+		unsigned char c = string.data[i];
+
+		if (c < 0x20 || c == 0x7f || (c1_bytes && c >= 0x80 && c < 0xa0))
+			appendStringInfo(&buf, "\\x%02x", c);
+		else if (utf8 && c == 0xc2 && i + 1 < string.len &&
+				 (unsigned char) string.data[i + 1] < 0xa0)
+			appendStringInfo(&buf, "\\x%02x", (unsigned char) string.data[++i]);
+		else
+			appendStringInfoChar(&buf, c);
+	}
+	return buf.data;
+}
+
+/* Raise 22023 unless a string has min to max bytes.  "what" names it in messages. */
+AlString
+al_check_length(AlString string, const char *what, int min, int max)
+{
+	if (string.len < min || string.len > max)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be %d to %d bytes long", what, min, max),
+				 errdetail("It has %d bytes.", string.len)));
+	return string;
+}

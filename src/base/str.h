@@ -1,0 +1,18 @@
+/*
+ * str.h
+ *		Strings of bytes that are not terminated.
+ */
+#ifndef AL_BASE_STR_H
+#define AL_BASE_STR_H
+
+#include "atomic_lock.h"
+
+extern AlString al_string(text *datum);
+extern AlString al_cstring(const char *cstring);
+extern bool al_string_equal(AlString a, AlString b);
+extern text *al_string_text(AlString string);
+extern int al_clip_length(AlString string, int size);
+extern char *al_display(AlString string);
+extern AlString al_check_length(AlString string, const char *what, int min, int max);
+
+#endif							/* AL_BASE_STR_H */

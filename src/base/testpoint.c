@@ -1,0 +1,39 @@
+/*-------------------------------------------------------------------------
+ *
+ * testpoint.c
+ *		Windows between two steps, in which a test can make a backend stand still.
+ *
+ * Locking: the advisory lock of the test, while it is waited for.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "base/settings.h"
+#include "base/testpoint.h"
+
+#ifdef AL_TEST_HOOKS
+
+#include "miscadmin.h"
+#include "storage/proc.h"
+
+/*
+ * If this is the point that atomic_lock.test_pause_at names, stand still until a
+ * test releases the advisory lock (0, 1706).
+ */
+void
+al_test_pause(const char *point)
+{
+	LOCKTAG		tag;
+	int			lock_timeout = LockTimeout;
+
+	if (al_test_pause_at == NULL || strcmp(al_test_pause_at, point) != 0)
+		return;
+	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, 1706, 1);
+	LockTimeout = 0;
+	(void) LockAcquire(&tag, ShareLock, false, false);
+	LockTimeout = lock_timeout;
+	LockRelease(&tag, ShareLock, false);
+}
+
+#endif							/* AL_TEST_HOOKS */

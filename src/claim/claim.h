@@ -1,0 +1,48 @@
+/*
+ * claim.h
+ *		Claims: what an unfinished transaction has on a key.
+ */
+#ifndef AL_CLAIM_CLAIM_H
+#define AL_CLAIM_CLAIM_H
+
+#include "nodes/pg_list.h"
+
+#include "atomic_lock.h"
+
+/* What a claim on a key is for; see lock_claim.c */
+typedef enum AlClaimMode
+{
+	AL_CLAIM_PIN,				/* to rely on a holding */
+	AL_CLAIM_SHARE,				/* to begin or end a shared holding */
+	AL_CLAIM_SHARE_EXTEND,
+	AL_CLAIM_EXTEND,			/* the exclusive holding */
+	AL_CLAIM_TAKE				/* anything else */
+} AlClaimMode;
+
+typedef struct AlClaim
+{
+	uint64		hash;			/* of the key; 0: nothing is claimed */
+	uint64		holding;		/* of the shared holding, or 0 */
+	AlClaimMode mode;
+	bool		is_pin;			/* even if the mode is stronger */
+	bool		first;			/* of this key in the transaction */
+} AlClaim;
+
+extern void al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner,
+					 AlClaimMode mode);
+extern bool al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner,
+						 AlClaimMode mode);
+extern void al_claim_holding(const AlKey *key, const AlOwner *owner);
+extern bool al_claim_may_share(const AlClaim *claim);
+extern void al_claim_drop(const AlClaim *claim);
+extern void al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock);
+extern bool al_claim_upgrade(const AlKey *key);
+extern void al_claim_upgrade_end(const AlKey *key);
+extern List *al_claim_transactions(uint64 hash, bool is_exclusive);
+extern bool al_claim_is_others(uint64 hash);
+extern bool al_claim_is_extended(const AlKey *key, const AlOwner *owner,
+								 bool is_shared);
+extern List *al_claim_blockers(uint64 hash);
+extern int al_claim_blocker(const AlClaim *claim);
+
+#endif							/* AL_CLAIM_CLAIM_H */

@@ -1,0 +1,124 @@
+/*-------------------------------------------------------------------------
+ *
+ * holding.c
+ *		What is true of a holding, by itself and the clock.
+ *
+ * Model: a key has one exclusive holding, or any number of shared ones.  A holding is
+ * live while it is not released, the clock is before expires_at, and the session or
+ * transaction with which it ends still runs.
+ *
+ * Locking: none.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "miscadmin.h"
+
+#include "atomic_lock.h"
+#include "base/clock.h"
+#include "base/owner.h"
+#include "base/settings.h"
+#include "base/str.h"
+#include "claim/holding.h"
+#include "shmem/session.h"
+
+/* The last moment to which a holding may be extended */
+TimestampTz
+al_end_of_life(const AlHolding *holding)
+{
+	if (al_max_lifetime_ms <= 0)
+		return DT_NOEND;
+	return al_add_duration(holding->acquired_at, AL_MS_TO_US(al_max_lifetime_ms));
+}
+
+/* Has the session with which a holding ends gone? */
+static bool
+is_orphaned(const AlHolding *holding)
+{
+	return holding->lifetime == AL_SESSION &&
+		!al_session_is_alive(holding->pid, holding->backend_start);
+}
+
+/*
+ * Until when a holding that nobody released keeps its key closed: lock_delay
+ * from its end, or from when its session had died at the latest.  Before that,
+ * as far as its end is known; DT_NOEND: it is not.
+ */
+TimestampTz
+al_closed_until(const AlHolding *holding)
+{
+	TimestampTz ended_at = holding->expires_at;
+
+	if (is_orphaned(holding))
+	{
+		if (al_lock_delay_ms <= 0)
+			return DT_NOBEGIN;
+		ended_at = Min(ended_at, al_session_ended_by(holding->pid, holding->backend_start,
+														 holding->expires_at));
+	}
+	if (ended_at == DT_NOEND)
+		return DT_NOEND;
+	return al_add_duration(ended_at, AL_MS_TO_US(al_lock_delay_ms));
+}
+
+bool
+al_is_live(const AlHolding *holding, TimestampTz now)
+{
+	if (holding->lifetime == AL_TRANSACTION)
+		return true;
+	return ItemPointerIsValid(&holding->tid) && holding->released_at == 0 &&
+		now < holding->expires_at && !is_orphaned(holding);
+}
+
+bool
+al_is_owned_by(const AlHolding *holding, const AlOwner *owner)
+{
+	if (owner->generated)
+		return false;
+	/* NULL: it is nobody's, or nobody can know whose it is. */
+	return holding->owner && al_owner_equal(al_string(holding->owner), owner->name);
+}
+
+bool
+al_is_shared(const AlHolding *holding)
+{
+	return holding->slot != AL_SLOT_EXCLUSIVE;
+}
+
+/*
+ * Until when a holding that is written keeps whoever waits for the key from it.
+ * 0: not known, since others may share it too, or since its session may end, or
+ * have ended, at any time.
+ */
+TimestampTz
+al_held_until(const AlHolding *holding)
+{
+	return al_is_shared(holding) || holding->lifetime == AL_SESSION ? 0 : holding->expires_at;
+}
+
+/* Which of several holdings lasts longest */
+const AlHolding *
+al_longest(List *holdings)
+{
+	const AlHolding *longest = NULL;
+	ListCell   *cell;
+
+	foreach(cell, holdings)
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (longest == NULL || holding->expires_at > longest->expires_at)
+			longest = holding;
+	}
+	return longest;
+}
+
+/* Is the holding one that ends with this session? */
+bool
+al_is_of_this_session(const AlHolding *holding)
+{
+	return holding->lifetime == AL_SESSION && holding->pid == MyProcPid &&
+		holding->backend_start == MyStartTimestamp;
+}

@@ -1,0 +1,51 @@
+/*
+ * holding.h
+ *		Holdings, and what is true of one.
+ */
+#ifndef AL_CLAIM_HOLDING_H
+#define AL_CLAIM_HOLDING_H
+
+#include "access/htup.h"
+#include "nodes/pg_list.h"
+#include "storage/itemptr.h"
+
+#include "atomic_lock.h"
+
+/*
+ * A holding: a row of app_lock, or what a transaction has without one
+ * (lock_held.c).  Pointers lead into "tuple", or to what is to be written.
+ */
+typedef struct AlHolding
+{
+	ItemPointerData tid;		/* invalid: there is no row, or not yet */
+	HeapTuple	tuple;
+	bool		is_alone;		/* slot 0: when found, the key had no other rows */
+	bool		is_new;			/* nor this one, not even a dead or unfinished one */
+	AlLifetime	lifetime;
+	int64		fencing_token;
+	TimestampTz acquired_at;
+	TimestampTz expires_at;
+	int64		ttl;
+	int32		slot;
+	AlString	key;
+	text	   *holder;
+	text	   *owner;			/* NULL after force_release, or not known */
+	bool		has_owner_hash;
+	int32		owner_hash;
+	TimestampTz released_at;	/* 0: not released; in its row it is expires_at */
+	struct varlena *meta;		/* jsonb, may be toasted; NULL: none */
+	int			pid;			/* of the session, or of the transaction; or 0 */
+	TimestampTz backend_start;	/* of the session */
+	int			held;			/* AL_TRANSACTION: see lock_held.c */
+} AlHolding;
+
+extern TimestampTz al_end_of_life(const AlHolding *holding);
+extern TimestampTz al_closed_until(const AlHolding *holding);
+extern bool al_is_live(const AlHolding *holding, TimestampTz now);
+extern bool al_is_owned_by(const AlHolding *holding, const AlOwner *owner);
+extern bool al_is_shared(const AlHolding *holding);
+extern TimestampTz al_held_until(const AlHolding *holding);
+extern const AlHolding *al_longest(List *holdings);
+extern bool al_is_of_this_session(const AlHolding *holding);
+
+#endif							/* AL_CLAIM_HOLDING_H */

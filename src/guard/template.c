@@ -1,0 +1,263 @@
+/*-------------------------------------------------------------------------
+ *
+ * template.c
+ *		Key templates: how a guard makes the key of a row.
+ *
+ * Model: a template is text with names of columns in braces.  It is read for each
+ * statement and relation, and its columns are looked up by name, so that what has
+ * been dropped or renamed since is found at the next write.
+ *
+ * Locking: none.  Nothing but output functions of the columns' types is run.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/partition.h"
+#include "catalog/pg_attribute.h"
+#include "lib/stringinfo.h"
+#include "utils/acl.h"
+#include "utils/datum.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/syscache.h"
+
+#include "atomic_lock.h"
+#include "base/errors.h"
+#include "base/key.h"
+#include "base/str.h"
+#include "guard/template.h"
+
+/* Enough of a text to know it again */
+static char *
+show_start(const char *text)
+{
+	AlString	start = al_cstring(text);
+
+	start.len = al_clip_length(start, NAMEDATALEN);
+	return al_display(start);
+}
+
+static bool
+bad_template(AlTemplateProblem *problem, const char *template, const char *detail)
+{
+	problem->sqlstate = ERRCODE_INVALID_PARAMETER_VALUE;
+	problem->message = psprintf("invalid key template: \"%s\"", show_start(template));
+	problem->detail = detail;
+	problem->hint = "A template is text with names of columns in braces, such as \"order:{id}\"; \"{{\" is a brace.";
+	return false;
+}
+
+/* Number and type of a column, or 0, and why */
+static AttrNumber
+find_column(Oid relid, const char *name, Oid *type, AlTemplateProblem *problem)
+{
+	HeapTuple	tuple = strlen(name) < NAMEDATALEN ? SearchSysCacheAttName(relid, name) : NULL;
+	AttrNumber	column = 0;
+
+	if (!HeapTupleIsValid(tuple) || ((Form_pg_attribute) GETSTRUCT(tuple))->attnum < 0)
+	{
+		problem->sqlstate = ERRCODE_UNDEFINED_COLUMN;
+		problem->message = psprintf("column \"%s\" of relation \"%s\" does not exist",
+									show_start(name), get_rel_name(relid));
+		problem->detail = "The key template of the table's guard names it.";
+		problem->hint = "Use lock_protect with a template that fits the table.";
+	}
+	else if (((Form_pg_attribute) GETSTRUCT(tuple))->attgenerated)
+	{
+		problem->sqlstate = ERRCODE_FEATURE_NOT_SUPPORTED;
+		problem->message = psprintf("generated column \"%s\" cannot be part of a key template", name);
+		problem->detail = "It is computed after the guard has looked at the row.";
+		problem->hint = "Use the columns that it is computed from.";
+	}
+	else
+	{
+		column = ((Form_pg_attribute) GETSTRUCT(tuple))->attnum;
+		*type = ((Form_pg_attribute) GETSTRUCT(tuple))->atttypid;
+	}
+	if (HeapTupleIsValid(tuple))
+		ReleaseSysCache(tuple);
+	return column;
+}
+
+static AlTemplatePiece *
+add_piece(AlTemplate *guard)
+{
+	if (guard->count % 8 == 0)
+		guard->pieces = guard->count == 0 ? palloc(8 * sizeof(AlTemplatePiece)) :
+			repalloc(guard->pieces, (guard->count + 8) * sizeof(AlTemplatePiece));
+	memset(&guard->pieces[guard->count], 0, sizeof(AlTemplatePiece));
+	return &guard->pieces[guard->count++];
+}
+
+/* Read a template for a relation, into the current memory context; or say why not */
+bool
+al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateProblem *problem)
+{
+	StringInfoData literal;
+	const char *p = template;
+	Size		length = 0;
+
+	memset(guard, 0, sizeof(AlTemplate));
+	guard->relid = relid;
+	initStringInfo(&literal);
+	while (*p)
+	{
+		if (*p == '{' && p[1] != '{')
+		{
+			const char *end = strchr(p, '}');
+			AlTemplatePiece	   *piece;
+			Oid			type;
+
+			if (end == NULL)
+				return bad_template(problem, template, "A brace is not closed.");
+			if (end == p + 1)
+				return bad_template(problem, template, "There is no name between the braces.");
+			if (literal.len > 0)
+			{
+				add_piece(guard)->literal = al_cstring(literal.data);
+				initStringInfo(&literal);
+			}
+			piece = add_piece(guard);
+			piece->column = find_column(relid, pnstrdup(p + 1, end - p - 1), &type, problem);
+			if (piece->column == 0)
+				return false;
+			al_part_init(&piece->part, type);
+			p = end + 1;
+		}
+		else
+		{
+			/* Braces are safe here: in no server encoding are they part of a character. */
+			appendStringInfoChar(&literal, *p);
+			length++;
+			p += (*p == '{' || *p == '}') && p[1] == *p ? 2 : 1;
+		}
+	}
+	if (literal.len > 0)
+		add_piece(guard)->literal = al_cstring(literal.data);
+	if (guard->count == 0)
+		return bad_template(problem, template, "It is empty.");
+	if (length > AL_MAX_KEY_BYTES)
+		return bad_template(problem, template, "The keys would be too long.");
+	return true;
+}
+
+/* Raise what is wrong with a template */
+void
+al_template_raise(Relation rel, const AlTemplateProblem *problem)
+{
+	ereport(ERROR,
+			(al_errcode(problem->sqlstate),
+			 errmsg_internal("%s", problem->message),
+			 errdetail_internal("%s", problem->detail),
+			 errhint("%s", problem->hint),
+			 errtable(rel)));
+}
+
+/* The key of a row, into a buffer; raises 22004 for a NULL in it */
+void
+al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row, StringInfo key)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int i = 0; i < guard->count; i++)
+	{
+		AlTemplatePiece	   *piece = &guard->pieces[i];
+		Datum		value;
+		bool		is_null;
+
+		if (piece->column == 0)
+		{
+			appendBinaryStringInfo(key, piece->literal.data, piece->literal.len);
+			continue;
+		}
+		value = heap_getattr(row, piece->column, desc, &is_null);
+		if (is_null)
+			ereport(ERROR,
+					(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("column \"%s\" of protected table \"%s\" must not be null",
+							NameStr(TupleDescAttr(desc, piece->column - 1)->attname),
+							RelationGetRelationName(rel)),
+					 errdetail("It is part of the key of the lock that covers the row."),
+					 errtablecol(rel, piece->column)));
+		appendStringInfoString(key, al_part_text(&piece->part, value));
+	}
+}
+
+/* Have two versions of a row the same key? */
+bool
+al_template_is_same_key(const AlTemplate *guard, Relation rel, HeapTuple old_row, HeapTuple new_row)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int i = 0; i < guard->count; i++)
+	{
+		AttrNumber	column = guard->pieces[i].column;
+		Form_pg_attribute attribute;
+		Datum		old_value;
+		Datum		new_value;
+		bool		old_null;
+		bool		new_null;
+
+		if (column == 0)
+			continue;
+		attribute = TupleDescAttr(desc, column - 1);
+		old_value = heap_getattr(old_row, column, desc, &old_null);
+		new_value = heap_getattr(new_row, column, desc, &new_null);
+		if (old_null || new_null ||
+			!datum_image_eq(old_value, new_value, attribute->attbyval, attribute->attlen))
+			return false;
+	}
+	return true;
+}
+
+/* May a role read the columns of a template in a relation? */
+static bool
+may_read(const AlTemplate *guard, Oid relid, Oid role)
+{
+	if (check_enable_rls(relid, role, true) == RLS_ENABLED)
+		return false;
+	if (pg_class_aclcheck(relid, role, ACL_SELECT) == ACLCHECK_OK)
+		return true;
+	for (int i = 0; i < guard->count; i++)
+	{
+		if (guard->pieces[i].column != 0 &&
+			(relid != guard->relid ||
+			 pg_attribute_aclcheck(relid, guard->pieces[i].column, role, ACL_SELECT) != ACLCHECK_OK))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * May a role see the key of a row, and with it values of columns?  A partition is
+ * usually read through the table that it is a part of.
+ */
+bool
+al_template_may_see_key(const AlTemplate *guard, Relation rel, Oid role)
+{
+	ListCell   *cell;
+
+	if (may_read(guard, guard->relid, role))
+		return true;
+	foreach(cell, rel->rd_rel->relispartition ? get_partition_ancestors(guard->relid) : NIL)
+	{
+		if (may_read(guard, lfirst_oid(cell), role))
+			return true;
+	}
+	return false;
+}
+
+/* Raise unless a template fits a table */
+void
+al_template_check(Relation rel, const char *template)
+{
+	AlTemplate		guard;
+	AlTemplateProblem		problem;
+
+	if (!al_template_read(RelationGetRelid(rel), template, &guard, &problem))
+		al_template_raise(rel, &problem);
+}

@@ -1,0 +1,50 @@
+/*
+ * template.h
+ *		Key templates.
+ */
+#ifndef AL_GUARD_TEMPLATE_H
+#define AL_GUARD_TEMPLATE_H
+
+#include "access/htup.h"
+#include "lib/stringinfo.h"
+#include "utils/relcache.h"
+
+#include "atomic_lock.h"
+#include "base/key.h"
+
+/* A piece of a template: literal bytes, or a column */
+typedef struct AlTemplatePiece
+{
+	AlString	literal;
+	AttrNumber	column;			/* 0: literal */
+	AlPart		part;
+} AlTemplatePiece;
+
+/* A template as it was read for a relation */
+typedef struct AlTemplate
+{
+	Oid			relid;
+	int			count;
+	AlTemplatePiece	   *pieces;
+} AlTemplate;
+
+/* Why a template does not do */
+typedef struct AlTemplateProblem
+{
+	int			sqlstate;
+	char	   *message;
+	const char *detail;
+	const char *hint;
+} AlTemplateProblem;
+
+extern bool al_template_read(Oid relid, const char *template, AlTemplate *guard,
+							 AlTemplateProblem *problem);
+extern void al_template_raise(Relation rel, const AlTemplateProblem *problem);
+extern void al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row,
+							StringInfo key);
+extern bool al_template_is_same_key(const AlTemplate *guard, Relation rel,
+									HeapTuple old_row, HeapTuple new_row);
+extern bool al_template_may_see_key(const AlTemplate *guard, Relation rel, Oid role);
+extern void al_template_check(Relation rel, const char *template);
+
+#endif							/* AL_GUARD_TEMPLATE_H */

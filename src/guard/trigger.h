@@ -1,0 +1,17 @@
+/*
+ * trigger.h
+ *		The guard of a table.
+ */
+#ifndef AL_GUARD_TRIGGER_H
+#define AL_GUARD_TRIGGER_H
+
+#include "base/compat.h"
+
+/* Triggers fire in the order of their names: these sort behind others. */
+#define AL_ROW_TRIGGER		"~atomic_lock_guard"
+#define AL_TRUNCATE_TRIGGER	"~atomic_lock_guard_truncate"
+
+extern const struct Trigger *al_find_trigger(Relation rel, const char *name);
+AL_NORETURN extern void al_refuse_truncate(Relation rel);
+
+#endif							/* AL_GUARD_TRIGGER_H */

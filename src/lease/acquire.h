@@ -1,0 +1,20 @@
+/*
+ * acquire.h
+ *		Acquire, convert and steal.
+ */
+#ifndef AL_LEASE_ACQUIRE_H
+#define AL_LEASE_ACQUIRE_H
+
+#include "atomic_lock.h"
+#include "lease/attempt.h"
+#include "lease/state.h"
+
+extern void al_attempt_in_turn(Relation *rel, AlAttempt *attempt);
+extern void al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request,
+							 AlResult *result);
+extern int al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
+								AlAcquire *request, AlResult *results);
+extern List *al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request,
+							AlResult *result);
+
+#endif							/* AL_LEASE_ACQUIRE_H */

@@ -1,0 +1,35 @@
+/*
+ * attempt.h
+ *		An attempt to get a key, from the first look to the grant.
+ */
+#ifndef AL_LEASE_ATTEMPT_H
+#define AL_LEASE_ATTEMPT_H
+
+#include "utils/relcache.h"
+
+#include "atomic_lock.h"
+#include "claim/claim.h"
+#include "claim/holding.h"
+#include "lease/state.h"
+
+typedef struct AlAttempt
+{
+	const AlKey *key;
+	AlAcquire  *request;
+	AlResult   *result;
+	AlState		state;
+	uint64		made;			/* al_sole_entries() before it was looked at */
+	AlHolding  *own;			/* what the owner has, in the state; or NULL */
+	const AlHolding *kept;		/* whose life goes on in what is granted; or NULL */
+	bool		is_claimed;
+	AlClaim		claim;
+	int64		token;			/* drawn for what is granted; 0: not yet */
+} AlAttempt;
+
+extern bool al_attempt_is_closed(const AlHolding *row, TimestampTz now);
+extern void al_attempt_drop(AlAttempt *attempt);
+extern void al_attempt(Relation rel, AlAttempt *attempt);
+extern void al_attempt_refresh(Relation rel, AlAttempt *attempt);
+extern void al_attempt_count_refusal(const AlKey *key, const AlResult *result);
+
+#endif							/* AL_LEASE_ATTEMPT_H */

@@ -1,0 +1,10 @@
+/*
+ * deadlock.h
+ *		Deadlocks among waiters.
+ */
+#ifndef AL_LEASE_DEADLOCK_H
+#define AL_LEASE_DEADLOCK_H
+
+extern char *al_deadlock_find(Relation rel);
+
+#endif							/* AL_LEASE_DEADLOCK_H */

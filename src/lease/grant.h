@@ -1,0 +1,12 @@
+/*
+ * grant.h
+ *		Writing what an attempt was granted.
+ */
+#ifndef AL_LEASE_GRANT_H
+#define AL_LEASE_GRANT_H
+
+#include "lease/attempt.h"
+
+extern void al_grant(Relation rel, AlAttempt *attempt);
+
+#endif							/* AL_LEASE_GRANT_H */

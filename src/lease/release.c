@@ -1,0 +1,131 @@
+/*-------------------------------------------------------------------------
+ *
+ * release.c
+ *		Ending holdings: release by the owner, and end by an administrator.
+ *
+ * Locking rules: those of lease/state.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "claim/claim.h"
+#include "claim/durability.h"
+#include "claim/held.h"
+#include "claim/holding.h"
+#include "lease/release.h"
+#include "lease/state.h"
+#include "shmem/stat.h"
+#include "table/app_lock.h"
+
+/* Write that a holding is over; "forget": as if its owner never had it */
+void
+al_end_row(Relation rel, const AlKey *key, AlHolding *holding, TimestampTz now, bool forget)
+{
+	holding->released_at = now;
+	holding->meta = NULL;
+	if (forget)
+		holding->owner = NULL;
+	al_table_put(rel, key, holding);
+}
+
+/* End what an owner holds by this transaction, but for one of that */
+void
+al_end_mine(const AlState *state, const AlOwner *owner, const AlHolding *but)
+{
+	ListCell   *cell;
+
+	foreach(cell, state->mine)
+	{
+		if (lfirst(cell) == but || !al_is_owned_by(lfirst(cell), owner))
+			continue;
+		al_held_end(lfirst(cell), false);
+		al_stat_count(AL_COUNT_RELEASES, 1);
+	}
+}
+
+/*
+ * Release what an owner holds; for "seen" see al_claim_own().
+ *
+ * Outcomes: AL_RELEASED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
+ * AL_EXPIRED.
+ */
+void
+al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
+				 const AlHolding *seen, AlResult *result)
+{
+	AlState		state;
+	AlHolding  *own;
+	AlClaim		claim;
+
+	if (!al_claim_own(rel, key, owner, AL_CLAIM_TAKE, seen, &state, &own, &claim, result))
+		return;
+
+	al_end_mine(&state, owner, NULL);
+	if (own->lifetime == AL_TRANSACTION)
+		return;
+	al_durability_before_release();
+	own->released_at = result->at;
+	own->meta = NULL;
+	if (al_is_shared(own) && !al_table_try_put(rel, key, own))
+	{
+		/* It ran out since, and somebody is being given the row. */
+		al_claim_drop(&claim);
+		result->outcome = AL_EXPIRED;
+		return;
+	}
+	if (!al_is_shared(own))
+		al_table_put(rel, key, own);
+	result->holding = *own;
+	al_durability_released();
+	al_stat_count(AL_COUNT_RELEASES, 1);
+}
+
+/*
+ * End all holdings of a key, whoever has them, and return what they were: a list
+ * of AlHolding *.  The former owners are forgotten, so that to them the lock is
+ * gone, not released.  The key stays claimed, unless it is in a transaction.
+ *
+ * Outcomes: AL_RELEASED; AL_NOT_FOUND; AL_IN_TRANSACTION, where another transaction
+ * holds the key: that would have to end.
+ */
+List *
+al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result)
+{
+	List	   *others = al_held_by_others(key);
+	List	   *ended = NIL;
+	AlState		state;
+	TimestampTz now;
+	ListCell   *cell;
+
+	if (others != NIL)
+	{
+		result->outcome = AL_IN_TRANSACTION;
+		result->blocker = ((AlHolding *) linitial(others))->pid;
+		return NIL;
+	}
+
+	al_claim(claim, key, NULL, AL_CLAIM_TAKE);
+	al_look(rel, key, &state);
+	now = GetCurrentTimestamp();
+	foreach(cell, al_live_holdings(&state, now))
+	{
+		AlHolding  *holding = lfirst(cell);
+		AlHolding  *copy = palloc(sizeof(AlHolding));
+
+		*copy = *holding;
+		ended = lappend(ended, copy);
+		if (holding->lifetime == AL_TRANSACTION)
+			al_held_end(holding, true);
+		else
+			al_end_row(rel, key, holding, now, true);
+	}
+	result->outcome = ended != NIL ? AL_RELEASED : AL_NOT_FOUND;
+	result->is_in_use = false;
+	return ended;
+}

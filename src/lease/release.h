@@ -1,0 +1,21 @@
+/*
+ * release.h
+ *		Ending holdings.
+ */
+#ifndef AL_LEASE_RELEASE_H
+#define AL_LEASE_RELEASE_H
+
+#include "atomic_lock.h"
+#include "claim/claim.h"
+#include "claim/holding.h"
+#include "lease/state.h"
+
+extern void al_end_row(Relation rel, const AlKey *key, AlHolding *holding,
+					   TimestampTz now, bool forget);
+extern void al_end_mine(const AlState *state, const AlOwner *owner,
+						const AlHolding *but);
+extern void al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
+							 const AlHolding *seen, AlResult *result);
+extern List *al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result);
+
+#endif							/* AL_LEASE_RELEASE_H */

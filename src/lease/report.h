@@ -1,0 +1,24 @@
+/*
+ * report.h
+ *		Refusals in words.
+ */
+#ifndef AL_LEASE_REPORT_H
+#define AL_LEASE_REPORT_H
+
+#include "utils/relcache.h"
+
+#include "atomic_lock.h"
+#include "base/compat.h"
+#include "lease/state.h"
+
+extern void al_report_init(void);
+extern void al_report_doubt(void);
+AL_NORETURN extern void al_raise(const AlKey *key, const AlResult *result);
+AL_NORETURN extern void al_raise_no_lease(const char *what);
+AL_NORETURN extern void al_raise_not_held(const AlKey *key, const AlResult *result);
+AL_NORETURN extern void al_raise_bad_token(const AlKey *key, int64 token,
+										   const AlResult *result);
+AL_NORETURN extern void al_raise_guard(const AlKey *key, const AlResult *result,
+									   Relation table);
+
+#endif							/* AL_LEASE_REPORT_H */

@@ -1,0 +1,15 @@
+/*
+ * transfer.h
+ *		Handing a holding over.
+ */
+#ifndef AL_LEASE_TRANSFER_H
+#define AL_LEASE_TRANSFER_H
+
+#include "atomic_lock.h"
+#include "lease/state.h"
+
+extern void al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
+							  const AlOwner *new_owner, text *holder, int64 ttl,
+							  AlResult *result);
+
+#endif							/* AL_LEASE_TRANSFER_H */

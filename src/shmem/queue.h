@@ -1,0 +1,61 @@
+/*
+ * queue.h
+ *		The queue of waiters.
+ */
+#ifndef AL_SHMEM_QUEUE_H
+#define AL_SHMEM_QUEUE_H
+
+#include "atomic_lock.h"
+#include "shmem/shmem.h"
+
+#define AL_WAITER_HOLDER_BYTES	64
+
+/*
+ * Who waits for what.  The key and the owner are whole, since a hash decides
+ * nothing: it only finds those who may be meant.  A label that is longer is cut
+ * between characters.
+ */
+typedef struct AlWaiter
+{
+	uint64		id;				/* of this wait, never used again; 0: none */
+	uint64		hash;			/* of the key */
+	uint64		check;			/* likewise */
+	uint64		owner_hash;		/* 0: an owner that is yet to be generated */
+	TimestampTz since;
+	int64		due;			/* looks again by then; of al_monotonic_now() */
+	Oid			database;
+	int			pid;
+	bool		is_shared;		/* the mode it wants */
+	bool		is_upgrade;		/* of the shared holding that its owner has */
+	int16		key_length;
+	int16		owner_length;	/* 0: see owner_hash */
+	char		holder[AL_WAITER_HOLDER_BYTES];
+	char		owner[AL_MAX_OWNER_BYTES];
+	char		key[AL_MAX_KEY_BYTES];
+} AlWaiter;
+
+extern const AlShmemPart al_queue_part;
+
+extern AlKey al_waiter_key(const AlWaiter *waiter);
+extern AlString al_waiter_owner(const AlWaiter *waiter);
+extern void al_queue_wake_exclusive(uint64 hash);
+extern void al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash);
+extern void al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
+						  bool is_upgrade, text *holder);
+extern void al_queue_leave(bool granted);
+extern bool al_queue_resign(const AlWaiter *others, int count);
+extern void al_queue_look(void);
+extern void al_queue_sleep(int64 microseconds, bool behind_claim);
+extern bool al_queue_is_behind(const AlKey *key, bool is_shared, char **first);
+extern bool al_queue_has_exclusive(const AlKey *key);
+extern bool al_queue_has_upgrade(const AlKey *key, const AlOwner *owner);
+extern int al_queue_count(const AlKey *key);
+extern TimestampTz al_queue_since(const AlKey *key);
+extern AlWaiter *al_queue_list(int *count);
+extern bool al_queue_of_backend(int pid, AlWaiter *waiter);
+extern AlWaiter *al_queue_of_owner(AlString owner, int *count);
+extern void al_queue_sweep_begin(void);
+extern void al_queue_sweep_end(void);
+extern bool al_queue_is_sweeping(int pid);
+
+#endif							/* AL_SHMEM_QUEUE_H */

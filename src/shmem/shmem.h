@@ -1,0 +1,24 @@
+/*
+ * shmem.h
+ *		Where our shared memory is.
+ */
+#ifndef AL_SHMEM_SHMEM_H
+#define AL_SHMEM_SHMEM_H
+
+#include "port/atomics.h"
+#include "storage/lwlock.h"
+
+/* What a module keeps in shared memory; see shmem.c */
+typedef struct AlShmemPart
+{
+	Size		(*size) (void);
+	void		(*init) (void *memory); /* which is zeroed; called once */
+	void		(*attach) (void *memory);	/* called once in each process */
+} AlShmemPart;
+
+extern void al_shmem_init(const AlShmemPart *const *new_parts, int count);
+extern bool al_shmem_attach(void);
+extern void al_shmem_init_lock(LWLock *lock);
+extern void al_shmem_init_words(pg_atomic_uint64 *words, int count);
+
+#endif							/* AL_SHMEM_SHMEM_H */

@@ -1,0 +1,18 @@
+/*
+ * sole.h
+ *		Which keys have no row but the one in slot 0.
+ */
+#ifndef AL_SHMEM_SOLE_H
+#define AL_SHMEM_SOLE_H
+
+#include "atomic_lock.h"
+#include "shmem/shmem.h"
+
+extern const AlShmemPart al_sole_part;
+
+extern bool al_sole_is_known(const AlKey *key);
+extern void al_sole_set(const AlKey *key, bool is_sole);
+extern uint64 al_sole_entries(const AlKey *key);
+extern void al_sole_entry_made(const AlKey *key);
+
+#endif							/* AL_SHMEM_SOLE_H */

@@ -1,0 +1,84 @@
+/*
+ * stat.h
+ *		What is counted in shared memory, and what the sweeper keeps there.
+ */
+#ifndef AL_SHMEM_STAT_H
+#define AL_SHMEM_STAT_H
+
+#include "port/atomics.h"
+
+#include "atomic_lock.h"
+#include "shmem/shmem.h"
+
+/* In the order of the columns of lock_stats, but for those in between */
+typedef enum AlCounter
+{
+	/* counted when the transaction commits */
+	AL_COUNT_GRANTS,
+	AL_COUNT_REGRANTS,
+	AL_COUNT_RELEASES,
+	AL_COUNT_EXTENDS,
+	AL_COUNT_EXPIRATIONS,
+	AL_COUNT_STEALS,
+	AL_COUNT_FORCED,
+	AL_COUNT_SWEEPS,
+	AL_COUNT_SWEPT,
+
+	/* counted at once */
+	AL_COUNT_REFUSALS,
+	AL_COUNT_TIMEOUTS,
+	AL_COUNT_DEADLOCKS,
+	AL_COUNT_WAITS,
+	AL_COUNT_WAITED,			/* microseconds */
+	AL_COUNT_LONGEST_WAIT,		/* the same */
+	AL_COUNTERS
+} AlCounter;
+
+#define AL_COUNTERS_AT_COMMIT	AL_COUNT_REFUSALS
+
+/* What a sweep did */
+typedef struct AlSweepRecord
+{
+	TimestampTz started_at;		/* 0: there was none */
+	TimestampTz ended_at;
+	int64		removed;
+	bool		by_worker;
+} AlSweepRecord;
+
+/* What is known about a database.  Its backends keep it from being dropped. */
+typedef struct AlDatabase
+{
+	pg_atomic_uint64 counters[AL_COUNTERS];
+	pg_atomic_uint64 since;		/* a TimestampTz */
+	pg_atomic_uint64 changes;	/* rises with each transaction that leaves more to sweep */
+	pg_atomic_uint64 sweep_from;	/* block at which the next sweep begins */
+	Oid			oid;			/* the rest is under the lock; 0: not in use */
+	AlSweepRecord last_sweep;
+	TimestampTz failed_at;		/* when a worker failed here; 0: the last did not */
+} AlDatabase;
+
+/* The first place is for all databases that have found no other. */
+#define AL_DATABASES	512
+
+typedef struct AlStats
+{
+	LWLock		lock;
+	AlDatabase	databases[AL_DATABASES];
+} AlStats;
+
+extern const AlShmemPart al_stat_part;
+
+extern AlStats *al_stats(void);
+extern AlDatabase *al_stat_find(Oid database);
+extern AlDatabase *al_stat_place(Oid oid);
+extern AlDatabase *al_stat_database(void);
+extern void al_stat_count(AlCounter counter, int64 count);
+extern void al_stat_changed(void);
+extern void al_stat_waited(const AlKey *key, int64 waited);
+extern void al_stat_abort(void);
+extern void al_stat_commit(void);
+extern void al_stat_subcommit(int level);
+extern void al_stat_subabort(int level);
+extern void al_stat_swept(TimestampTz started_at, int64 removed, bool by_worker);
+
+#endif							/* AL_SHMEM_STAT_H */

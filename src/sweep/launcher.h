@@ -1,0 +1,12 @@
+/*
+ * launcher.h
+ *		The launcher of the background sweep.
+ */
+#ifndef AL_SWEEP_LAUNCHER_H
+#define AL_SWEEP_LAUNCHER_H
+
+extern int64 al_sweep_interval(void);
+extern void al_launcher_init(void);
+extern bool al_launcher_is_registered(void);
+
+#endif							/* AL_SWEEP_LAUNCHER_H */

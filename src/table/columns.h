@@ -1,0 +1,36 @@
+/*
+ * columns.h
+ *		Columns of the tables, in the order of the install script.
+ */
+#ifndef AL_TABLE_COLUMNS_H
+#define AL_TABLE_COLUMNS_H
+
+#define Anum_app_lock_fencing_token		1
+#define Anum_app_lock_acquired_at		2
+#define Anum_app_lock_expires_at		3
+#define Anum_app_lock_ttl_us			4
+#define Anum_app_lock_slot				5
+#define Anum_app_lock_mode				6
+#define Anum_app_lock_key				7
+#define Anum_app_lock_released			8
+#define Anum_app_lock_holder			9
+#define Anum_app_lock_owner				10
+#define Anum_app_lock_owner_hash		11
+#define Anum_app_lock_meta				12
+#define Anum_app_lock_pid				13
+#define Anum_app_lock_backend_start		14
+#define Natts_app_lock					14
+
+#define Anum_lock_audit_at						1
+#define Anum_lock_audit_action					2
+#define Anum_lock_audit_key						3
+#define Anum_lock_audit_previous_holder			4
+#define Anum_lock_audit_previous_owner_digest	5
+#define Anum_lock_audit_fencing_token			6
+#define Anum_lock_audit_session_role			7
+#define Anum_lock_audit_acting_role				8
+#define Anum_lock_audit_client_addr				9
+#define Anum_lock_audit_reason					10
+#define Natts_lock_audit						10
+
+#endif							/* AL_TABLE_COLUMNS_H */

@@ -1,0 +1,22 @@
+/*
+ * owner_rows.h
+ *		Which rows an owner has.
+ */
+#ifndef AL_TABLE_OWNER_ROWS_H
+#define AL_TABLE_OWNER_ROWS_H
+
+#include "utils/relcache.h"
+
+#include "atomic_lock.h"
+#include "claim/holding.h"
+
+/* A row of an owner */
+typedef struct AlOwned
+{
+	AlKey		key;
+	AlHolding  *row;			/* as it was found; NULL: has none */
+} AlOwned;
+
+extern List *al_owner_rows(Relation rel, const AlOwner *owner);
+
+#endif							/* AL_TABLE_OWNER_ROWS_H */

@@ -1,0 +1,28 @@
+/*
+ * scan.h
+ *		Scans that see the newest committed state.
+ */
+#ifndef AL_TABLE_SCAN_H
+#define AL_TABLE_SCAN_H
+
+#include "access/htup.h"
+#include "access/skey.h"
+#include "utils/relcache.h"
+
+/* A scan that sees the newest committed state; see lock_scan.c */
+typedef struct AlScan
+{
+	Relation	rel;
+	struct SnapshotData *snapshot;
+	struct SysScanDescData *scan;
+	bool		recheck;
+} AlScan;
+
+extern void al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys,
+						  ScanKey keys);
+extern HeapTuple al_scan_next(AlScan *scan);
+extern void al_scan_end(AlScan *scan);
+extern void al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block,
+							 BlockNumber count);
+
+#endif							/* AL_TABLE_SCAN_H */

@@ -1,0 +1,108 @@
+/*-------------------------------------------------------------------------
+ *
+ * xact.c
+ *		What happens at commit, abort, prepare and savepoint, in its order.
+ *
+ * Model: this is the only place that registers callbacks for transactions and
+ * resource owners.  PostgreSQL calls several callbacks of one kind in an order that
+ * nobody should rely on; the order of what the modules do is written here, once.
+ *
+ * Locking: none of its own.  Nothing here raises after pre-commit.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "utils/resowner.h"
+
+#include "claim/claimed.h"
+#include "claim/durability.h"
+#include "claim/held.h"
+#include "lease/report.h"
+#include "shmem/stat.h"
+#include "sweep/sweep.h"
+#include "xact.h"
+
+/*
+ * At the end of a transaction this is called after xact_callback().  Of a
+ * subtransaction that commits no locks are released.
+ */
+static void
+release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, void *arg)
+{
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS)
+		return;
+	if (!isTopLevel)
+	{
+		al_claimed_subreleased(GetCurrentTransactionNestLevel());
+		return;
+	}
+	al_sweep_over();
+	al_claimed_released(isCommit);
+	/* A client that reads slowly must not be in the way of those just woken. */
+	if (al_durability_is_in_doubt())
+		al_report_doubt();
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+		case XACT_EVENT_PRE_PREPARE:
+			al_durability_before_commit(event == XACT_EVENT_PRE_PREPARE);
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			if (event != XACT_EVENT_ABORT)
+			{
+				al_durability_after_commit(event == XACT_EVENT_PREPARE);
+				if (al_held_count() > 0)
+					al_stat_count(AL_COUNT_RELEASES, al_held_count());
+				al_stat_commit();
+			}
+			/* The claims of what is prepared stay, and are nobody's. */
+			if (event == XACT_EVENT_PREPARE)
+				al_claimed_forget();
+			al_stat_abort();
+			al_held_abort(0);
+			al_claimed_changed();
+			al_durability_at_end();
+			break;
+		case XACT_EVENT_PARALLEL_PRE_COMMIT:
+		case XACT_EVENT_PARALLEL_COMMIT:
+		case XACT_EVENT_PARALLEL_ABORT:
+			break;
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+				 SubTransactionId parentSubid, void *arg)
+{
+	int			level = GetCurrentTransactionNestLevel();
+
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
+		al_held_abort(level);
+		al_stat_subabort(level);
+		al_claimed_subabort(level);
+	}
+	else if (event == SUBXACT_EVENT_COMMIT_SUB)
+	{
+		al_held_commit(level);
+		al_stat_subcommit(level);
+		al_claimed_subcommit(level);
+	}
+}
+
+void
+al_xact_init(void)
+{
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+	RegisterResourceReleaseCallback(release_callback, NULL);
+}
