@@ -179,6 +179,7 @@ ask($two, 'ROLLBACK');
 # Somebody is about to share the key, so theirs may not be all
 ask($two, q{BEGIN; SELECT lock_acquire('crowd', '1 hour', 'open', mode => 'shared')});
 $node->safe_psql('postgres', qq{SELECT status FROM lock_acquire('crowd', mode => 'shared', lifetime => 'session')\n;\n\\c\n} x 150);
+poll($watch, "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = '$ENV{PGAPPNAME}'");
 ask($two, 'COMMIT');
 my $known = ask($watch, 'SELECT clock_timestamp()');
 is(ask($watch, q{SELECT status FROM lock_try_acquire('crowd')}), 'held', 'of many sessions that shared a key the one that did not end is left');
