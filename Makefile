@@ -19,22 +19,22 @@ DOCS := $(sort $(wildcard doc/*.md))
 # Each suite starts a server of its own, so that settings are known and no
 # database of the machine is touched.  Isolation tests look for expected/ in
 # their output directory.  TEST_DIR=test/preloaded has what needs the library in
-# shared_preload_libraries.
+# shared_preload_libraries.  test/run has servers already, and says so in TEST_SERVER.
 TEST_DIR = test
 TEST_OPTS = --inputdir=$(TEST_DIR) --temp-config=$(TEST_DIR)/atomic_lock.conf \
 	--load-extension=atomic_lock --encoding=UTF8 --no-locale
 REGRESS := $(sort $(basename $(notdir $(wildcard $(TEST_DIR)/sql/*.sql))))
-REGRESS_OPTS = $(TEST_OPTS) --temp-instance=./tmp_check
+REGRESS_OPTS = $(TEST_OPTS) $(or $(TEST_SERVER),--temp-instance=./tmp_check)
 ISOLATION := $(sort $(basename $(notdir $(wildcard test/specs/*.spec))))
-ISOLATION_OPTS = $(TEST_OPTS) --temp-instance=./tmp_check_iso --outputdir=. \
-	--launcher=test/specs/tester
+ISOLATION_OPTS = $(TEST_OPTS) --outputdir=. --launcher=test/specs/tester \
+	$(or $(TEST_SERVER),--temp-instance=./tmp_check_iso)
 TAP_TESTS = 1
 PROVE_TESTS := $(sort $(wildcard test/t/*/*.pl))
 
 PG_CONFIG ?= pg_config
 
 # These see to a PostgreSQL themselves, so they must work before there is one.
-OWN_GOALS = demo demo-stop test bench bench-report soak test-matrix test-assert \
+OWN_GOALS = demo demo-stop test quick quick-stop bench bench-report soak test-matrix test-assert \
 	mutants lint sanitize valgrind coverage dist checkver
 .PHONY: $(OWN_GOALS)
 
@@ -73,6 +73,11 @@ demo-stop:
 # make test SUITE=regress, preloaded, isolation, tap, pgtap or history; TESTS="name name"
 test:
 	@test/run
+
+# The tests to run after each change: servers and objects of the last time are used
+# again.  SUITE and TESTS as above; by default regress, isolation and pgtap.
+quick quick-stop:
+	@test/run $@
 
 bench:
 	@test/bench/run

@@ -16,6 +16,7 @@ my ($kind, $tally, @files) = @ARGV;
 my %options = (
 	failures => 1,
 	color    => 0,
+	timer    => 1,
 	jobs     => $ENV{AL_JOBS} || 1,
 	lib      => [ split /:/, $ENV{AL_PERL_LIB} || '' ]);
 

@@ -21,11 +21,16 @@
 #   al_scratch              makes a temporary directory of AL_USER's, AL_SCRATCH,
 #                           goes there, and removes it when the script ends
 #                           (after stopping the servers that run in it).
+#   al_keep NAME OF         in place of al_scratch: AL_SCRATCH is that of the run
+#                           before if there was one with the same OF, and stays,
+#                           with its servers.  AL_TOP/NAME is a link to it, which
+#                           git ignores.  al_keep_end NAME removes both.
 #   al_build DIR [VAR=x..]  copies the project to DIR/src, builds it there, and
 #                           installs it into a private PostgreSQL below
 #                           DIR/pg.  DIR must belong to AL_USER.  Sets AL_SRC,
 #                           AL_BIN (psql, initdb, pgbench ...) and
-#                           AL_PG_CONFIG.  VAR=x go to make.
+#                           AL_PG_CONFIG.  VAR=x go to make.  After al_keep
+#                           only what has changed is compiled.
 #                           AL_POSTGRES=FILE in the environment puts that
 #                           script in place of the server, which then is
 #                           beside it as postgres.real.
@@ -43,6 +48,7 @@
 AL_TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 AL_USER=
 AL_SCRATCH=
+AL_KEPT=
 AL_PG_MIN=15
 
 # Settings of the caller must not lead us to a server that is not ours, and
@@ -77,6 +83,23 @@ al_exit() {
 trap al_exit EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
+
+# al_end_jobs: ends what a script still runs in the background, and all that this
+# has started, so that nothing works on in what is removed
+al_end_jobs() {
+	local job
+	for job in $(jobs -pr); do al_end_tree "$job"; done
+	wait || true
+}
+
+al_end_tree() {
+	local child
+	# Stopped first, so that it starts no more
+	kill -STOP "$1" 2>/dev/null || return 0
+	for child in $(ps -o pid= --ppid "$1"); do al_end_tree "$child"; done
+	kill -TERM "$1" 2>/dev/null || true
+	kill -CONT "$1" 2>/dev/null || true
+}
 
 # ---------------------------------------------------------------------------
 # Finding PostgreSQL, installing what is missing
@@ -334,13 +357,51 @@ al_scratch() {
 }
 
 al_scratch_end() {
-	local pid
-	[ -n "$AL_SCRATCH" ] || return 0
-	find "$AL_SCRATCH" -name postmaster.pid 2>/dev/null | while IFS= read -r pid; do
-		al_stop "${pid%/postmaster.pid}" </dev/null >/dev/null 2>&1 || true
-	done || true # find says so where a directory goes away meanwhile
+	[ -n "$AL_SCRATCH" ] && [ -z "$AL_KEPT" ] || return 0
+	al_stop_all "$AL_SCRATCH"
 	cd /
 	rm -rf "$AL_SCRATCH"
+}
+
+# al_stop_all DIR: the servers whose data are somewhere below it
+al_stop_all() {
+	local pid
+	find "$1" -name postmaster.pid 2>/dev/null | while IFS= read -r pid; do
+		al_stop "${pid%/postmaster.pid}" </dev/null >/dev/null 2>&1 || true
+	done || true # find says so where a directory goes away meanwhile
+}
+
+# al_kept NAME: sets AL_SCRATCH to what al_keep has left, if that is ours
+al_kept() {
+	AL_SCRATCH=$(readlink "$AL_TOP/$1") && [ -d "$AL_SCRATCH" ] &&
+		[ "$(stat -c %U "$AL_SCRATCH")" = "$AL_USER" ] || AL_SCRATCH=
+	[ -n "$AL_SCRATCH" ]
+}
+
+al_keep() {
+	if al_kept "$1" && [ "$(cat "$AL_SCRATCH/of" 2>/dev/null)" != "$2" ]; then al_keep_end "$1"; fi
+	if [ -z "$AL_SCRATCH" ]; then
+		AL_SCRATCH=$(al_tmpdir al)
+		as_user tee "$AL_SCRATCH/of" <<<"$2" >/dev/null
+		as_user mkdir "$AL_SCRATCH/t"
+		ln -sfn "$AL_SCRATCH" "$AL_TOP/$1"
+		[ "$(id -u)" != 0 ] || chown -h --reference="$AL_TOP" "$AL_TOP/$1"
+	fi
+	AL_KEPT=yes
+	# Servers do not inherit it: see al_start
+	exec 9>"$AL_SCRATCH/lock"
+	flock -n 9 || die "another run has $AL_SCRATCH"
+	export TMPDIR=$AL_SCRATCH/t
+	cd "$AL_SCRATCH" || exit
+}
+
+al_keep_end() {
+	if al_kept "$1"; then
+		AL_BIN=$(find "$AL_SCRATCH/pg" -name pg_ctl -printf '%h\n' -quit 2>/dev/null) AL_KEPT=
+		al_scratch_end
+	fi
+	AL_SCRATCH=
+	rm -f "$AL_TOP/$1"
 }
 
 # ---------------------------------------------------------------------------
@@ -380,22 +441,25 @@ al_private_pg() {
 		mkdir -p "$root${inc%/*}"
 		[ -e "$root$inc" ] || ln -s "$inc" "$root$inc"
 	done
-	# shellcheck disable=SC2034 # for the scripts that source this file
-	AL_BIN=$root$bin AL_PG_CONFIG=$root$bin/pg_config
 }
 
 al_build() {
 	local dir=$1 log=$1/build.log
 	shift
-	AL_SRC=$dir/src
-	al_private_pg "$dir/pg"
-	rm -rf "$AL_SRC"
+	AL_SRC=$dir/src AL_BIN=$dir/pg$("$PG_CONFIG" --bindir) AL_PG_CONFIG=$AL_BIN/pg_config
+	if [ -n "$AL_KEPT" ] && [ -e "$dir/built" ]; then
+		# All but the objects, so that what has been removed is not found any more
+		find "$AL_SRC" ! -type d ! -name '*.[do]' -delete
+	else
+		al_private_pg "$dir/pg"
+		rm -rf "$AL_SRC"
+	fi
 	mkdir -p "$AL_SRC"
 	# Not what an earlier build left here: it may be of another PostgreSQL.
 	tar -C "$AL_TOP" -cf - --exclude=./.git --exclude=./demo_server --exclude=./test_results \
-		--exclude=./tmp_check --exclude=./tmp_check_iso --exclude=./results --exclude=./log \
+		--exclude=./.quick --exclude=./tmp_check --exclude=./tmp_check_iso --exclude=./results --exclude=./log \
 		--exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude='*.d' . | tar -C "$AL_SRC" -xf -
-	[ "$(id -u)" != 0 ] || chown -hR "$AL_USER:" "$dir"
+	[ "$(id -u)" != 0 ] || chown -hR "$AL_USER:" "$AL_SRC" "$dir/pg"
 	if ! as_user make -s -C "$AL_SRC" -j2 PG_CONFIG="$AL_PG_CONFIG" with_llvm=no "$@" >"$log" 2>&1; then
 		cat "$log" >&2
 		die "the build failed"
@@ -404,6 +468,7 @@ al_build() {
 		cat "$log" >&2
 		die "the installation into $dir/pg failed"
 	fi
+	as_user touch "$dir/built"
 }
 
 # ---------------------------------------------------------------------------
@@ -438,7 +503,7 @@ al_start() {
 	END
 	# The server outlives this script where that is wanted, so it must not
 	# keep our output open.
-	if ! as_user "$AL_BIN/pg_ctl" -D "$data" -w -t 60 -l "$data.log" start >/dev/null 2>&1 </dev/null; then
+	if ! as_user "$AL_BIN/pg_ctl" -D "$data" -w -t 60 -l "$data.log" start >/dev/null 2>&1 </dev/null 9>&-; then
 		tail -n 20 "$data.log" >&2
 		die "the server did not start; its log is $data.log"
 	fi
