@@ -11,7 +11,7 @@
 -- "pg_catalog, pg_temp".  Outside of such expressions the script avoids syntax
 -- that looks up an operator without naming it, such as IN, BETWEEN, LIKE and
 -- CASE x WHEN.  Functions of our own are called with exactly the types of their
--- parameters.  They cannot be qualified: @extschema@ refuses some schema names
+-- parameters.  They cannot be qualified: the placeholder for the schema refuses some names
 -- that we allow.
 
 ------------------------------------------------------------------------------

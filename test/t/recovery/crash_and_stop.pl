@@ -217,11 +217,11 @@ queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('still', '1 hour', 
 my $end = ask($holder, q{SELECT extract(epoch FROM lock_extend('still', 'holder', '1500 ms'))});
 my @all = ($postmaster, split /\n/, ask($watch, 'SELECT pid FROM pg_stat_activity'));
 kill 'STOP', @all;
-start($holder, q{SELECT lock_try_extend('still', 'holder', '1 hour') IS NULL, lock_try_release('still', 'holder') IN ('expired', 'not_owner')});
+start($holder, q{SELECT lock_try_extend('still', 'holder', '1 hour') IS NULL, lock_try_release('still', 'holder')});
 start($two, q{SELECT status FROM lock_try_acquire('still', '1 hour', 'two')});
 usleep(10_000) while time() < $end;
 kill 'CONT', reverse @all;
-is(answer($holder), 't|t', 'all stand still for longer than a lease: it is over when they go on');
+like(answer($holder), qr/^t\|(?:expired|not_owner)$/, 'all stand still for longer than a lease: it is over when they go on');
 is(answer($one), 'acquired', '... who waits for it has it');
 is(answer($two), 'held', '... and nobody else');
 ask($one, q{SELECT lock_release('still', 'one')});
