@@ -727,7 +727,7 @@ BEGIN
 	IF names IS NULL THEN
 		RAISE invalid_parameter_value USING
 			MESSAGE = format('invalid access level: "%s"', level),
-			HINT = 'Levels are user, monitor and admin.';
+			HINT = 'Valid levels are user, monitor and admin.';
 	END IF;
 
 	SELECT e.oid, n.nspname INTO STRICT extension, schema

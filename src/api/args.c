@@ -113,9 +113,9 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("keys must be a one-dimensional array of 1 to %d lock keys", AL_MAX_KEYS),
-				 elements == 0 ? errdetail("It is empty.") :
-				 ARR_NDIM(array) != 1 ? errdetail("It has %d dimensions.", ARR_NDIM(array)) :
-				 errdetail("It has %d.", elements)));
+				 elements == 0 ? errdetail("The array is empty.") :
+				 ARR_NDIM(array) != 1 ? errdetail("The array has %d dimensions.", ARR_NDIM(array)) :
+				 errdetail("The array has %d keys.", elements)));
 
 	keys = palloc(elements * sizeof(AlKey));
 	elements = 0;
@@ -160,7 +160,7 @@ al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("lock owner must not be null"),
-				 errhint("Pass the owner that lock_acquire answered, or set atomic_lock.owner.")));
+				 errhint("Pass the owner that lock_acquire returned, or set atomic_lock.owner.")));
 }
 
 /* An owner argument that must be there; raises 22004 where it is not */
@@ -207,7 +207,7 @@ raise_duration(const char *what, const char *least, const char *setting)
 			(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("%s must be between %s and %s", what, least,
 					GetConfigOptionByName(setting, NULL, false)),
-			 errhint("The upper limit is the setting %s; months and years are not allowed.", setting)));
+			 errhint("The setting %s is the upper limit.  Months and years are not allowed.", setting)));
 }
 
 /*
@@ -263,7 +263,7 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 	ereport(ERROR,
 			(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("invalid %s: \"%s\"", what, al_display(given)),
-			 errhint("It must be %s.", list)));
+			 errhint("The value must be %s.", list)));
 	return 0;					/* keep compiler quiet */
 }
 

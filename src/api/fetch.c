@@ -118,9 +118,9 @@ open_table(FunctionCallInfo fcinfo, int argno)
 				(al_errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("lock_fetch needs the row type of a table"),
 				 OidIsValid(type) ?
-				 errdetail("It was given type %s.",
+				 errdetail("The argument has type %s.",
 						   format_type_extended(type, -1, FORMAT_TYPE_ALLOW_INVALID)) : 0,
-				 errhint("Name the table by a NULL of its type, such as NULL::orders.")));
+				 errhint("Pass a null value of the row type of the table, such as NULL::orders.")));
 	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK &&
 		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT, ACLMASK_ALL) != ACLCHECK_OK)
 		aclcheck_error(ACLCHECK_NO_PRIV, get_relkind_objtype(relkind), get_rel_name(relid));
@@ -148,7 +148,7 @@ open_primary_key(Relation rel)
 	ereport(ERROR,
 			(al_errcode(ERRCODE_UNDEFINED_OBJECT),
 			 errmsg("table \"%s\" has no primary key", RelationGetRelationName(rel)),
-			 errhint("lock_fetch finds a row by it."),
+			 errhint("lock_fetch needs a primary key to find a row."),
 			 errtable(rel)));
 	return NULL;				/* keep compiler quiet */
 }
@@ -174,7 +174,7 @@ find_primary_key(Target *target)
 					(al_errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("lock_fetch cannot use the primary key of table \"%s\"",
 							RelationGetRelationName(target->rel)),
-					 errdetail("It is not a B-tree index."),
+					 errdetail("The primary key is not a B-tree index."),
 					 errtable(target->rel)));
 	}
 	index_close(index, AccessShareLock);
@@ -200,7 +200,7 @@ member_text(const Target *target, Jsonb *object, int i)
 				(al_errcode(member ? ERRCODE_NULL_VALUE_NOT_ALLOWED : ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg(member ? "column \"%s\" of the id must not be null" :
 						"the id has no value for column \"%s\"", name),
-				 errdetail("It is part of the primary key of table \"%s\".",
+				 errdetail("The column is part of the primary key of table \"%s\".",
 						   RelationGetRelationName(target->rel))));
 	if (member->type == jbvString)
 		return pnstrdup(member->val.string.val, member->val.string.len);
@@ -226,7 +226,7 @@ read_id(Target *target, char *id)
 					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("the id must be a JSON object with the %d columns of the primary key",
 							target->nkeys),
-					 errdetail("Table \"%s\" has a primary key of several columns, the first is \"%s\".",
+					 errdetail("The primary key of table \"%s\" has several columns; the first is \"%s\".",
 							   RelationGetRelationName(target->rel), column_name(target, 0))));
 	}
 	for (int i = 0; i < target->nkeys; i++)
@@ -416,7 +416,7 @@ read_newest(Target *target)
 				 errmsg("could not serialize access due to concurrent update"),
 				 errdetail("The newest version of the row in table \"%s\" is not visible to this transaction.",
 						   RelationGetRelationName(target->rel)),
-				 errhint("Retry the transaction; let lock_fetch be its first statement.")));
+				 errhint("Retry the transaction with lock_fetch as its first statement.")));
 	return newest;
 }
 

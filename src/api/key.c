@@ -41,7 +41,7 @@ atomic_lock_key(PG_FUNCTION_ARGS)
 	if (ARR_NDIM(parts) != 1)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("a lock key needs a one-dimensional array of at least one part")));
+				 errmsg("parts of a lock key must be a one-dimensional array with at least one element")));
 
 	initStringInfo(&key);
 	iterator = array_create_iterator(parts, 0, NULL);

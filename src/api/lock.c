@@ -78,7 +78,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 	if (lifetime == AL_SESSION && InSecurityRestrictedOperation())
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("cannot acquire a lock with the lifetime of a session within security-restricted operation")));
+				 errmsg("cannot acquire a lock with lifetime \"session\" within security-restricted operation")));
 	if (lifetime == AL_TRANSACTION && request->ttl != 0)
 		al_raise_no_lease("ttl");
 	if (lifetime == AL_TRANSACTION && request->meta)

@@ -39,7 +39,7 @@ attach_or_raise(const char *what)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("%s", what),
-				 errdetail("Before PostgreSQL 17, that is in shared memory only where atomic_lock is preloaded."),
+				 errdetail("Before PostgreSQL 17, atomic_lock counts only if it is preloaded."),
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
 }
 
@@ -73,7 +73,7 @@ atomic_lock_stats(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	AlStats    *stats;
 
-	attach_or_raise("nothing is counted by this server");
+	attach_or_raise("lock statistics are not available on this server");
 	stats = al_stats();
 	InitMaterializedSRF(fcinfo, 0);
 	for (int i = 0; i < AL_DATABASES; i++)
@@ -116,7 +116,7 @@ atomic_lock_stats_reset(PG_FUNCTION_ARGS)
 {
 	AlDatabase *database;
 
-	attach_or_raise("nothing is counted by this server");
+	attach_or_raise("lock statistics are not available on this server");
 	database = al_stat_database();
 	for (int i = 0; i < AL_COUNTERS; i++)
 		pg_atomic_write_u64(&database->counters[i], 0);
@@ -137,7 +137,7 @@ atomic_lock_contention(PG_FUNCTION_ARGS)
 	AlContention *rows;
 	int			count;
 
-	attach_or_raise("it is not known which locks are contended");
+	attach_or_raise("contended locks are not known on this server");
 	InitMaterializedSRF(fcinfo, 0);
 	rows = al_contention_list(&count);
 

@@ -395,8 +395,8 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	if (waiters == NULL)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("it is not known who waits for locks"),
-				 errdetail("Before PostgreSQL 17, waiters are in a queue only where atomic_lock is preloaded; here they poll."),
+				 errmsg("waiters for locks are not known on this server"),
+				 errdetail("Before PostgreSQL 17, waiters join a queue only if atomic_lock is preloaded; on this server, they poll."),
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
 	qsort(waiters, count, sizeof(AlWaiter), compare_waiters);
 

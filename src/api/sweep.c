@@ -76,7 +76,7 @@ atomic_lock_schedule_sweep(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("schedule must not be null"),
-				 errhint("Use lock_unschedule_sweep to end the sweep.")));
+				 errhint("Use lock_unschedule_sweep to end scheduled sweeps.")));
 	PG_RETURN_INT64(al_cron_schedule(text_to_cstring(PG_GETARG_TEXT_PP(0)),
 									 "lock_schedule_sweep()"));
 }
@@ -109,34 +109,34 @@ describe_launcher(const char **hint)
 
 	if (!al_launcher_is_registered())
 	{
-		*hint = "Add atomic_lock to shared_preload_libraries and restart the server, or have pg_cron sweep: see lock_schedule_sweep().";
+		*hint = "Add atomic_lock to shared_preload_libraries and restart the server, or have pg_cron sweep by calling lock_schedule_sweep().";
 		return "not running: atomic_lock is not preloaded";
 	}
 	if (RecoveryInProgress())
-		return "not running: the server is a standby, or in recovery";
+		return "not running: the server is a standby or in recovery";
 	if (al_sweep_interval() <= 0)
 	{
-		*hint = "Set atomic_lock.sweep_interval and reload the configuration, or have pg_cron sweep: see lock_schedule_sweep().";
+		*hint = "Set atomic_lock.sweep_interval and reload the configuration, or have pg_cron sweep by calling lock_schedule_sweep().";
 		return "turned off: atomic_lock.sweep_interval is 0";
 	}
 	if (al_sweep_databases[strspn(al_sweep_databases, " ")] == '\0')
 	{
 		*hint = "Set atomic_lock.sweep_databases to \"*\" and reload the configuration.";
-		return "sweeps nothing: atomic_lock.sweep_databases is empty";
+		return "sweeps no database: atomic_lock.sweep_databases is empty";
 	}
 	if (pid == 0)
 	{
-		*hint = "It is started again after a few seconds; if not, see the server log.";
+		*hint = "The server starts it again after a few seconds.  If it does not, see the server log.";
 		return "not running";
 	}
 	if (failed_at != 0)
 	{
-		*hint = "You may need to increase max_worker_processes.";
+		*hint = "You might need to increase max_worker_processes.";
 		return psprintf("running, but could not start a worker at %s",
 						timestamptz_to_str(failed_at));
 	}
 	if (OidIsValid(visited) && get_database_name(visited))
-		return psprintf("running, sweeps database \"%s\" now", get_database_name(visited));
+		return psprintf("running, now sweeping database \"%s\"", get_database_name(visited));
 	return psprintf("running, sweeps every %s",
 					GetConfigOptionByName("atomic_lock.sweep_interval", NULL, false));
 }

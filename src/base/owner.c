@@ -88,7 +88,7 @@ al_owner_of_session(AlString *owner)
 				(al_errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
 				 errmsg("invalid byte sequence for encoding \"%s\" in atomic_lock.owner",
 						GetDatabaseEncodingName()),
-				 errdetail("The setting came with the start of the session, or was made in a database of another encoding."),
+				 errdetail("The value came with the connection request, or was set in a database with another encoding."),
 				 errhint("Set atomic_lock.owner again.")));
 	al_owner_setting_is_verified = true;
 	return true;

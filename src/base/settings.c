@@ -75,7 +75,7 @@ check_owner(char **newval, void **extra, GucSource source)
 		return true;
 	GUC_check_errcode(ERRCODE_INVALID_PARAMETER_VALUE);
 	GUC_check_errmsg("invalid value for parameter \"atomic_lock.owner\"");
-	GUC_check_errdetail("An owner has at most %d bytes.", AL_MAX_OWNER_BYTES);
+	GUC_check_errdetail("An owner must not be longer than %d bytes.", AL_MAX_OWNER_BYTES);
 	return false;
 }
 
@@ -102,7 +102,7 @@ check_sweep_databases(char **newval, void **extra, GucSource source)
 	bool		ok = al_split_names(*newval, &copy, &names);
 
 	if (!ok)
-		GUC_check_errdetail("It is a list of names of databases, or \"*\".");
+		GUC_check_errdetail("The value must be \"*\" or a comma-separated list of database names.");
 	list_free(names);
 	pfree(copy);
 	return ok;
@@ -121,86 +121,86 @@ void
 al_settings_init(void)
 {
 	DefineCustomStringVariable("atomic_lock.owner",
-							   "Owner of locks where a function is given none.",
-							   "It proves the ownership of leases; set it per session or transaction.",
+							   "Sets the owner that functions use if they are given none.",
+							   "The owner proves who holds a lock. Set it per session or per transaction.",
 							   &al_owner_setting, "", PGC_USERSET, 0,
 							   check_owner, assign_owner, NULL);
 	define_duration("atomic_lock.default_ttl",
-					"Length of a lease that is acquired without a ttl.", NULL,
+					"Sets the length of a lease that is acquired without a ttl.", NULL,
 					&al_default_ttl_ms, 1, 100 * YEAR_MS, PGC_USERSET);
 	define_duration("atomic_lock.max_ttl",
-					"Longest ttl that may be asked for.", NULL,
+					"Sets the longest ttl that a call may ask for.", NULL,
 					&al_max_ttl_ms, 1, 100 * YEAR_MS, PGC_SUSET);
 	define_duration("atomic_lock.max_wait",
-					"Longest wait that may be asked for.", NULL,
+					"Sets the longest wait that a call may ask for.", "0 forbids waiting.",
 					&al_max_wait_ms, 0, YEAR_MS, PGC_SUSET);
 	define_duration("atomic_lock.max_lifetime",
-					"Longest life of a lease with all its extensions.",
+					"Sets the longest life of a lease, with all its extensions and transfers.",
 					"0 means no limit.",
 					&al_max_lifetime_ms, 0, 100 * YEAR_MS, PGC_SUSET);
 	define_duration("atomic_lock.lock_delay",
-					"How long a key stays closed after its lease ran out.",
-					"A lease that was released leaves its key open at once.",
+					"Sets how long a key stays closed after its lease expired or its session ended.",
+					"A release opens the key at once.",
 					&al_lock_delay_ms, 0, YEAR_MS, PGC_SUSET);
 	define_duration("atomic_lock.released_retention",
-					"How long a released key is remembered.",
-					"Until it is swept, releasing it again is told from releasing what was never held.",
+					"Sets how long a released key is remembered.",
+					"Until a sweep removes the key, releasing it again raises LK004 (already released) instead of LK002 (not held).",
 					&al_released_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP);
 	DefineCustomEnumVariable("atomic_lock.on_reacquire",
-							 "What acquiring a lock does that the owner holds already.",
+							 "Sets what an acquire does if the owner already holds the lock.",
 							 NULL, &al_on_reacquire, AL_REACQUIRE_EXTEND,
 							 on_reacquire_options, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("atomic_lock.acquire_durability",
-							 "How durable the commit of a grant or extension is.",
-							 "\"forced\" raises synchronous_commit to \"on\" where it is weaker; \"session\" follows it.",
+							 "Sets how durable the commit of a grant or an extension is.",
+							 "\"forced\" raises synchronous_commit to \"on\" where it is weaker; \"session\" leaves it as it is.",
 							 &al_acquire_durability, AL_ACQUIRE_FORCED,
 							 acquire_durability_options, PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomEnumVariable("atomic_lock.release_durability",
-							 "How durable a commit is that did nothing but release.",
-							 "\"relaxed\" does not wait for the flush; \"session\" follows synchronous_commit.",
+							 "Sets how durable a commit of nothing but releases is.",
+							 "\"relaxed\" makes the commit asynchronous; \"session\" leaves it to synchronous_commit.",
 							 &al_release_durability, AL_RELEASE_RELAXED,
 							 release_durability_options, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomBoolVariable("atomic_lock.enforce_guards",
-							 "Refuse writes to protected tables that no lock covers.",
-							 "Off, for maintenance, the guards of lock_protect let everything pass.",
+							 "Makes guards refuse writes to rows whose lock is not held.",
+							 "If this is off, guards let everything pass. Turn it off for maintenance only.",
 							 &al_enforce_guards, true, PGC_SUSET, 0, NULL, NULL, NULL);
 	define_duration("atomic_lock.sweep_interval",
-					"Pause between two background sweeps.",
+					"Sets the pause between two background sweeps.",
 					"0 turns the background sweep off.",
 					&al_sweep_interval_ms, 0, YEAR_MS, PGC_SIGHUP);
 	DefineCustomStringVariable("atomic_lock.sweep_databases",
-							   "Databases that the background sweep visits.",
-							   "A list of names, or \"*\" for all that allow connections and are no templates.",
+							   "Sets the databases that the background sweep visits.",
+							   "The value is a comma-separated list of names, or \"*\" for all databases that allow connections and are not templates.",
 							   &al_sweep_databases, "*", PGC_SIGHUP, GUC_LIST_INPUT,
 							   check_sweep_databases, NULL, NULL);
 	DefineCustomIntVariable("atomic_lock.sweep_batch",
-							"Rows that a sweep removes per transaction.",
+							"Sets how many rows a sweep removes per transaction.",
 							NULL, &al_sweep_batch, 1000, 1, 1000000,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("atomic_lock.max_claims_per_transaction",
-							"Keys that one transaction may touch.",
-							"Each takes a place in the lock table, see max_locks_per_transaction.",
+							"Sets how many keys one transaction may touch.",
+							"Each key takes up to three places in the lock table; see max_locks_per_transaction.",
 							&al_max_claims, 1000, 1, INT_MAX,
 							PGC_SUSET, 0, NULL, NULL, NULL);
 #ifdef AL_TEST_HOOKS
 	define_duration("atomic_lock.test_sleep_cap",
-					"Longest sleep of a waiter.", NULL,
+					"Sets the longest sleep of a waiter.", NULL,
 					&al_test_sleep_cap_ms, 1, YEAR_MS, PGC_USERSET);
 	DefineCustomStringVariable("atomic_lock.test_pause_at",
-							   "A backend stands still at this point until it gets an advisory lock.",
+							   "Sets the point at which a backend stops until it gets an advisory lock.",
 							   NULL, &al_test_pause_at, "", PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("atomic_lock.test_hash_bits",
-							"Bits that the hashes of keys and owners have.",
+							"Sets how many bits the hashes of keys and owners have.",
 							NULL, &al_test_hash_bits, 64, 0, 64,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	define_duration("atomic_lock.test_longest_exit",
-					"Time that the end of a session may take.", NULL,
+					"Sets how long the end of a session may take.", NULL,
 					&al_test_longest_exit_ms, 0, YEAR_MS, PGC_USERSET);
 	define_duration("atomic_lock.test_sweep_ahead",
-					"A sweep judges as if the clock were that much later.", NULL,
+					"Sets by how much a sweep takes the clock to be later than it is.", NULL,
 					&al_test_sweep_ahead_ms, 0, YEAR_MS, PGC_USERSET);
 	define_duration("atomic_lock.test_longest_visit",
-					"A worker of the sweep works for that long.", NULL,
+					"Sets how long a worker of the sweep works.", NULL,
 					&al_test_longest_visit_ms, 1, YEAR_MS, PGC_USERSET);
 #endif
 	MarkGUCPrefixReserved("atomic_lock");

@@ -55,11 +55,11 @@ kind_detail(char relkind)
 		case RELKIND_VIEW:
 			return "A view has no rows of its own.";
 		case RELKIND_MATVIEW:
-			return "The rows of a materialized view are only changed as a whole.";
+			return "The rows of a materialized view cannot be changed one by one.";
 		case RELKIND_FOREIGN_TABLE:
-			return "The rows of a foreign table can be changed where they are.";
+			return "The rows of a foreign table can be changed on the foreign server, without a guard.";
 		default:
-			return "It is no table.";
+			return "The relation is not a table.";
 	}
 }
 
@@ -112,15 +112,15 @@ family_arg(FunctionCallInfo fcinfo)
 	if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" cannot be protected", get_rel_name(relid)),
+				 errmsg("relation \"%s\" cannot be protected", get_rel_name(relid)),
 				 errdetail_internal("%s", kind_detail(relkind)),
-				 errhint("Protect the tables that have the rows.")));
+				 errhint("Protect the tables that contain the rows.")));
 	if (!al_is_table_owner(relid))
 		aclcheck_error(ACLCHECK_NOT_OWNER, get_relkind_objtype(relkind), get_rel_name(relid));
 	if (getExtensionOfObject(RelationRelationId, relid) == get_extension_oid("atomic_lock", true))
 		ereport(ERROR,
 				(al_errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is a table of atomic_lock itself", get_rel_name(relid))));
+				 errmsg("table \"%s\" of extension \"atomic_lock\" cannot be protected", get_rel_name(relid))));
 
 	rel = table_open(relid, ShareRowExclusiveLock);
 	family = find_all_inheritors(relid, ShareRowExclusiveLock, NULL);
@@ -131,9 +131,9 @@ family_arg(FunctionCallInfo fcinfo)
 
 		ereport(ERROR,
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("partition \"%s\" has its guard from table \"%s\"",
+				 errmsg("partition \"%s\" inherits its guard from table \"%s\"",
 						RelationGetRelationName(rel), parent),
-				 errhint("Use the function for table \"%s\".", parent)));
+				 errhint("Call the function for table \"%s\".", parent)));
 	}
 	table_close(rel, NoLock);
 	return family;
@@ -173,7 +173,7 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 			ereport(ERROR,
 					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("invalid event: \"%s\"", al_display(al_cstring(word))),
-					 errhint("Events are insert, update and delete.")));
+					 errhint("Valid events are insert, update and delete.")));
 		wanted[i] = true;
 	}
 	array_free_iterator(iterator);
@@ -188,7 +188,7 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("there must be at least one event"),
-				 errhint("Events are insert, update and delete.")));
+				 errhint("Valid events are insert, update and delete.")));
 	return events.data;
 }
 

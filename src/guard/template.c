@@ -47,7 +47,7 @@ bad_template(AlTemplateProblem *problem, const char *template, const char *detai
 	problem->sqlstate = ERRCODE_INVALID_PARAMETER_VALUE;
 	problem->message = psprintf("invalid key template: \"%s\"", show_start(template));
 	problem->detail = detail;
-	problem->hint = "A template is text with names of columns in braces, such as \"order:{id}\"; \"{{\" is a brace.";
+	problem->hint = "A template is text with column names in braces, such as \"order:{id}\".  Write \"{{\" for a literal brace.";
 	return false;
 }
 
@@ -63,15 +63,15 @@ find_column(Oid relid, const char *name, Oid *type, AlTemplateProblem *problem)
 		problem->sqlstate = ERRCODE_UNDEFINED_COLUMN;
 		problem->message = psprintf("column \"%s\" of relation \"%s\" does not exist",
 									show_start(name), get_rel_name(relid));
-		problem->detail = "The key template of the table's guard names it.";
-		problem->hint = "Use lock_protect with a template that fits the table.";
+		problem->detail = "The key template of the table's guard names the column.";
+		problem->hint = "Call lock_protect with a template that matches the table.";
 	}
 	else if (((Form_pg_attribute) GETSTRUCT(tuple))->attgenerated)
 	{
 		problem->sqlstate = ERRCODE_FEATURE_NOT_SUPPORTED;
 		problem->message = psprintf("generated column \"%s\" cannot be part of a key template", name);
-		problem->detail = "It is computed after the guard has looked at the row.";
-		problem->hint = "Use the columns that it is computed from.";
+		problem->detail = "The column is computed after the guard has read the row.";
+		problem->hint = "Use the columns from which it is computed.";
 	}
 	else
 	{
@@ -139,7 +139,7 @@ al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateP
 	if (literal.len > 0)
 		add_piece(guard)->literal = al_cstring(literal.data);
 	if (guard->count == 0)
-		return bad_template(problem, template, "It is empty.");
+		return bad_template(problem, template, "The template is empty.");
 	if (length > AL_MAX_KEY_BYTES)
 		return bad_template(problem, template, "The keys would be too long.");
 	return true;
@@ -181,7 +181,7 @@ al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row, StringInfo
 					 errmsg("column \"%s\" of protected table \"%s\" must not be null",
 							NameStr(TupleDescAttr(desc, piece->column - 1)->attname),
 							RelationGetRelationName(rel)),
-					 errdetail("It is part of the key of the lock that covers the row."),
+					 errdetail("The column is part of the key of the lock that covers the row."),
 					 errtablecol(rel, piece->column)));
 		appendStringInfoString(key, al_part_text(&piece->part, value));
 	}

@@ -107,7 +107,7 @@ al_refuse_truncate(Relation rel)
 {
 	ereport(ERROR,
 			(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("cannot truncate table \"%s\", which is protected by locks",
+			 errmsg("cannot truncate table \"%s\" because its rows are protected by locks",
 					RelationGetRelationName(rel)),
 			 errhint("Use DELETE, or set atomic_lock.enforce_guards to off."),
 			 errtable(rel)));
@@ -129,7 +129,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 		TRIGGER_FIRED_FOR_ROW(trigger->tg_event) == TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
 		ereport(ERROR,
 				(al_errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("lock_guard() must be called by a trigger that lock_protect() has made")));
+				 errmsg("lock_guard() was not called by a trigger that lock_protect() created")));
 
 	event = trigger->tg_event;
 	rel = trigger->tg_relation;

@@ -168,7 +168,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	{
 		result->obstacle = result->outcome;
 		result->outcome = AL_DEADLOCK;
-		result->cycle = pstrdup("Another owner shares the lock and waits to have it for itself, too.");
+		result->cycle = pstrdup("Another owner that shares the lock is already waiting to convert it to exclusive mode.");
 		return true;
 	}
 	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&line));

@@ -90,7 +90,7 @@ al_report_doubt(void)
 			(al_errcode(ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN),
 			 errmsg("terminating connection because a granted lock might not be on a synchronous standby"),
 			 errdetail("The transaction has committed locally, but the wait for synchronous replication ended before a standby confirmed it."),
-			 errhint("Connect again and acquire the lock with the same owner: the answer is \"reacquired\" if it is still held.")));
+			 errhint("Connect again and acquire the lock with the same owner: the status is \"reacquired\" if the lock is still held.")));
 	al_set_log_min_messages(doubt_log_level);
 	whereToSendOutput = DestNone;
 	ProcDiePending = true;
@@ -119,7 +119,7 @@ show_end(const AlHolding *holding)
 		return psprintf("until %s", show_time(holding->expires_at));
 	if (holding->expires_at == DT_NOEND)
 		return psprintf("until the session of process %d ends", holding->pid);
-	return psprintf("until %s, or the session of process %d ends",
+	return psprintf("until %s, or until the session of process %d ends",
 					show_time(holding->expires_at), holding->pid);
 }
 
@@ -127,7 +127,7 @@ show_end(const AlHolding *holding)
 static char *
 show_span(const AlHolding *holding)
 {
-	return psprintf("Held in %s mode since %s, %s.",
+	return psprintf("The lock is held in %s mode from %s %s.",
 					al_is_shared(holding) ? "shared" : "exclusive",
 					show_time(holding->acquired_at), show_end(holding));
 }
@@ -153,10 +153,10 @@ obstacle_message(const AlResult *result)
 		case AL_CLAIMED:
 			return "held by an unfinished transaction";
 		case AL_QUEUED:
-			return psprintf("about to go to %s, who waits for it",
+			return psprintf("about to go to %s, who is waiting for it",
 							al_display(al_cstring(result->first)));
 		case AL_CLOSED:
-			return psprintf("closed after the lease of %s ran out",
+			return psprintf("closed after the lease of %s expired",
 							show_text(result->holding.holder));
 		default:
 			return show_holders(result);
@@ -170,13 +170,13 @@ obstacle_detail(const AlResult *result)
 	{
 		case AL_CLAIMED:
 			if (result->blocker == 0)
-				return "A transaction has acquired, released or extended it and has not committed yet.";
-			return psprintf("Process %d has acquired, released or extended it and has not committed yet.",
+				return "A transaction has acquired, released or extended the lock and has not committed yet.";
+			return psprintf("Process %d has acquired, released or extended the lock and has not committed yet.",
 							result->blocker);
 		case AL_QUEUED:
-			return "It goes to those who wait for it first.";
+			return "The lock goes to its waiters first.";
 		case AL_CLOSED:
-			return psprintf("Held in %s mode since %s, and closed until %s.",
+			return psprintf("The lock was held in %s mode from %s on, and is closed until %s.",
 							al_is_shared(&result->holding) ? "shared" : "exclusive",
 							show_time(result->holding.acquired_at),
 							show_time(al_closed_until(&result->holding)));
@@ -195,13 +195,13 @@ obstacle_hint(const AlResult *result)
 	switch (obstacle)
 	{
 		case AL_CLAIMED:
-			return "Pass \"wait\" to wait for it, or retry after that transaction has ended.";
+			return "Pass \"wait\" to wait for the lock, or retry after the transaction has ended.";
 		case AL_QUEUED:
-			return "Pass \"wait\" to wait for it too, or retry later.";
+			return "Pass \"wait\" to wait for the lock too, or retry later.";
 		case AL_CLOSED:
-			return "Pass \"wait\" to wait for it, or retry later: atomic_lock.lock_delay keeps a key closed for a while when its lease was not released.";
+			return "Pass \"wait\" to wait for the lock, or retry later.  atomic_lock.lock_delay keeps a key closed for a while if its lease was not released.";
 		default:
-			return "Pass \"wait\" to wait for it, retry after it is released or its lease has ended, or ask an administrator to use force_release.";
+			return "Pass \"wait\" to wait for the lock, retry after it is released or expires, or ask an administrator to use force_release.";
 	}
 }
 
@@ -210,8 +210,8 @@ static char *
 nobody_detail(const AlResult *result)
 {
 	if (result->is_in_use)
-		return "An unfinished transaction holds it.";
-	return "It is free, was swept, or was never taken.";
+		return "An unfinished transaction holds the lock.";
+	return "The lock is free, was swept, or was never acquired.";
 }
 
 /* Raise that a transaction, which nobody can undo from outside, holds a key. */
@@ -221,10 +221,10 @@ raise_in_transaction(const AlKey *key, int pid)
 	ereport(ERROR,
 			(al_errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("lock \"%s\" is held by an unfinished transaction", al_display(key->name)),
-			 pid != 0 ? errdetail("Process %d holds it until its transaction ends.", pid) :
-			 errdetail("A prepared transaction holds it."),
+			 pid != 0 ? errdetail("Process %d holds the lock until its transaction ends.", pid) :
+			 errdetail("A prepared transaction holds the lock."),
 			 pid != 0 ? errhint("Wait for the transaction, or end it with pg_terminate_backend(%d).", pid) :
-			 errhint("Use COMMIT PREPARED or ROLLBACK PREPARED, see pg_prepared_xacts.")));
+			 errhint("Find the transaction in pg_prepared_xacts, and use COMMIT PREPARED or ROLLBACK PREPARED.")));
 	pg_unreachable();
 }
 
@@ -234,8 +234,8 @@ al_raise_no_lease(const char *what)
 {
 	ereport(ERROR,
 			(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("a lock with the lifetime of a transaction has no %s", what),
-			 errdetail("It has no row, and ends with the transaction.")));
+			 errmsg("a lock with lifetime \"transaction\" has no %s", what),
+			 errdetail("Such a lock has no row, and ends with its transaction.")));
 	pg_unreachable();
 }
 
@@ -264,7 +264,7 @@ al_raise(const AlKey *key, const AlResult *result)
 					(al_errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("timed out waiting for lock \"%s\", which is %s", name,
 							obstacle_message(result)),
-					 errdetail("Waited for %lld ms.  %s", (long long) (result->waited / 1000),
+					 errdetail("The call waited for %lld ms.  %s", (long long) (result->waited / 1000),
 							   obstacle_detail(result)),
 					 errhint("Retry, or pass a longer \"wait\", up to atomic_lock.max_wait.")));
 			break;
@@ -274,20 +274,20 @@ al_raise(const AlKey *key, const AlResult *result)
 					(al_errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 					 errmsg("deadlock detected while waiting for lock \"%s\"", name),
 					 errdetail_internal("%s", result->cycle),
-					 errhint("Release what you hold and try again; where everybody takes locks in the same order, there are no deadlocks.")));
+					 errhint("Release the locks that you hold, and retry.  There are no deadlocks if everyone acquires locks in the same order.")));
 			break;
 
 		case AL_HELD_BY_OWNER:
 			ereport(ERROR,
 					(al_errcode(ERRCODE_LOCK_DOUBLE_ACQUIRE),
 					 errmsg("lock \"%s\" is already held by this owner", name),
-					 errdetail("Held in %s mode by %s since %s, %s.",
+					 errdetail("The lock is held in %s mode by %s, from %s %s.",
 							   al_is_shared(holding) ? "shared" : "exclusive",
 							   show_text(holding->holder),
 							   show_time(holding->acquired_at), show_end(holding)),
 					 al_on_reacquire == AL_REACQUIRE_ERROR ?
 					 errhint("Use lock_extend to keep it longer, lock_convert to change its mode, or set atomic_lock.on_reacquire to \"extend\".") :
-					 errhint("Use lock_convert to have it in exclusive mode.")));
+					 errhint("Use lock_convert to hold it in exclusive mode.")));
 			break;
 
 		case AL_NOT_FOUND:
@@ -303,29 +303,29 @@ al_raise(const AlKey *key, const AlResult *result)
 					 errmsg("lock \"%s\" is %s, not by this owner", name,
 							show_holders(result)),
 					 errdetail_internal("%s", show_span(holding)),
-					 errhint("Present the owner that lock_acquire answered, or ask an administrator to use force_release.")));
+					 errhint("Pass the owner that lock_acquire returned, or ask an administrator to use force_release.")));
 			break;
 
 		case AL_ALREADY_RELEASED:
 			ereport(ERROR,
 					(al_errcode(ERRCODE_LOCK_ALREADY_RELEASED),
 					 errmsg("lock \"%s\" has already been released by this owner", name),
-					 errdetail("It was released at %s.", show_time(holding->released_at))));
+					 errdetail("The lock was released at %s.", show_time(holding->released_at))));
 			break;
 
 		case AL_EXPIRED:
 			ereport(ERROR,
 					(al_errcode(ERRCODE_LOCK_EXPIRED),
 					 errmsg("the lease of this owner on lock \"%s\" has expired", name),
-					 errdetail("It ran out at %s.", show_time(holding->expires_at)),
-					 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
+					 errdetail("The lease expired at %s.", show_time(holding->expires_at)),
+					 errhint("Acquire the lock again, and check what others might have changed in the meantime.")));
 			break;
 
 		case AL_LIFETIME_EXCEEDED:
 			ereport(ERROR,
 					(al_errcode(ERRCODE_LOCK_LIFETIME_EXCEEDED),
-					 errmsg("the lease on lock \"%s\" may not be extended any further", name),
-					 errdetail("Held since %s, until %s; atomic_lock.max_lifetime allows no more.",
+					 errmsg("the lease on lock \"%s\" cannot be extended any further", name),
+					 errdetail("The lease began at %s and ends at %s; atomic_lock.max_lifetime allows no later end.",
 							   show_time(holding->acquired_at),
 							   show_time(holding->expires_at)),
 					 errhint("Release the lock, if it is held, and acquire it in another transaction.")));
@@ -359,12 +359,12 @@ missing_detail(const AlResult *result)
 		case AL_NOT_OWNER:
 			return show_span(holding);
 		case AL_ALREADY_RELEASED:
-			return psprintf("This owner released it at %s.", show_time(holding->released_at));
+			return psprintf("This owner released the lock at %s.", show_time(holding->released_at));
 		case AL_EXPIRED:
-			return psprintf("The lease of this owner ran out at %s.",
+			return psprintf("The lease of this owner expired at %s.",
 							show_time(holding->expires_at));
 		case AL_HELD_BY_OWNER:
-			return "This owner shares it, which does not allow writing.";
+			return "This owner holds the lock in shared mode, which does not allow writes.";
 		default:
 			return nobody_detail(result);
 	}
@@ -391,7 +391,7 @@ al_raise_not_held(const AlKey *key, const AlResult *result)
 			(al_errcode(ERRCODE_LOCK_NOT_HELD),
 			 errmsg("lock \"%s\" is %s", al_display(key->name), missing_message(result)),
 			 errdetail_internal("%s", missing_detail(result)),
-			 errhint("Acquire the lock, and check what others may have changed meanwhile.")));
+			 errhint("Acquire the lock, and check what others might have changed in the meantime.")));
 	pg_unreachable();
 }
 
@@ -409,8 +409,8 @@ al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
 			 errmsg("fencing token %lld is not valid for lock \"%s\"", (long long) token,
 					al_display(key->name)),
 			 result ? errdetail_internal("%s", missing_detail(result)) :
-			 errdetail("This owner holds it by another grant."),
-			 errhint("Acquire the lock again, and check what others may have changed meanwhile.")));
+			 errdetail("This owner holds the lock by a grant with another fencing token."),
+			 errhint("Acquire the lock again, and check what others might have changed in the meantime.")));
 	pg_unreachable();
 }
 
@@ -437,9 +437,9 @@ al_raise_guard(const AlKey *key, const AlResult *result, Relation table)
 			 key == NULL ? 0 :
 			 errdetail_internal("%s", missing_detail(result)),
 			 is_shared ?
-			 errhint("Table \"%s\" is protected: use lock_convert to have the lock in exclusive mode.",
+			 errhint("Table \"%s\" is protected.  Use lock_convert to hold the lock in exclusive mode.",
 					 RelationGetRelationName(table)) :
-			 errhint("Table \"%s\" is protected: acquire the lock, and set atomic_lock.owner to its owner.",
+			 errhint("Table \"%s\" is protected.  Acquire the lock, and set atomic_lock.owner to its owner.",
 					 RelationGetRelationName(table)),
 			 errtable(table)));
 	pg_unreachable();

@@ -130,7 +130,7 @@ al_shmem_init(const AlShmemPart *const *new_parts, int count)
 static void
 explain_memory(void *arg)
 {
-	errhint("Free shared memory, or add atomic_lock to shared_preload_libraries: then its memory is allocated when the server starts.");
+	errhint("Free shared memory, or add atomic_lock to shared_preload_libraries, so that its memory is allocated when the server starts.");
 }
 
 /*

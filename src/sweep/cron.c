@@ -135,9 +135,9 @@ change_schedule(Request *request)
 	if (request->encoding != GetDatabaseEncoding() && !pg_is_ascii(request->database))
 		ereport(ERROR,
 				(al_errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("a database with this name cannot be named in database \"%s\"",
+				 errmsg("the name of this database cannot be represented in database \"%s\"",
 						get_database_name(MyDatabaseId)),
-				 errdetail("pg_cron is in that database, which has another encoding, and the name is not ASCII.")));
+				 errdetail("pg_cron keeps its jobs in that database, which has another encoding, and the name is not ASCII.")));
 
 	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
@@ -147,7 +147,7 @@ change_schedule(Request *request)
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("extension \"pg_cron\" is not installed in database \"%s\"",
 						get_database_name(MyDatabaseId)),
-				 errhint("Use CREATE EXTENSION pg_cron, or preload atomic_lock, which then sweeps by itself.")));
+				 errhint("Run CREATE EXTENSION pg_cron there, or add atomic_lock to shared_preload_libraries, so that the server sweeps by itself.")));
 	/* To schedule a job again would leave it inactive, or of a former name of the database. */
 	request->answer = run("SELECT pg_catalog.count(cron.unschedule(jobid)) FROM cron.job"
 						  " WHERE jobname OPERATOR(pg_catalog.=) $1"
@@ -271,9 +271,9 @@ change_schedule_in(Oid database, Request *request)
 	if (!RegisterDynamicBackgroundWorker(&worker, &handle))
 		ereport(ERROR,
 				(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("could not start a worker in database \"%s\"",
+				 errmsg("could not start a background worker in database \"%s\"",
 						get_database_name(database)),
-				 errhint("You may need to increase max_worker_processes.")));
+				 errhint("You might need to increase max_worker_processes.")));
 	PG_ENSURE_ERROR_CLEANUP(give_up, PointerGetDatum(handle));
 	{
 		(void) WaitForBackgroundWorkerShutdown(handle);
@@ -294,10 +294,10 @@ change_schedule_in(Oid database, Request *request)
 	if (!request->is_done)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("a worker of role \"%s\" could not connect to database \"%s\"",
+				 errmsg("background worker of role \"%s\" could not connect to database \"%s\"",
 						GetUserNameFromId(GetUserId(), false), get_database_name(database)),
-				 errdetail("pg_cron is in that database."),
-				 errhint("See the server log, or schedule \"%s\" in database \"%s\" there.",
+				 errdetail("pg_cron keeps its jobs in that database."),
+				 errhint("See the server log, or have pg_cron run the command \"%s\" in database \"%s\".",
 						 request->command, request->database)));
 }
 
@@ -315,10 +315,10 @@ check_schema_owner(const char *schema)
 	if (!superuser_arg(owner))
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("a superuser should not schedule sweeps in this database"),
-				 errdetail("Schema \"%s\" belongs to role \"%s\", which could let the job run something else.",
+				 errmsg("superusers cannot schedule sweeps of this database"),
+				 errdetail("Schema \"%s\" belongs to role \"%s\", which could make the job run other code as superuser.",
 						   schema, GetUserNameFromId(owner, false)),
-				 errhint("SET ROLE to a role that is no superuser and has access level admin.")));
+				 errhint("Use SET ROLE to become a role that has access level admin and is not a superuser.")));
 }
 
 /* Fill in the request, and do it where pg_cron is */

@@ -412,7 +412,7 @@ note_failure(Target *target)
 		ereport(LOG,
 				(al_hide_owners(),
 				 errmsg("sweep of database \"%s\" failed", NameStr(target->name)),
-				 errdetail("It is tried again after %d s, and then less and less often.",
+				 errdetail("The next attempt is made after %d s, and later ones less and less often.",
 						   (int) ((target->next_visit - al_monotonic_now()) / USECS_PER_SEC))));
 }
 
@@ -480,7 +480,7 @@ note_no_worker(const Target *target, int failures)
 				 errmsg("could not start a sweep of database \"%s\"",
 						NameStr(target->name)),
 				 errdetail("No slot for a background worker is free."),
-				 errhint("You may need to increase max_worker_processes.")));
+				 errhint("You might need to increase max_worker_processes.")));
 }
 
 /*

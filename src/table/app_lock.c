@@ -69,7 +69,7 @@ raise_no_index(Relation rel, const char *column)
 {
 	ereport(ERROR,
 			(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("table \"%s\" has lost its index on column \"%s\"",
+			 errmsg("table \"%s\" is missing its index on column \"%s\"",
 					RelationGetRelationName(rel), column),
 			 errhint("Drop the extension and create it again.")));
 }

@@ -108,10 +108,10 @@ al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *rea
 			(al_hide_owners(),
 			 errmsg("%s of lock \"%s\" by role \"%s\": %s", action, al_display(key->name),
 					display_role(acting_role), al_display(al_string(reason))),
-			 errdetail("Held by %s, fencing token %lld; session of role \"%s\" from %s.",
+			 errdetail("The lock was held by %s, fencing token %lld.  The session was started by role \"%s\" from %s.",
 					   was_held ? al_display(al_string(ended->holder)) : "nobody",
 					   was_held ? (long long) ended->fencing_token : 0LL,
 					   display_role(session_role),
-					   client_addr->isnull ? "a local socket" :
+					   client_addr->isnull ? "a Unix-domain socket" :
 					   DatumGetCString(DirectFunctionCall1(inet_out, VALUE(client_addr))))));
 }

@@ -281,9 +281,9 @@ check_definition(Relation rel, const CachedRelation *cached)
 	if (!ok)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("relation \"%s\" is not what this version of atomic_lock expects",
+				 errmsg("definition of relation \"%s\" does not match this version of atomic_lock",
 						RelationGetRelationName(rel)),
-				 errhint("Use ALTER EXTENSION atomic_lock UPDATE, and do not alter the relation.")));
+				 errhint("Run ALTER EXTENSION atomic_lock UPDATE, or undo what was altered in the relation.")));
 }
 
 /*

@@ -152,7 +152,7 @@ al_fence_draw(int count)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
 				 errmsg("fencing tokens are exhausted"),
-				 errdetail("The sequence \"app_lock_fence\" has reached its end.")));
+				 errdetail("The sequence \"app_lock_fence\" has reached its maximum value.")));
 	}
 	token++;
 	covered = LOG_CNT_COVERED(data->log_cnt);
