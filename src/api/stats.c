@@ -137,7 +137,7 @@ atomic_lock_contention(PG_FUNCTION_ARGS)
 	AlContention *rows;
 	int			count;
 
-	attach_or_raise("contended locks are not known on this server");
+	attach_or_raise("contention statistics are not available on this server");
 	InitMaterializedSRF(fcinfo, 0);
 	rows = al_contention_list(&count);
 

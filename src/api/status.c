@@ -395,7 +395,7 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	if (waiters == NULL)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("waiters for locks are not known on this server"),
+				 errmsg("list of waiters is not available on this server"),
 				 errdetail("Before PostgreSQL 17, waiters join a queue only if atomic_lock is preloaded; on this server, they poll."),
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
 	qsort(waiters, count, sizeof(AlWaiter), compare_waiters);

@@ -66,10 +66,10 @@ SELECT count(*) AS without_key FROM t.said WHERE answer <> 'no error' AND answer
 -- Messages are written as PostgreSQL writes them.
 SELECT DISTINCT answer FROM t.said WHERE split_part(answer, E'\n', 1) ~ '(\.$|^.....: [A-Z])' OR answer ~ 'DETAIL: [^A-Z<]' OR answer ~ 'HINT: [^A-Z]' OR answer ~ '(DETAIL|HINT): [^\n]*[^.\n](\n|$)';
 -- Refusals say who, since when, in which mode and until when.
-SELECT DISTINCT t.state(answer) AS code FROM t.said WHERE answer ~ 'DETAIL: [^\n]*since <time>, until <time>' ORDER BY 1;
+SELECT DISTINCT t.state(answer) AS code FROM t.said WHERE answer ~ 'DETAIL: [^\n]*<time> (until|and ends at) <time>' ORDER BY 1;
 
 -- A wait that ran out reads otherwise than a refusal without one.
-SELECT s AS situation, t.mask(regexp_replace(answer, 'Waited for [0-9]+ ms', 'Waited for <n> ms')) AS answer FROM t.said WHERE call ~ 'wait' AND answer ~ '^55P03' ORDER BY s;
+SELECT s AS situation, t.mask(regexp_replace(answer, 'waited for [0-9]+ ms', 'waited for <n> ms')) AS answer FROM t.said WHERE call ~ 'wait' AND answer ~ '^55P03' ORDER BY s;
 
 -- A key of full length is shown as a whole, cut nowhere in the middle of an escape.
 SELECT acquired FROM lock_acquire(repeat(E'\n', 1024), '10 min', holder => repeat(E'\t', 255));

@@ -43,7 +43,7 @@ SELECT t.raises($$SELECT lock_acquire('k', owner => 'dora-1')$$) ~ '"k" is held 
 SELECT lock_release('k', owner) FROM app_lock WHERE holder = 'Guest';
 SELECT t.raises($$SELECT lock_acquire('k', owner => 'dora-1')$$) ~ '"k" is held by Bob and 1 other\n' AS one;
 -- and after a wait
-SELECT regexp_replace(t.raises($$SELECT lock_acquire('k', owner => 'dora-1', wait => '20 ms')$$), 'Waited for [0-9]+ ms', 'Waited for <n> ms');
+SELECT regexp_replace(t.raises($$SELECT lock_acquire('k', owner => 'dora-1', wait => '20 ms')$$), 'waited for [0-9]+ ms', 'waited for <n> ms');
 SELECT status, mode, holder, waited >= '20 ms' AS waited FROM lock_try_acquire('k', owner => 'dora-1', wait => '20 ms');
 -- it is another who lasts longest now
 SELECT lock_extend('k', 'alice-1', '1 hour') > :'bob_until' AS extended;

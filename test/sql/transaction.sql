@@ -21,7 +21,7 @@ CREATE FUNCTION t.claims() RETURNS bigint LANGUAGE sql AS $$
 $$;
 -- The process of a message is another each time, and its number may be that of a SQLSTATE.
 CREATE FUNCTION t.refused(stmt text) RETURNS text LANGUAGE sql AS $$
-	SELECT regexp_replace(replace(t.raises(stmt), 'process ' || pg_backend_pid(), 'process <this>'), 'Waited for [0-9]+ ms', 'Waited for <n> ms')
+	SELECT regexp_replace(replace(t.raises(stmt), 'process ' || pg_backend_pid(), 'process <this>'), 'waited for [0-9]+ ms', 'waited for <n> ms')
 $$;
 
 --

@@ -144,7 +144,7 @@ $$;
 
 -- Like t.raises(), for an error that says how long the call waited.
 CREATE FUNCTION t.timeout(stmt text) RETURNS text LANGUAGE sql AS $$
-	SELECT regexp_replace(t.raises(stmt), 'Waited for [0-9]+ ms', 'Waited for <n> ms')
+	SELECT regexp_replace(t.raises(stmt), 'waited for [0-9]+ ms', 'waited for <n> ms')
 $$;
 
 -- What this transaction has open: claims of all our classes, and a transaction id.

@@ -488,7 +488,7 @@ ask($admin, 'TRUNCATE app_lock');
 # they are called.
 ask($admin, "SELECT lock_acquire('both', '1 hour', '$_', mode => 'shared') IS NULL") for ($ada, $eve);
 queue_up($admin, $other, "SELECT status FROM lock_convert('both', '$ada', wait => '1 min')");
-like(reply($owner, "SELECT status FROM lock_convert('both', '$eve', wait => '3 s')"), qr/^ERROR:  40P01: .*\nDETAIL:  Another owner shares the lock and waits/, 'the second who wants to convert is refused, also with the hash of the first');
+like(reply($owner, "SELECT status FROM lock_convert('both', '$eve', wait => '3 s')"), qr/^ERROR:  40P01: .*\nDETAIL:  Another owner that shares the lock is already waiting/, 'the second who wants to convert is refused, also with the hash of the first');
 reply($admin, "SELECT lock_release('both', '$eve')");
 is(answer($other), 'acquired', '... and the first gets it when the second lets go');
 ask($admin, 'TRUNCATE app_lock');

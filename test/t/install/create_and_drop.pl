@@ -165,7 +165,7 @@ is(sqlstate($node, 'ALTER EXTENSION atomic_lock SET SCHEMA public'), '0A000', 'n
 # A half-hearted DBA
 ask($here, 'BEGIN; ALTER TABLE renamed.app_lock ADD COLUMN more int');
 $here->query(q{SELECT renamed.lock_acquire('more')});
-like($here->{stderr}, qr/ERROR:  relation "app_lock" is not what this version of atomic_lock expects/, 'a changed table is refused');
+like($here->{stderr}, qr/ERROR:  definition of relation "app_lock" does not match this version of atomic_lock/, 'a changed table is refused');
 $here->{stderr} = '';
 ask($here, 'ROLLBACK');
 ask($here, 'BEGIN; CREATE INDEX wrong ON renamed.app_lock (lower(key))');

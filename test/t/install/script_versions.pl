@@ -124,7 +124,7 @@ foreach my $other ('newer', 'older')
 {
 	crowd(5);
 	is(reply($one, "ALTER EXTENSION atomic_lock UPDATE TO '$other'"), '', "a script that is $other than the library");
-	like(reply($_, $calls[0]), qr/^ERROR:  55000: relation "app_lock" is not what this version of atomic_lock expects\nHINT:  .*ALTER EXTENSION atomic_lock UPDATE/, '... is told, with what to do') for ($one, $two);
+	like(reply($_, $calls[0]), qr/^ERROR:  55000: definition of relation "app_lock" does not match this version of atomic_lock\nHINT:  .*ALTER EXTENSION atomic_lock UPDATE/, '... is told, with what to do') for ($one, $two);
 	like(reply($one, $_), qr/^ERROR:  55000/, "... by $_") for @calls;
 	my $new = session($node, 'New');
 	like(reply($new, $calls[0]), qr/^ERROR:  55000/, '... in a new session');

@@ -256,7 +256,7 @@ my ($pid_one, $pid_two) = (pid($one), pid($two));
 like($message, qr/^ERROR:  40P01: deadlock detected while waiting for lock "y"
 DETAIL:  An\\x0an \(process $pid_one\) waits for lock "y", held by Member 2\.
 Member 2 \(process $pid_two\) waits for lock "x", held by Ann\.
-HINT:  Release what you hold/, 'the victim of a deadlock is told who waits for whom');
+HINT:  Release the locks that you hold/, 'the victim of a deadlock is told who waits for whom');
 unlike($message, qr/secret/, '... and no owner');
 ok(is_waiting($watch, $two), '... the other one waits on');
 is(ask($one, q{SELECT lock_is_held('x', 'secret-1'); SELECT lock_release('x', 'secret-1')}), "t\nt", '... for what the victim still has');

@@ -102,7 +102,7 @@ if ($has_queue)
 else
 {
 	start($watch, 'SELECT * FROM lock_waiters');
-	like(answer($watch), qr/^ERROR:  55000: it is not known who waits for locks\nDETAIL:  .*polls?\b.*\nHINT:  Add atomic_lock to shared_preload_libraries/, 'lock_waiters says that it cannot know');
+	like(answer($watch), qr/^ERROR:  55000: list of waiters is not available on this server\nDETAIL:  .*polls?\b.*\nHINT:  Add atomic_lock to shared_preload_libraries/, 'lock_waiters says that it cannot know');
 	ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
 	wait_with($one, waiting('k', 'one'));
 	is(ask($watch, q{SELECT locked, waiters IS NULL FROM lock_status('k')}), 't|t', '... nor does lock_status');

@@ -137,7 +137,7 @@ start($holder, q{SELECT lock_acquire('fifo', '1 hour', 'overtaker')});
 my $refusal = answer($holder);
 kill 'CONT', pid($one);
 like($refusal,
-	qr/^ERROR:  55P03: lock "fifo" is about to go to Waiter 1, who waits for it\nDETAIL:  It goes to those who wait for it first\.\nHINT:  .*wait/,
+	qr/^ERROR:  55P03: lock "fifo" is about to go to Waiter 1, who is waiting for it\nDETAIL:  The lock goes to its waiters first\.\nHINT:  .*wait/,
 	'... and is told so');
 my @answers = map { answer($_) } @waiters;
 is(answer($overtaker), '', 'one that does not wait');
@@ -208,11 +208,11 @@ is(ask($watch, q{SELECT waiters FROM lock_status('stays')}), '0', '... lock_stat
 is(ask($watch, waiting('stays', 'acquired, status, mode, owner, fencing_token, holder, acquired_at < expires_at, waited >= interval \'20 ms\'', q{owner => 'x', wait => '20 ms'})),
 	'f|timeout|exclusive|||Holder|t|t', '... the answer says who has it');
 start($one, q{SELECT lock_acquire('stays', wait => '20 ms')});
-like(answer($one), qr/^ERROR:  55P03: timed out waiting for lock "stays", which is held by Holder\nDETAIL:  Waited for \d+ ms\.  Held in exclusive mode since .*, until .*\.\nHINT:  /,
+like(answer($one), qr/^ERROR:  55P03: timed out waiting for lock "stays", which is held by Holder\nDETAIL:  The call waited for \d+ ms\.  The lock is held in exclusive mode from .* until .*\.\nHINT:  /,
 	'... the error of lock_acquire too');
 ask($holder, q{BEGIN; SELECT lock_acquire('claimed', owner => 'holder')});
 start($one, q{SELECT lock_acquire('claimed', wait => '20 ms')});
-like(answer($one), qr/^ERROR:  55P03: timed out waiting for lock "claimed", which is held by an unfinished transaction\nDETAIL:  Waited for \d+ ms\.  Process @{[pid($holder)]} has/,
+like(answer($one), qr/^ERROR:  55P03: timed out waiting for lock "claimed", which is held by an unfinished transaction\nDETAIL:  The call waited for \d+ ms\.  Process @{[pid($holder)]} has/,
 	'... of an unfinished transaction');
 ask($holder, 'ROLLBACK');
 release('stays');

@@ -134,7 +134,7 @@ try('Reader 1', 'shared');
 wait_for('Writer', 'exclusive');
 is(try('Reader 2', 'shared'), 'held||Writer', 'a new reader does not pass a writer that waits');
 start(by('Reader 2'), "SELECT lock_acquire('$key', '1 hour', 'Reader 2', 'shared')");
-like(answer(by('Reader 2')), qr/^ERROR:  55P03: lock "$key" is about to go to Writer, who waits for it\n/, '... and is told so');
+like(answer(by('Reader 2')), qr/^ERROR:  55P03: lock "$key" is about to go to Writer, who is waiting for it\n/, '... and is told so');
 is(try('Reader 2', 'shared', ", wait => '10 ms'"), 'timeout||Writer', '... nor with a short wait');
 is(ask(by('Reader 2'), "SELECT status, holder FROM lock_try_acquire('$key', owner => 'Reader 2', mode => 'shared', lifetime => 'transaction')"), 'held|Writer', '... nor for a transaction');
 is(ask(by('Reader 2'), "SELECT status, holder FROM lock_try_acquire_all(ARRAY['$key', 'other'], owner => 'Reader 2', mode => 'shared')"), 'held|Writer', '... nor with a set');
