@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * admin.c
- *		force_release(), lock_steal(): functions for DBAs.
+ *		force_release(), lock_steal(): functions for administrators.
  *
- * Locking rules: those of the verbs in lease/release.c and lease/acquire.c.
+ * Locking rules: those of lease/release.c and lease/acquire.c.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
 
 #include "atomic_lock.h"
@@ -27,7 +26,7 @@
 PG_FUNCTION_INFO_V1(atomic_lock_force_release);
 PG_FUNCTION_INFO_V1(atomic_lock_steal);
 
-/* force_release(key, reason), also lock_force_release: true, or LK002 */
+/* force_release(key, reason), also lock_force_release: true, or raises LK002 */
 Datum
 atomic_lock_force_release(PG_FUNCTION_ARGS)
 {

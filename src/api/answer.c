@@ -3,15 +3,12 @@
  * answer.c
  *		Answers of SQL functions.
  *
- * Locking: none.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 #include "utils/typcache.h"
@@ -58,8 +55,8 @@ enum
 };
 
 /*
- * The columns of a lock_grant: the new lease, or who has the key.  "owner" is
- * shown only where the lease is that owner's.
+ * The columns of a lock_grant: the holding that was granted, or the one in the way,
+ * whose owner is not shown.
  */
 void
 al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
@@ -81,7 +78,7 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 	else
 		nulls[OWNER] = nulls[FENCING_TOKEN] = true;
 
-	/* Of what is no lease, or not yet, there is little to tell. */
+	/* A claim or a waiter in the way is not a holding. */
 	if (obstacle == AL_CLAIMED || obstacle == AL_QUEUED)
 	{
 		nulls[MODE] = nulls[ACQUIRED_AT] = nulls[EXPIRES_AT] = true;
@@ -100,8 +97,8 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 }
 
 /*
- * A row of the composite type that the function returns.  get_call_result_type()
- * would make a copy of its descriptor, which costs as much as the row.
+ * A row of the composite type that the function returns.  get_call_result_type() would
+ * copy the type's descriptor, which costs as much as making the row.
  */
 Datum
 al_row_datum(FunctionCallInfo fcinfo, int columns, Datum *values, bool *nulls)

@@ -10,7 +10,7 @@
 #include "atomic_lock.h"
 #include "lease/state.h"
 
-/* How many a lock_grant has */
+/* The number of columns of lock_grant */
 #define AL_GRANT_COLUMNS	10
 
 extern Datum al_interval_datum(int64 microseconds);

@@ -3,9 +3,9 @@
  * args.c
  *		Arguments of SQL functions, checked.
  *
- * Model: a function here takes an argument by number and returns a value that the
- * rest of the code can rely on, or raises.  An owner is a secret, so no message made
- * here has one.
+ * Model: each function takes an argument by number, and returns a valid value or
+ * raises 22004 for a NULL, 22023 for any other invalid value.  An owner is a secret,
+ * so no message here shows one.
  *
  * Locking: none.
  *
@@ -13,14 +13,11 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "common/int.h"
-#include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/float.h"
 #include "utils/guc.h"
 #include "utils/jsonb.h"
 #include "utils/memutils.h"
@@ -34,10 +31,7 @@
 #include "base/settings.h"
 #include "base/str.h"
 
-/*
- * The ttl of a new lease: the argument, or atomic_lock.default_ttl.  Raises
- * 22023 where it is longer than the settings allow.
- */
+/* The ttl of a new lease, in microseconds: the argument, or atomic_lock.default_ttl */
 int64
 al_new_ttl_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -74,7 +68,6 @@ raise_null(const char *what)
 			 errmsg("%s must not be null", what)));
 }
 
-/* The key argument; raises 22004 for NULL, 22023 for a bad length */
 void
 al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key)
 {
@@ -89,11 +82,7 @@ compare_keys(const void *a, const void *b)
 	return al_key_compare(a, b);
 }
 
-/*
- * The argument that is a set of keys: in their order, each once.  Raises 22004
- * for NULL, 22023 for anything else than 1 to 1000 keys, and what al_key_arg()
- * raises for one of them.
- */
+/* The argument that is a set of 1 to AL_MAX_KEYS keys: sorted, each key once */
 AlKey *
 al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 {
@@ -138,7 +127,7 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	return keys;
 }
 
-/* Fill in the owner that was named, by argument or by setting; is there one? */
+/* Fill in the owner that the argument or atomic_lock.owner names; false: neither does */
 static bool
 named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -152,7 +141,7 @@ named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 	return true;
 }
 
-/* The owner argument, or atomic_lock.owner; raises 22004 where both are missing */
+/* The owner argument, or atomic_lock.owner; one of them must be there */
 void
 al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -163,7 +152,7 @@ al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 				 errhint("Pass the owner that lock_acquire returned, or set atomic_lock.owner.")));
 }
 
-/* An owner argument that must be there; raises 22004 where it is not */
+/* An owner argument that no setting replaces */
 void
 al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -173,8 +162,8 @@ al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 }
 
 /*
- * The owner argument, or atomic_lock.owner, or one that is to be generated
- * when the lock is granted: random bytes are dear, and a refusal needs none.
+ * The owner argument, or atomic_lock.owner, or an owner that is generated when the
+ * lock is granted: random bytes are expensive, and a refusal needs none.
  */
 void
 al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
@@ -186,9 +175,9 @@ al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 }
 
 /*
- * Length of an interval in microseconds, a day being exactly 24 hours.
- * Returns false where it does not fit, and for months and years, whose length
- * depends on the calendar; an infinite interval has months too.
+ * The length of an interval in microseconds; a day has 24 hours.  Returns false where
+ * it does not fit, and for months and years, whose length depends on the calendar.  An
+ * infinite interval has months too.
  */
 static bool
 interval_length(const Interval *interval, int64 *length)
@@ -210,10 +199,7 @@ raise_duration(const char *what, const char *least, const char *setting)
 			 errhint("The setting %s is the upper limit.  Months and years are not allowed.", setting)));
 }
 
-/*
- * The ttl argument.  Returns 0 for NULL; raises 22023 outside of 1 ms to
- * atomic_lock.max_ttl.
- */
+/* The ttl argument in microseconds, 1 ms to atomic_lock.max_ttl; 0 for NULL */
 int64
 al_ttl_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -227,7 +213,7 @@ al_ttl_arg(FunctionCallInfo fcinfo, int argno)
 	return ttl;
 }
 
-/* The wait argument; raises 22023 outside of 0 to atomic_lock.max_wait */
+/* The wait argument in microseconds, 0 to atomic_lock.max_wait */
 int64
 al_wait_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -241,10 +227,7 @@ al_wait_arg(FunctionCallInfo fcinfo, int argno)
 	return wait;
 }
 
-/*
- * Fetch an argument that is one of a list of words, and return its number;
- * raises 22023 for any other.
- */
+/* The number of the argument in a NULL-terminated list of words */
 static int
 word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 		 const char *const *words, const char *list)
@@ -270,14 +253,14 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 static const char *const modes[] = {"exclusive", "shared", NULL};
 static const char *const lifetimes[] = {"lease", "session", "transaction", NULL};
 
-/* The mode argument: is it "shared"? */
+/* Is the mode argument "shared"? */
 bool
 al_mode_arg(FunctionCallInfo fcinfo, int argno)
 {
 	return word_arg(fcinfo, argno, "mode", modes, "exclusive or shared") == 1;
 }
 
-/* The name of a mode; not to be changed or freed */
+/* The name of a mode, which the caller must not change or free */
 text *
 al_mode_text(bool is_shared)
 {
@@ -293,7 +276,6 @@ al_mode_text(bool is_shared)
 	return texts[is_shared];
 }
 
-/* The lifetime argument */
 AlLifetime
 al_lifetime_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -307,7 +289,7 @@ al_lifetime_name(AlLifetime lifetime)
 	return lifetimes[lifetime];
 }
 
-/* The holder argument, NULL where none is given */
+/* The holder argument; NULL where it is NULL or empty */
 text *
 al_holder_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -320,8 +302,8 @@ al_holder_arg(FunctionCallInfo fcinfo, int argno)
 }
 
 /*
- * What people see where the caller gave no label.  PostgreSQL makes ASCII of the
- * name of an application; that of a role may be text in another encoding.
+ * The label of a holding where the caller gives none: the name of the application,
+ * which PostgreSQL keeps to ASCII, or of the role, which may be in any encoding.
  */
 text *
 al_holder_default(void)
@@ -336,7 +318,7 @@ al_holder_default(void)
 	return cstring_to_text(role);
 }
 
-/* The reason argument of what is audited */
+/* The reason argument, for the audit */
 text *
 al_reason_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -346,7 +328,7 @@ al_reason_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_GETARG_TEXT_PP(argno);
 }
 
-/* The meta argument, NULL where none is given */
+/* The meta argument; NULL where none is given */
 struct varlena *
 al_meta_arg(FunctionCallInfo fcinfo, int argno)
 {

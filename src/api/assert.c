@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * assert.c
- *		lock_assert(), lock_assert_fence(): rely on a holding until the transaction ends.
+ *		lock_assert(), lock_assert_fence(): pin a holding.
  *
  * Locking rules: those of pins (lease/pin.c).
  *
@@ -41,10 +41,9 @@ atomic_lock_assert(PG_FUNCTION_ARGS)
 }
 
 /*
- * lock_assert_fence(key, fencing_token, owner): nothing, or raises LK005
- *
- * A token proves nothing by itself, since applications pass it on.  A pin makes
- * others wait, so it takes the owner.
+ * lock_assert_fence(key, fencing_token, owner): nothing, or raises LK005.  A pin makes
+ * others wait, so it takes the owner: a token proves nothing, since applications pass
+ * it on.
  */
 Datum
 atomic_lock_assert_fence(PG_FUNCTION_ARGS)

@@ -1,30 +1,29 @@
 /*-------------------------------------------------------------------------
  *
  * fetch.c
- *		Lock a row's key, then read the row.
+ *		lock_fetch(): lock a row's key, then read the row.
  *
- * Model: what a transaction has read before it has the lock may be stale by the
- * time that it has it, and so may what its statement reads after a wait.  Here
- * the key is claimed, the row is read with a snapshot taken after that, and only
- * then the lease is written: where there is no such row, nothing was.  With row
- * security, which may show the row only to who holds its lock, the lease is
- * written first, in a subtransaction that is undone where there is no row.
+ * Model: what a transaction reads before it has the lock may be stale once it has it.
+ * So the key is claimed, the row is read with a snapshot taken after that, and only
+ * then the lease is written; if there is no such row, nothing was.  Row security may
+ * show the row only to the holder of its lock.  There, the lease is written first, in
+ * a subtransaction that is undone if there is no row.
  *
- * The key is made of the row, not of what was asked for: 1.0 finds the row of 1.
- * Where the row turns out to have another key than what was claimed, the claim is
- * dropped and that key is claimed.
+ * The key is made of the row, not of the argument: 1.0 finds the row of 1.  If the row
+ * has another key than the one claimed, that claim is dropped and the row's key is
+ * claimed.
  *
- * Under REPEATABLE READ and SERIALIZABLE the rest of the transaction goes by an
- * older snapshot.  The row is read with that too; where it is another version,
- * going on would mean to decide on stale data, so 40001 is raised.
+ * Under REPEATABLE READ and SERIALIZABLE the rest of the transaction uses an older
+ * snapshot.  The row is read with that one too, and if the versions differ, 40001 is
+ * raised: the transaction would decide on stale data.
  *
- * The row is read by a query, with the caller's privileges and row security.
- * Its policies are somebody's code, which may do something with the same key, so
- * what was found of the key is looked at again before it is written.
+ * The query has the caller's privileges and row security.  Policies are code of users,
+ * which may use the same key, so its state is looked at again before the lease is
+ * written.
  *
- * Locking rules: those of acquire; app_lock stays open while the row is read, and
- * the table is closed while the call waits for the key, but for the lock of the
- * query where it waits a second time, for the row's own key.
+ * Locking rules: those of acquire.  app_lock stays open while the row is read.  The
+ * table is closed while the call waits for the key.  Only a second wait, for the row's
+ * own key, keeps the lock that the query took.
  *
  *-------------------------------------------------------------------------
  */
@@ -63,19 +62,19 @@
 
 PG_FUNCTION_INFO_V1(atomic_lock_fetch);
 
-/* What is to be read */
+/* The row to be read */
 typedef struct Target
 {
 	Relation	rel;
-	int			nkeys;			/* columns of the primary key */
+	int			nkeys;			/* number of columns of the primary key */
 	AttrNumber	columns[INDEX_MAX_KEYS];
 	Oid			types[INDEX_MAX_KEYS];
-	Oid			operators[INDEX_MAX_KEYS];	/* that say "equal" */
+	Oid			operators[INDEX_MAX_KEYS];	/* equality */
 	Datum		values[INDEX_MAX_KEYS];
 	SPIPlanPtr	plan;
 } Target;
 
-/* Two operands of an operator, to go on with a query */
+/* Append "left operator right" to a query */
 static void
 append_operator(StringInfo query, const char *left, Oid operator, const char *right)
 {
@@ -100,8 +99,8 @@ raise_dropped(void)
 }
 
 /*
- * Open the table whose row type an argument has.  Raises 42809 or 42P01 where there
- * is none, 42501 where the role may not read it.
+ * Open the table whose row type is the type of an argument.  Raises 42809 or 42P01
+ * where there is none, 42501 where the role may not read it.
  */
 static Relation
 open_table(FunctionCallInfo fcinfo, int argno)
@@ -153,7 +152,7 @@ open_primary_key(Relation rel)
 	return NULL;				/* keep compiler quiet */
 }
 
-/* Find the columns of the primary key, and what is equal to them; raises 0A000 */
+/* Find the columns of the primary key and their equality operators; raises 0A000 */
 static void
 find_primary_key(Target *target)
 {
@@ -186,7 +185,7 @@ column_name(const Target *target, int i)
 	return NameStr(TupleDescAttr(RelationGetDescr(target->rel), target->columns[i] - 1)->attname);
 }
 
-/* A member of a JSON object as the input function of a type takes it */
+/* The member of a JSON object for a column, as text for the type's input function */
 static char *
 member_text(const Target *target, Jsonb *object, int i)
 {
@@ -209,9 +208,9 @@ member_text(const Target *target, Jsonb *object, int i)
 }
 
 /*
- * Read the id, text of the only column of the primary key or a JSON object, into
- * values of the target.  Raises 22023 for an object with other members, 22004 for
- * a NULL in it, and what input functions raise.
+ * Read the id into the target's values.  It is the text of the only column of the
+ * primary key, or a JSON object.  Raises 22023 for an object with other members, 22004
+ * for a NULL in it, and what input functions raise.
  */
 static void
 read_id(Target *target, char *id)
@@ -243,7 +242,7 @@ read_id(Target *target, char *id)
 	}
 }
 
-/* The default key for values of the primary key */
+/* The default lock key of a row with these values of the primary key */
 static char *
 make_key(const Target *target, const Datum *values)
 {
@@ -261,7 +260,6 @@ make_key(const Target *target, const Datum *values)
 	return key.data;
 }
 
-/* Open the table and read the id */
 static void
 open_target(FunctionCallInfo fcinfo, Target *target)
 {
@@ -275,8 +273,8 @@ open_target(FunctionCallInfo fcinfo, Target *target)
 }
 
 /*
- * Prepare the query: all columns in their places, and where versions of rows are
- * to be compared, what tells them apart.
+ * Prepare the query for all columns in their order, and for what tells versions of a
+ * row apart, where these are to be compared.
  */
 static void
 prepare_query(Target *target)
@@ -321,8 +319,8 @@ raise_altered(Relation rel)
 }
 
 /*
- * Have columns the types of the table's?  A plan may be made anew when it is
- * executed again, and names may be those of other columns by then.
+ * Do columns have the types of the table's columns?  When a plan is executed, it may be
+ * made anew, with names that belong to other columns by then.
  */
 static bool
 is_of_table(Relation rel, TupleDesc columns)
@@ -357,7 +355,7 @@ read_rows(Target *target, Snapshot snapshot)
 	return SPI_tuptable;
 }
 
-/* The default key of the row that was read, in a memory context; NULL: no row */
+/* The default key of the row that was read, in this memory context; NULL: no row */
 static char *
 key_of_row(const Target *target, const SPITupleTable *rows, MemoryContext context)
 {
@@ -376,7 +374,7 @@ key_of_row(const Target *target, const SPITupleTable *rows, MemoryContext contex
 	return MemoryContextStrdup(context, make_key(target, values));
 }
 
-/* Have two results the same versions of the same rows? */
+/* Do two results have the same versions of the same rows? */
 static bool
 is_same(const Target *target, const SPITupleTable *a, const SPITupleTable *b)
 {
@@ -400,8 +398,8 @@ is_same(const Target *target, const SPITupleTable *a, const SPITupleTable *b)
 }
 
 /*
- * Read the newest committed version of the row.  Raises 40001 where that is not
- * what the rest of the transaction sees.
+ * Read the newest committed version of the row.  Raises 40001 where the rest of the
+ * transaction sees another one.
  */
 static SPITupleTable *
 read_newest(Target *target)
@@ -426,7 +424,7 @@ is_key(const AlKey *key, const char *name)
 	return al_string_equal(key->name, al_cstring(name));
 }
 
-/* Policies may have done something with the key, or taken their time */
+/* Look at the key again: policies may have used it, or have taken long */
 static void
 refresh(Relation app_lock, AlAttempt *attempt)
 {
@@ -436,8 +434,8 @@ refresh(Relation app_lock, AlAttempt *attempt)
 }
 
 /*
- * Grant the lock and read the row then: its policies may show it only to who has
- * the lock.  Where there is no row, or it has another key, undo the grant.
+ * Grant the lock, then read the row, which policies may show only to the holder.  If
+ * there is no row, or it has another key, undo the grant.
  */
 static SPITupleTable *
 grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
@@ -479,8 +477,8 @@ grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
 }
 
 /*
- * Put rows into the result.  Raises 55000 where they are not what the statement
- * expects: the table may have been altered while the call waited.
+ * Put rows into the result.  Raises 55000 if the table was altered during the wait, so
+ * that they are not what the statement expects.
  */
 static void
 put_rows(const Target *target, const ReturnSetInfo *rsinfo, const SPITupleTable *rows)
@@ -505,8 +503,8 @@ put_rows(const Target *target, const ReturnSetInfo *rsinfo, const SPITupleTable 
 }
 
 /*
- * Lock a key and put the row into the result.  True: done.  False: the row has
- * another key, which is in "actual", and nothing is locked.
+ * Lock a key and put the row, if there is one, into the result.  False: the row has
+ * another key, which "actual" is set to, and nothing is locked.
  */
 static bool
 fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
@@ -520,7 +518,7 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
 	SPITupleTable *rows;
 
 	al_key_recheck(attempt->key);
-	/* Nobody who has to lock the table otherwise shall wait for the wait. */
+	/* DDL on the table must not queue behind a waiter. */
 	if (has_waited)
 		table_close(target->rel, AccessShareLock);
 	al_attempt_in_turn(&app_lock, attempt);
@@ -560,7 +558,7 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
 	return is_done;
 }
 
-/* Errors of others, with the statement that has an owner in it: see al_hide_owners() */
+/* The statement may contain an owner, so errors of others hide it too: see al_hide_owners() */
 static void
 hide_statement(void *arg)
 {
@@ -568,10 +566,7 @@ hide_statement(void *arg)
 	errhidecontext(true);
 }
 
-/*
- * lock_fetch(row_type, id, ttl, owner, wait, key): the row, or none; raises what
- * lock_acquire does
- */
+/* lock_fetch(row_type, id, ttl, owner, wait, key): the row, or none; raises as lock_acquire does */
 Datum
 atomic_lock_fetch(PG_FUNCTION_ARGS)
 {

@@ -1,18 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * key.c
- *		lock_key(): one way to build keys.
- *
- * Locking: none.
+ *		lock_key(): make a key of parts.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "funcapi.h"
 #include "lib/stringinfo.h"
-#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 
@@ -22,7 +17,7 @@
 
 PG_FUNCTION_INFO_V1(atomic_lock_key);
 
-/* lock_key(VARIADIC parts): the parts joined by ":", unambiguously */
+/* lock_key(VARIADIC parts): the parts joined by ":"; in parts ":" and "\" are escaped */
 Datum
 atomic_lock_key(PG_FUNCTION_ARGS)
 {
@@ -57,7 +52,7 @@ atomic_lock_key(PG_FUNCTION_ARGS)
 			appendStringInfoChar(&key, ':');
 		first = false;
 
-		/* Server encodings are safe here: neither byte is part of another. */
+		/* In no server encoding is either byte part of another character. */
 		string = al_string(DatumGetTextPP(part));
 		for (int i = 0; i < string.len; i++)
 		{

@@ -3,21 +3,19 @@
  * lock.c
  *		SQL-callable functions for applications: check, call, answer.
  *
- * Model: each function checks its arguments, opens app_lock, calls one verb
- * of lease/state.c and turns the outcome into an answer, or into the error
- * that lease/report.c has for it.  No function here is strict: a NULL that
- * means nothing raises 22004, rather than a NULL that a caller takes for
- * "false".
+ * Model: each function checks its arguments, opens app_lock, calls one verb of lease/
+ * and turns the outcome into an answer, or into the error that lease/report.c has for
+ * it.  No function here is strict: where a NULL means nothing it raises 22004, since
+ * the caller could take a NULL answer for "false".
  *
- * Locking rules: app_lock is opened with RowExclusiveLock, given back at once
- * where nothing was written, and kept until commit otherwise, also by who has only
- * claimed a key: nobody must drop and create the extension under a claim.
+ * Locking rules: app_lock is opened with RowExclusiveLock.  That lock is given back at
+ * once where nothing was written or claimed, and kept until commit otherwise: nobody
+ * may drop and create the extension under a claim.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -60,7 +58,7 @@ close_app_lock(Relation rel, bool wrote)
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);
 }
 
-/* The arguments from ttl to meta, which all that acquire have in common */
+/* The arguments from ttl to meta, which all functions that acquire have */
 static void
 request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 {
@@ -74,7 +72,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 	request->holder = al_holder_arg(fcinfo, 5);
 	request->default_holder = al_holder_default();
 	request->meta = al_meta_arg(fcinfo, 6);
-	/* Code of others that somebody runs must leave nothing in his session. */
+	/* Code that runs for another role must leave nothing in that role's session. */
 	if (lifetime == AL_SESSION && InSecurityRestrictedOperation())
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -85,10 +83,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 		al_raise_no_lease("meta");
 }
 
-/*
- * lock_acquire and lock_try_acquire
- *		(key, ttl, owner, mode, wait, holder, meta, lifetime)
- */
+/* lock_[try_]acquire(key, ttl, owner, mode, wait, holder, meta, lifetime): a lock_grant */
 static Datum
 acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
@@ -122,10 +117,8 @@ atomic_lock_try_acquire(PG_FUNCTION_ARGS)
 }
 
 /*
- * lock_acquire_all and lock_try_acquire_all
- *		(keys, ttl, owner, mode, wait, holder, meta)
- *
- * A row for each key, or where it is refused, one for the key in the way.
+ * lock_[try_]acquire_all(keys, ttl, owner, mode, wait, holder, meta): a lock_grant for
+ * each key, or where the set is refused, one for the key that was refused
  */
 static Datum
 acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
@@ -172,7 +165,7 @@ atomic_lock_try_acquire_all(PG_FUNCTION_ARGS)
 	return acquire_all(fcinfo, "lock_try_acquire_all()", false);
 }
 
-/* lock_convert(key, owner, mode, wait): the lease in its new mode, or raises */
+/* lock_convert(key, owner, mode, wait): the holding in its new mode, or raises */
 Datum
 atomic_lock_convert(PG_FUNCTION_ARGS)
 {
@@ -194,7 +187,7 @@ atomic_lock_convert(PG_FUNCTION_ARGS)
 	return al_grant_datum(fcinfo, &key, &request.owner, &result);
 }
 
-/* lock_transfer(key, owner, new_owner, holder, ttl): the lease of the new owner, or raises */
+/* lock_transfer(key, owner, new_owner, holder, ttl): the new owner's holding, or raises */
 Datum
 atomic_lock_transfer(PG_FUNCTION_ARGS)
 {
@@ -241,7 +234,7 @@ atomic_lock_release(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(true);
 }
 
-/* lock_try_release(key, owner): what became of it, in a word */
+/* lock_try_release(key, owner): the outcome, in a word */
 Datum
 atomic_lock_try_release(PG_FUNCTION_ARGS)
 {
@@ -279,6 +272,10 @@ atomic_lock_try_release(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text(word));
 }
 
+/*
+ * lock_[try_]extend(key, owner, ttl): the new expiry, or where that is refused, raises or
+ * answers NULL
+ */
 static Datum
 extend(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
@@ -303,14 +300,12 @@ extend(FunctionCallInfo fcinfo, const char *function, bool raise)
 	PG_RETURN_TIMESTAMPTZ(result.holding.expires_at);
 }
 
-/* lock_extend(key, owner, ttl): the new expiry, or raises */
 Datum
 atomic_lock_extend(PG_FUNCTION_ARGS)
 {
 	return extend(fcinfo, "lock_extend()", true);
 }
 
-/* lock_try_extend(key, owner, ttl): the new expiry, or NULL */
 Datum
 atomic_lock_try_extend(PG_FUNCTION_ARGS)
 {
@@ -324,8 +319,8 @@ compare_keys(const ListCell *a, const ListCell *b)
 }
 
 /*
- * Release or extend every live lease of an owner, and return how many.  Keys
- * are taken in their order, so that two such calls cannot deadlock.
+ * Release every live holding of an owner, or extend every live lease, and return how
+ * many.  Keys are taken in order, so that two such calls cannot deadlock.
  */
 static int64
 for_all_of_owner(Relation rel, const AlOwner *owner, bool release, int64 ttl)
@@ -367,7 +362,7 @@ for_all_of_owner(Relation rel, const AlOwner *owner, bool release, int64 ttl)
 	return count;
 }
 
-/* lock_release_all(owner): how many leases were released */
+/* lock_release_all(owner): the number of holdings released */
 Datum
 atomic_lock_release_all(PG_FUNCTION_ARGS)
 {
@@ -381,7 +376,7 @@ atomic_lock_release_all(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(count);
 }
 
-/* lock_extend_all(owner, ttl): how many leases were extended */
+/* lock_extend_all(owner, ttl): the number of leases extended */
 Datum
 atomic_lock_extend_all(PG_FUNCTION_ARGS)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *		What is counted, as people see it.
+ *		lock_stats(), lock_contention(): what was counted.
  *
  * Locking rules: those of shmem/stat.c and shmem/contention.c.
  *
@@ -31,7 +31,7 @@ PG_FUNCTION_INFO_V1(atomic_lock_stats);
 PG_FUNCTION_INFO_V1(atomic_lock_stats_reset);
 PG_FUNCTION_INFO_V1(atomic_lock_contention);
 
-/* Attach to what is counted, or raise 55000 with what is not known without it. */
+/* Attach to shared memory, or raise 55000 with this message */
 static void
 attach_or_raise(const char *what)
 {
@@ -43,7 +43,7 @@ attach_or_raise(const char *what)
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
 }
 
-/* Name of a database; 0: it has been dropped */
+/* The name of a database, of type name; 0: it has been dropped */
 Datum
 al_database_name(Oid oid)
 {
@@ -110,7 +110,7 @@ atomic_lock_stats(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* lock_stats_reset(): this database counts from 0 again */
+/* lock_stats_reset(): set the counters of this database to 0 */
 Datum
 atomic_lock_stats_reset(PG_FUNCTION_ARGS)
 {
@@ -125,7 +125,7 @@ atomic_lock_stats_reset(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* lock_contention(): a row for each key of this database that was place, most first */
+/* lock_contention(): a row for each contended key of this database, the most contended first */
 Datum
 atomic_lock_contention(PG_FUNCTION_ARGS)
 {

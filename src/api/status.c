@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * status.c
- *		What people see: state of a key, and of all keys.
+ *		What people see: the state of one key, and of all keys.
  *
- * Model: these functions read the newest committed state at every isolation
- * level, write nothing, and work in read-only transactions and on standbys.
- * The owner of a lease is a secret; it is shown to the session that presents
- * it (atomic_lock.owner) and to administrators.  A fencing token is shown to that
- * session, and to those who may list all that is held.
+ * Model: these functions read the newest committed state at every isolation level,
+ * write nothing, and work in read-only transactions and on standbys.  An owner is a
+ * secret: only the session that presents it (atomic_lock.owner) and administrators see
+ * it.  A fencing token is shown to that session, and to those who may list all
+ * holdings.
  *
  * Locking rules: app_lock is opened with AccessShareLock; no claims.
  *
@@ -15,7 +15,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -55,9 +54,8 @@ enum
 };
 
 /*
- * Find the live holdings of the key that is the first argument; the clock is read
- * after the rows.  A meta that is wanted is fetched from TOAST while the table is
- * open.
+ * The live holdings of the key that is the first argument, judged at "now".  "meta" is
+ * fetched from TOAST here where the caller needs it, while the table is open.
  */
 static List *
 find_live(FunctionCallInfo fcinfo, AlKey *key, bool with_meta, TimestampTz *now)
@@ -80,7 +78,7 @@ find_live(FunctionCallInfo fcinfo, AlKey *key, bool with_meta, TimestampTz *now)
 	return holdings;
 }
 
-/* Of several holdings of a key, the one to show: the caller's, or the longest */
+/* The holding of a key to show: the caller's, or the one that lasts longest, or NULL */
 static const AlHolding *
 choose(List *holdings)
 {
@@ -113,7 +111,7 @@ atomic_lock_is_held(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(is_held);
 }
 
-/* lock_holder(key): label of the holder, or NULL */
+/* lock_holder(key): the label of the holder, or NULL */
 Datum
 atomic_lock_holder(PG_FUNCTION_ARGS)
 {
@@ -127,7 +125,7 @@ atomic_lock_holder(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(holding->holder);
 }
 
-/* How many wait for a key; null where this server cannot know */
+/* The number of waiters for a key; null where this server cannot know it */
 static void
 set_waiters(const AlKey *key, Datum *values, bool *nulls)
 {
@@ -137,7 +135,7 @@ set_waiters(const AlKey *key, Datum *values, bool *nulls)
 	nulls[WAITERS] = waiters < 0;
 }
 
-/* Fill in the columns of lock_status for one of the live holdings of a key */
+/* The columns of lock_status for one of the live holdings of a key */
 static void
 fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampTz now,
 			 bool is_admin, bool is_monitor, Datum *values, bool *nulls)
@@ -164,7 +162,7 @@ fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampT
 	values[HOLDERS] = Int32GetDatum(holders);
 	set_waiters(key, values, nulls);
 	values[PID] = Int32GetDatum(holding->pid);
-	nulls[PID] = holding->pid == 0; /* a lease is no backend's */
+	nulls[PID] = holding->pid == 0; /* a lease has no backend */
 	if (holding->meta)
 		values[META] = PointerGetDatum(PG_DETOAST_DATUM(PointerGetDatum(holding->meta)));
 	else
@@ -191,14 +189,14 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 		values[KEY] = PointerGetDatum(al_string_text(key.name));
 		values[LOCKED] = BoolGetDatum(false);
 		nulls[KEY] = nulls[LOCKED] = false;
-		/* Nobody has it yet, but some may be about to. */
+		/* A free key has waiters while they wake up. */
 		if (al_queue_count(&key) > 0)
 			set_waiters(&key, values, nulls);
 	}
 	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
-/* How many share a key */
+/* The number of shared holdings of a key */
 typedef struct Sharers
 {
 	AlHash		key;
@@ -213,7 +211,7 @@ make_table(const char *name, Size key_size, Size entry_size)
 	return hash_create(name, 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-/* Entry of a key in the table of those who share one; NULL where there is none */
+/* The entry of a holding's key; NULL where there is none and "action" makes none */
 static Sharers *
 sharers_of(HTAB *sharers, const AlHolding *holding, HASHACTION action)
 {
@@ -231,20 +229,20 @@ sharers_of(HTAB *sharers, const AlHolding *holding, HASHACTION action)
 	return entry;
 }
 
-/* What a transaction holds; it may have become a row meanwhile */
+/* A transaction's holding, which may have become a row meanwhile */
 typedef struct HeldToken
 {
 	int64		fencing_token;
 	bool		has_row;
 } HeldToken;
 
-/* What is needed for the rows of lock_status() */
+/* What the rows of lock_status() need */
 typedef struct Listing
 {
 	ReturnSetInfo *rsinfo;
 	TimestampTz now;
 	HTAB	   *sharers;
-	HTAB	   *held;			/* HeldToken: what transactions hold, if they do */
+	HTAB	   *held;			/* of HeldToken; NULL: transactions hold nothing */
 	bool		is_admin;
 	bool		is_monitor;
 } Listing;
@@ -264,10 +262,7 @@ list_holding(const Listing *listing, const AlHolding *holding)
 	tuplestore_putvalues(listing->rsinfo->setResult, listing->rsinfo->setDesc, values, nulls);
 }
 
-/*
- * Go over all live holdings that have a row, at one moment: count those that
- * share a key, or list them all.
- */
+/* Of all live holdings that have a row, count those that share a key, or list all */
 static void
 scan_live(const Listing *listing, bool count)
 {
@@ -309,8 +304,9 @@ scan_live(const Listing *listing, bool count)
 }
 
 /*
- * lock_status(): a row for every live holding, judged at one moment.  What
- * transactions hold comes before the rows, of which it may be one by then.
+ * lock_status(): a row for every live holding, judged at one moment.  Holdings of
+ * transactions are collected before the rows are read.  One that has become a row by
+ * then is listed once.
  */
 Datum
 atomic_lock_status_all(PG_FUNCTION_ARGS)
@@ -373,8 +369,8 @@ compare_waiters(const void *a, const void *b)
 }
 
 /*
- * lock_waiters(): a row for every backend of this database that waits.  Raises
- * 55000 where there is no queue to look into.
+ * lock_waiters(): a row for every waiter in this database.  Raises 55000 where there
+ * is no queue.
  */
 Datum
 atomic_lock_waiters(PG_FUNCTION_ARGS)
@@ -434,7 +430,7 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* app_lock_longest_wait(key): of those who wait for it now; NULL: nobody, or not known */
+/* app_lock_longest_wait(key): for how long the first has waited; NULL: nobody waits, or not known */
 Datum
 atomic_lock_longest_wait(PG_FUNCTION_ARGS)
 {

@@ -1,29 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * sweep.c
- *		lock_sweep(), and what people are told of the background sweep.
+ *		lock_sweep(), schedules for it, and the status of the background sweep.
  *
- * Locking rules: those of sweep/sweep.c; the lock of the statistics for what is
- * shown, held over nothing that may raise.
+ * Locking rules: those of sweep/sweep.c.  The locks of AlStats and AlSweeper are held
+ * to copy a few fields, and over nothing that may raise.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
-#include "access/tableam.h"
-#include "access/xact.h"
+#include "access/xlog.h"
 #include "commands/dbcommands.h"
 #include "funcapi.h"
-#include "miscadmin.h"
-#include "pgstat.h"
-#include "postmaster/bgworker.h"
-#include "storage/bufmgr.h"
-#include "storage/ipc.h"
 #include "utils/builtins.h"
-#include "utils/hsearch.h"
-#include "utils/memutils.h"
+#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "api/answer.h"
@@ -43,7 +35,7 @@ PG_FUNCTION_INFO_V1(atomic_lock_schedule_sweep);
 PG_FUNCTION_INFO_V1(atomic_lock_unschedule_sweep);
 PG_FUNCTION_INFO_V1(atomic_lock_sweeper_status);
 
-/* lock_sweep(max_rows): how many rows were removed */
+/* lock_sweep(max_rows): the number of rows removed */
 Datum
 atomic_lock_sweep(PG_FUNCTION_ARGS)
 {
@@ -68,7 +60,7 @@ atomic_lock_sweep(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(swept.removed);
 }
 
-/* lock_schedule_sweep(schedule): id of the job */
+/* lock_schedule_sweep(schedule): the id of the job */
 Datum
 atomic_lock_schedule_sweep(PG_FUNCTION_ARGS)
 {
@@ -88,7 +80,7 @@ atomic_lock_unschedule_sweep(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(al_cron_schedule(NULL, "lock_unschedule_sweep()") > 0);
 }
 
-/* What the launcher does, in words, and what there is to be done about it, or NULL */
+/* What the launcher does, in words; "hint" says what to do about it, or is NULL */
 static char *
 describe_launcher(const char **hint)
 {
@@ -146,7 +138,7 @@ enum
 	DATABASE, STATUS, LAST_SWEPT_AT, LAST_REMOVED, LAST_DURATION, HINT, COLUMNS
 };
 
-/* What became of a database, in words, or NULL where it was never swept */
+/* How the last sweep of a database went, in words; NULL: never swept */
 static const char *
 describe_database(const AlDatabase *database, const char **hint)
 {
@@ -165,8 +157,8 @@ describe_database(const AlDatabase *database, const char **hint)
 }
 
 /*
- * lock_sweeper_status(): a row for the launcher, whose database is null, then one
- * for each database that was swept since the server started
+ * lock_sweeper_status(): a row for the launcher, whose database is null, and one for
+ * each database that was swept since the server started
  */
 Datum
 atomic_lock_sweeper_status(PG_FUNCTION_ARGS)

@@ -1,18 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * protect.c
- *		Functions for owners of tables: put a guard on a table, or take it off.
+ *		lock_protect(), lock_unprotect(): put a guard on a table, or take it off.
  *
- * Model: a guard is two triggers (guard/trigger.c), one before rows and one before
- * TRUNCATE, made and dropped by ordinary commands with the caller's privileges.
- * There is no other record of it, so that dumps, renames and new partitions have
- * it too.  PostgreSQL clones the one before rows to partitions; the rest of the
- * family of a table, which is inheritance children and what is to be truncated,
- * gets triggers of its own.  A partition that is added later has nothing against
- * TRUNCATE; where the library is loaded, a hook sees to that.
+ * Model: a guard is two triggers (guard/trigger.c), one for rows and one for
+ * TRUNCATE.  Ordinary commands make and drop them with the caller's privileges, and
+ * there is no other record, so dumps and renames keep the guard.  PostgreSQL clones
+ * row triggers to partitions, but not triggers for TRUNCATE, and neither to
+ * inheritance children; those get triggers of their own here.  A partition that is
+ * added later has no trigger for TRUNCATE; where the library is loaded, a hook
+ * refuses to truncate it.
  *
- * Locking rules: the table and its family are locked with ShareRowExclusiveLock,
- * as CREATE TRIGGER does, until the transaction ends.
+ * Locking rules: the table and its descendants are locked with ShareRowExclusiveLock,
+ * as by CREATE TRIGGER, until the transaction ends.
  *
  *-------------------------------------------------------------------------
  */
@@ -63,7 +63,7 @@ kind_detail(char relkind)
 	}
 }
 
-/* The table from which a partition has its guard */
+/* The table from which a partition has its guard; it was found to have one */
 static Oid
 guarded_ancestor(Oid relid)
 {
@@ -86,9 +86,9 @@ guarded_ancestor(Oid relid)
 }
 
 /*
- * The argument that is a table to be protected, and its family: a list of OIDs,
- * itself first, all locked.  Raises 22004, 42P01, 42809, 42501, and 55000 for a
- * partition that has its guard from its parent.
+ * The table argument and its descendants: a list of OIDs, the table first, all
+ * locked.  Raises 22004, 42P01, 42809, 42501; 55000 for a partition that has its
+ * guard from an ancestor.
  */
 static List *
 family_arg(FunctionCallInfo fcinfo)
@@ -139,12 +139,12 @@ family_arg(FunctionCallInfo fcinfo)
 	return family;
 }
 
-/* The events argument, as CREATE TRIGGER has them; raises 22004, 22023 */
+/* The events argument, as CREATE TRIGGER takes it; raises 22004, 22023 */
 static char *
 events_arg(FunctionCallInfo fcinfo, int argno)
 {
 	static const char *const words[] = {"insert", "update", "delete"};
-	bool		wanted[lengthof(words)] = {0};
+	bool		given[lengthof(words)] = {0};
 	ArrayType  *array;
 	ArrayIterator iterator;
 	Datum		element;
@@ -174,14 +174,14 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("invalid event: \"%s\"", al_display(al_cstring(word))),
 					 errhint("Valid events are insert, update and delete.")));
-		wanted[i] = true;
+		given[i] = true;
 	}
 	array_free_iterator(iterator);
 
 	initStringInfo(&events);
 	for (int i = 0; i < (int) lengthof(words); i++)
 	{
-		if (wanted[i])
+		if (given[i])
 			appendStringInfo(&events, "%s%s", events.len > 0 ? " OR " : "", words[i]);
 	}
 	if (events.len == 0)
@@ -203,7 +203,7 @@ fires(const Trigger *trigger)
 		 TRIGGER_FIRES_ON_REPLICA : TRIGGER_FIRES_ON_ORIGIN);
 }
 
-/* Refuse to truncate a table that has a guard, but may have no trigger for this */
+/* Refuse to truncate a guarded table, which may have no trigger for that */
 static void
 object_access(ObjectAccessType access, Oid class, Oid object, int sub_object, void *arg)
 {
@@ -212,7 +212,7 @@ object_access(ObjectAccessType access, Oid class, Oid object, int sub_object, vo
 	if (access == OAT_TRUNCATE && class == RelationRelationId && al_enforce_guards &&
 		pg_class_aclcheck(object, GetUserId(), ACL_TRUNCATE) == ACLCHECK_OK)
 	{
-		/* Who truncates has not locked the table that was named yet. */
+		/* TRUNCATE has not locked the table yet that it names. */
 		Relation	rel = try_relation_open(object, AccessShareLock);
 		const Trigger *guard = rel ? al_find_trigger(rel, AL_ROW_TRIGGER) : NULL;
 
@@ -247,8 +247,8 @@ run(const char *command)
 }
 
 /*
- * Make a trigger, or replace it.  One that fired always, or on replicas, still does:
- * to replace a trigger makes it an ordinary one.
+ * Make or replace a trigger.  One that was enabled as ALWAYS or REPLICA stays so,
+ * although CREATE OR REPLACE would reset that.
  */
 static void
 make_trigger(Oid relid, const char *name, const char *events, const char *level,
@@ -268,7 +268,7 @@ make_trigger(Oid relid, const char *name, const char *events, const char *level,
 					 quote_identifier(name)));
 }
 
-/* lock_protect(relation, key_template, events): nothing, or raises */
+/* lock_protect(relation, key_template, events): nothing */
 Datum
 atomic_lock_protect(PG_FUNCTION_ARGS)
 {
@@ -298,9 +298,10 @@ atomic_lock_protect(PG_FUNCTION_ARGS)
 		Relation	rel = table_open(lfirst_oid(cell), NoLock);
 		char		relkind = rel->rd_rel->relkind;
 		bool		is_clone = rel->rd_rel->relispartition && lfirst_oid(cell) != linitial_oid(family);
+		AlTemplate	guard;
 
 		if (relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE)
-			al_template_check(rel, template);
+			al_template_require(rel, template, &guard);
 		table_close(rel, NoLock);
 		if (relkind != RELKIND_RELATION && relkind != RELKIND_PARTITIONED_TABLE)
 			continue;
@@ -312,7 +313,7 @@ atomic_lock_protect(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* lock_unprotect(relation): nothing, or raises 42704 where there is no guard */
+/* lock_unprotect(relation): nothing; raises 42704 where there is no guard */
 Datum
 atomic_lock_unprotect(PG_FUNCTION_ARGS)
 {

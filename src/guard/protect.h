@@ -5,8 +5,6 @@
 #ifndef AL_GUARD_PROTECT_H
 #define AL_GUARD_PROTECT_H
 
-#include "utils/reltrigger.h"
-
 extern void al_protect_init(void);
 
 #endif							/* AL_GUARD_PROTECT_H */

@@ -3,11 +3,11 @@
  * template.c
  *		Key templates: how a guard makes the key of a row.
  *
- * Model: a template is text with names of columns in braces.  It is read for each
- * statement and relation, and its columns are looked up by name, so that what has
- * been dropped or renamed since is found at the next write.
+ * Model: a template is text with names of columns in braces.  It is read again for
+ * each statement and relation, and the columns are looked up by name.  So a column
+ * that was dropped or renamed is noticed at the next write.
  *
- * Locking: none.  Nothing but output functions of the columns' types is run.
+ * Locking: none.  No code of users runs, except output functions of types.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,7 +20,6 @@
 #include "utils/acl.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/rls.h"
 #include "utils/syscache.h"
@@ -31,7 +30,7 @@
 #include "base/str.h"
 #include "guard/template.h"
 
-/* Enough of a text to know it again */
+/* The beginning of a text, for a message */
 static char *
 show_start(const char *text)
 {
@@ -51,7 +50,7 @@ bad_template(AlTemplateProblem *problem, const char *template, const char *detai
 	return false;
 }
 
-/* Number and type of a column, or 0, and why */
+/* The number and type of a column; or 0, and why a template cannot name it */
 static AttrNumber
 find_column(Oid relid, const char *name, Oid *type, AlTemplateProblem *problem)
 {
@@ -93,7 +92,10 @@ add_piece(AlTemplate *guard)
 	return &guard->pieces[guard->count++];
 }
 
-/* Read a template for a relation, into the current memory context; or say why not */
+/*
+ * Read a template for a relation, into the current memory context.  Returns false,
+ * with the problem, where the template does not fit.
+ */
 bool
 al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateProblem *problem)
 {
@@ -109,7 +111,7 @@ al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateP
 		if (*p == '{' && p[1] != '{')
 		{
 			const char *end = strchr(p, '}');
-			AlTemplatePiece	   *piece;
+			AlTemplatePiece *piece;
 			Oid			type;
 
 			if (end == NULL)
@@ -130,7 +132,7 @@ al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateP
 		}
 		else
 		{
-			/* Braces are safe here: in no server encoding are they part of a character. */
+			/* In no server encoding is a brace part of another character. */
 			appendStringInfoChar(&literal, *p);
 			length++;
 			p += (*p == '{' || *p == '}') && p[1] == *p ? 2 : 1;
@@ -145,19 +147,22 @@ al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateP
 	return true;
 }
 
-/* Raise what is wrong with a template */
+/* Read a template for a table, or raise why it does not fit */
 void
-al_template_raise(Relation rel, const AlTemplateProblem *problem)
+al_template_require(Relation rel, const char *template, AlTemplate *guard)
 {
-	ereport(ERROR,
-			(al_errcode(problem->sqlstate),
-			 errmsg_internal("%s", problem->message),
-			 errdetail_internal("%s", problem->detail),
-			 errhint("%s", problem->hint),
-			 errtable(rel)));
+	AlTemplateProblem problem;
+
+	if (!al_template_read(RelationGetRelid(rel), template, guard, &problem))
+		ereport(ERROR,
+				(al_errcode(problem.sqlstate),
+				 errmsg_internal("%s", problem.message),
+				 errdetail_internal("%s", problem.detail),
+				 errhint("%s", problem.hint),
+				 errtable(rel)));
 }
 
-/* The key of a row, into a buffer; raises 22004 for a NULL in it */
+/* Append the key of a row to a buffer; raises 22004 for a NULL in the key */
 void
 al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row, StringInfo key)
 {
@@ -165,7 +170,7 @@ al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row, StringInfo
 
 	for (int i = 0; i < guard->count; i++)
 	{
-		AlTemplatePiece	   *piece = &guard->pieces[i];
+		AlTemplatePiece *piece = &guard->pieces[i];
 		Datum		value;
 		bool		is_null;
 
@@ -187,7 +192,7 @@ al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row, StringInfo
 	}
 }
 
-/* Have two versions of a row the same key? */
+/* Do two versions of a row certainly have the same key? */
 bool
 al_template_is_same_key(const AlTemplate *guard, Relation rel, HeapTuple old_row, HeapTuple new_row)
 {
@@ -214,7 +219,10 @@ al_template_is_same_key(const AlTemplate *guard, Relation rel, HeapTuple old_row
 	return true;
 }
 
-/* May a role read the columns of a template in a relation? */
+/*
+ * May a role read the columns of a template in a relation?  For an ancestor of the
+ * table only the privilege on all columns counts, since their numbers differ.
+ */
 static bool
 may_read(const AlTemplate *guard, Oid relid, Oid role)
 {
@@ -233,8 +241,8 @@ may_read(const AlTemplate *guard, Oid relid, Oid role)
 }
 
 /*
- * May a role see the key of a row, and with it values of columns?  A partition is
- * usually read through the table that it is a part of.
+ * May a role see the key of a row, and so the values in it?  Partitions are usually
+ * read through an ancestor, so privileges on that count too.
  */
 bool
 al_template_may_see_key(const AlTemplate *guard, Relation rel, Oid role)
@@ -249,15 +257,4 @@ al_template_may_see_key(const AlTemplate *guard, Relation rel, Oid role)
 			return true;
 	}
 	return false;
-}
-
-/* Raise unless a template fits a table */
-void
-al_template_check(Relation rel, const char *template)
-{
-	AlTemplate		guard;
-	AlTemplateProblem		problem;
-
-	if (!al_template_read(RelationGetRelid(rel), template, &guard, &problem))
-		al_template_raise(rel, &problem);
 }

@@ -16,7 +16,7 @@
 typedef struct AlTemplatePiece
 {
 	AlString	literal;
-	AttrNumber	column;			/* 0: literal */
+	AttrNumber	column;			/* 0: the piece is literal */
 	AlPart		part;
 } AlTemplatePiece;
 
@@ -25,10 +25,10 @@ typedef struct AlTemplate
 {
 	Oid			relid;
 	int			count;
-	AlTemplatePiece	   *pieces;
+	AlTemplatePiece *pieces;
 } AlTemplate;
 
-/* Why a template does not do */
+/* Why a template does not fit a table */
 typedef struct AlTemplateProblem
 {
 	int			sqlstate;
@@ -39,12 +39,11 @@ typedef struct AlTemplateProblem
 
 extern bool al_template_read(Oid relid, const char *template, AlTemplate *guard,
 							 AlTemplateProblem *problem);
-extern void al_template_raise(Relation rel, const AlTemplateProblem *problem);
+extern void al_template_require(Relation rel, const char *template, AlTemplate *guard);
 extern void al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row,
 							StringInfo key);
 extern bool al_template_is_same_key(const AlTemplate *guard, Relation rel,
 									HeapTuple old_row, HeapTuple new_row);
 extern bool al_template_may_see_key(const AlTemplate *guard, Relation rel, Oid role);
-extern void al_template_check(Relation rel, const char *template);
 
 #endif							/* AL_GUARD_TEMPLATE_H */

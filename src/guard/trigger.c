@@ -3,35 +3,23 @@
  * trigger.c
  *		The guard of a table: no write without the lock that covers the row.
  *
- * Model: lock_protect() puts a trigger on the table, which is all that says
- * that it is protected.  Before a row is written, the trigger makes the key of
- * it out of its template and columns, and pins the key for the session's
- * atomic_lock.owner (lease/pin.c), who has to hold it alone.  The trigger's name
- * sorts behind all others that anybody is likely to have, so that it sees the
- * row as they have left it.
+ * Model: lock_protect() puts a trigger on the table, and nothing else records that
+ * the table is protected.  Before a row is written, the trigger makes the row's key
+ * from its template, and pins that key (lease/pin.c) for atomic_lock.owner, who must
+ * hold it in exclusive mode.  By its name the trigger fires after other BEFORE
+ * triggers, so it sees the row as they left it.  An AFTER trigger would fail too late
+ * in a statement that takes longer than the lease; see doc/design.md.
  *
- * It is a trigger before the row, not after it: a statement that takes longer
- * than the lease has its pins by then, and one that may not write learns it at
- * the first row and not after the last.
- *
- * The template is read, and its columns are looked up by name, for each
- * statement and relation, whose columns are the relation's own: what has been
- * dropped or renamed since is found at the next write.
- *
- * Locking rules: those of pins.  The writer's privileges on atomic_lock do not
- * matter, nor do those of anybody else: nothing but output functions of the
- * columns' types is run.
+ * Locking rules: those of pins.  The writer needs no privileges on atomic_lock.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "commands/trigger.h"
 #include "lib/stringinfo.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "atomic_lock.h"
@@ -50,8 +38,8 @@ PG_FUNCTION_INFO_V1(atomic_lock_guard);
 PG_FUNCTION_INFO_V1(atomic_lock_guard_problem);
 
 /*
- * Pin the lock that covers a row.  Raises LK006 where the session's owner does
- * not have it alone.
+ * Pin the lock that covers a row.  Raises what al_raise_guard() does unless the
+ * session's owner holds it in exclusive mode.
  */
 static void
 guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
@@ -82,12 +70,13 @@ guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
 	}
 	al_key_init(&key, name);
 
-	/* A foreign key's action runs as the owner of the table, for somebody else. */
-	may_see = al_template_may_see_key(guard, rel, GetUserId()) && al_template_may_see_key(guard, rel, GetOuterUserId());
+	/* A foreign key's action runs as the owner of the table, for the outer role. */
+	may_see = al_template_may_see_key(guard, rel, GetUserId()) &&
+		al_template_may_see_key(guard, rel, GetOuterUserId());
 	al_raise_guard(may_see ? &key : NULL, has_owner ? &result : NULL, rel);
 }
 
-/* The trigger of a table by its name, or NULL */
+/* The trigger of that name of a table, or NULL */
 const Trigger *
 al_find_trigger(Relation rel, const char *name)
 {
@@ -101,7 +90,7 @@ al_find_trigger(Relation rel, const char *name)
 	return NULL;
 }
 
-/* Raise 55000: the rows of a table cannot go all at once */
+/* Raise 55000: TRUNCATE would not ask for the locks of the rows */
 void
 al_refuse_truncate(Relation rel)
 {
@@ -114,7 +103,7 @@ al_refuse_truncate(Relation rel)
 	pg_unreachable();
 }
 
-/* lock_guard(template): the trigger */
+/* lock_guard(template): the trigger function of row and TRUNCATE triggers */
 Datum
 atomic_lock_guard(PG_FUNCTION_ARGS)
 {
@@ -122,7 +111,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 	TriggerEvent event;
 	Relation	rel;
 	HeapTuple	result;
-	AlTemplate	   *guard = fcinfo->flinfo->fn_extra;
+	AlTemplate *guard = fcinfo->flinfo->fn_extra;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
 		trigger->tg_trigger->tgnargs != 1 ||
@@ -138,7 +127,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 		return PointerGetDatum(result);
 	if (TRIGGER_FIRED_BY_TRUNCATE(event))
 	{
-		/* A partition that was detached has lost its guard, and kept this. */
+		/* A detached partition has lost its row trigger, but kept this one. */
 		if (al_find_trigger(rel, AL_ROW_TRIGGER) == NULL)
 			return PointerGetDatum(NULL);
 		al_refuse_truncate(rel);
@@ -147,11 +136,9 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 	if (guard == NULL || guard->relid != RelationGetRelid(rel))
 	{
 		MemoryContext old_context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
-		AlTemplateProblem		problem;
 
 		guard = palloc(sizeof(AlTemplate));
-		if (!al_template_read(RelationGetRelid(rel), trigger->tg_trigger->tgargs[0], guard, &problem))
-			al_template_raise(rel, &problem);
+		al_template_require(rel, trigger->tg_trigger->tgargs[0], guard);
 		MemoryContextSwitchTo(old_context);
 		fcinfo->flinfo->fn_extra = guard;
 	}
@@ -163,15 +150,15 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 }
 
 /*
- * app_lock_guard_problem(relation, template): NULL where it fits, or why it does
- * not.  The table is not locked, and may be gone.
+ * app_lock_guard_problem(relation, template): why the template does not fit, or
+ * NULL.  The table is not locked, and may have been dropped.
  */
 Datum
 atomic_lock_guard_problem(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
-	AlTemplate		guard;
-	AlTemplateProblem		problem = {0};
+	AlTemplate	guard;
+	AlTemplateProblem problem = {0};
 
 	if (get_rel_relkind(relid) == '\0' ||
 		al_template_read(relid, text_to_cstring(PG_GETARG_TEXT_PP(1)), &guard, &problem))

@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * cron.c
- *		lock_schedule_sweep(), lock_unschedule_sweep(): have pg_cron sweep.
+ *		Have pg_cron sweep.
  *
- * Model: pg_cron lives in one database of the server, cron.database_name.
- * Where that is another one than ours, a short-lived worker connects to it as
- * the current role, does there what we would do here, and is waited for.  What
- * it does is committed when it has ended, whatever becomes of our transaction.
+ * Model: pg_cron lives in one database of the server, cron.database_name.  If that is
+ * not our database, a short-lived worker connects to it as the current role, does
+ * there what we would do here, and is waited for.  Its transaction commits whatever
+ * becomes of ours.
  *
- * All that runs is run with the rights of the caller.  Anybody may have made a
- * schema cron, so what is in it is used only where it belongs to pg_cron.
+ * Everything runs with the rights of the caller.  Anybody may have made a schema named
+ * cron, so its objects are used only where they belong to the extension pg_cron.
  *
- * Locking rules: none of our locks is held meanwhile.
+ * Locking: none.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,10 +34,8 @@
 #include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
-#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -49,31 +47,34 @@
 
 PGDLLEXPORT void atomic_lock_scheduler_main(Datum arg);
 
-/* What is to be done, and what came of it; in a dynamic segment for the worker */
+/* The request and its answer; for the worker, in a dynamic segment */
 typedef struct Request
 {
-	bool		is_schedule;	/* or to end it */
-	int			encoding;		/* of what follows */
-	char		database[NAMEDATALEN];	/* in which to sweep */
-	char		job[NAMEDATALEN];	/* pg_cron cuts longer ones */
+	bool		is_schedule;	/* false: unschedule */
+	int			encoding;		/* of all text here */
+	char		database[NAMEDATALEN];	/* which is to be swept */
+	char		job[NAMEDATALEN];	/* pg_cron cuts longer names */
 	char		schedule[256];
 	char		command[4 * NAMEDATALEN + 128];
 
 	bool		is_done;
-	int64		answer;			/* id of the job, or how many jobs there were */
+	int64		answer;			/* id of the job, or number of jobs ended */
 	int			sqlstate;
 	char		message[512];
 	char		hint[512];
 } Request;
 
-/* For the worker, in bgw_extra */
+/* The worker's bgw_extra */
 typedef struct Errand
 {
 	Oid			role;
 	dsm_handle	handle;
 } Errand;
 
-/* Run a statement with text parameters, which may be NULL, and return its first value; 0 rows: -1 */
+/*
+ * Run a statement with parameters of type text, some of which may be NULL.  Returns
+ * the bigint that is the answer, or -1 where there is no row.
+ */
 static int64
 run(const char *statement, int nargs, const char *const *args)
 {
@@ -98,7 +99,7 @@ run(const char *statement, int nargs, const char *const *args)
 	return answer;
 }
 
-/* Is what pg_cron calls by this name there, and part of it? */
+/* Is pg_cron installed here, and the function cron.schedule() a part of it? */
 static bool
 has_pg_cron(void)
 {
@@ -111,14 +112,17 @@ has_pg_cron(void)
 			   0, NULL) > 0;
 }
 
-/* Text of the request in the encoding of this database; raises where it has none */
+/* Text of the request in the encoding of this database; raises where it cannot be */
 static char *
 text_of(const Request *request, const char *string)
 {
 	return pg_any_to_server(string, strlen(string), request->encoding);
 }
 
-/* Do it in this database.  Raises what pg_cron does, 55000 where there is none. */
+/*
+ * Carry out a request in this database.  Raises what pg_cron does, and 55000 where it
+ * is not installed.
+ */
 static void
 change_schedule(Request *request)
 {
@@ -131,7 +135,7 @@ change_schedule(Request *request)
 	const char *leftovers[] = {args[0], args[1], args[3]};
 	int			guc_level = NewGUCNestLevel();
 
-	/* Names of databases are bytes, which pg_cron has to be given as they are. */
+	/* The name of a database is bytes, which must reach pg_cron unchanged. */
 	if (request->encoding != GetDatabaseEncoding() && !pg_is_ascii(request->database))
 		ereport(ERROR,
 				(al_errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -148,7 +152,7 @@ change_schedule(Request *request)
 				 errmsg("extension \"pg_cron\" is not installed in database \"%s\"",
 						get_database_name(MyDatabaseId)),
 				 errhint("Run CREATE EXTENSION pg_cron there, or add atomic_lock to shared_preload_libraries, so that the server sweeps by itself.")));
-	/* To schedule a job again would leave it inactive, or of a former name of the database. */
+	/* Scheduled again, a job would stay inactive, or keep an old name of the database. */
 	request->answer = run("SELECT pg_catalog.count(cron.unschedule(jobid)) FROM cron.job"
 						  " WHERE jobname OPERATOR(pg_catalog.=) $1"
 						  " AND username OPERATOR(pg_catalog.=) CURRENT_USER::pg_catalog.text"
@@ -173,7 +177,7 @@ copy_clipped(char *to, const char *from, int size)
 	to[length] = '\0';
 }
 
-/* The worker: do it in the database whose OID is the argument */
+/* The worker: carry out the request in the database whose OID is the argument */
 void
 atomic_lock_scheduler_main(Datum arg)
 {
@@ -189,7 +193,7 @@ atomic_lock_scheduler_main(Datum arg)
 		return;					/* the caller has given up */
 	request = dsm_segment_address(segment);
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), errand.role, 0);
-	/* What the role has set for its sessions is not meant for this. */
+	/* The role may have a setting of "role" for its sessions. */
 	SetConfigOption("role", "none", PGC_SUSET, PGC_S_OVERRIDE);
 	pgstat_report_activity(STATE_RUNNING, "scheduling sweeps of expired locks");
 
@@ -223,7 +227,7 @@ atomic_lock_scheduler_main(Datum arg)
 	PG_END_TRY();
 }
 
-/* Owner of a schema or database */
+/* The owner of a schema or database */
 static Oid
 owner_of(Oid catalog, Oid oid)
 {
@@ -240,14 +244,17 @@ owner_of(Oid catalog, Oid oid)
 	return owner;
 }
 
-/* Nobody waits for the worker any more, be it for an error or since the session ends */
+/* Called where an error or the end of the session ends the wait for the worker */
 static void
 give_up(int code, Datum handle)
 {
 	TerminateBackgroundWorker((BackgroundWorkerHandle *) DatumGetPointer(handle));
 }
 
-/* Do it in another database, by a worker; raises what is raised there */
+/*
+ * Carry out a request in another database, by a worker.  Raises what the worker did,
+ * 53400 and 55000 where it could not start or connect.
+ */
 static void
 change_schedule_in(Oid database, Request *request)
 {
@@ -302,8 +309,8 @@ change_schedule_in(Oid database, Request *request)
 }
 
 /*
- * What a superuser has scheduled runs what is in a schema.  Raise 42501 where that
- * may be renamed, and another put in its place, by who is no superuser.
+ * A superuser's job calls a function in our schema.  Raise 42501 if the schema's owner
+ * is not a superuser, and so could put another schema in its place.
  */
 static void
 check_schema_owner(const char *schema)
@@ -321,62 +328,54 @@ check_schema_owner(const char *schema)
 				 errhint("Use SET ROLE to become a role that has access level admin and is not a superuser.")));
 }
 
-/* Fill in the request, and do it where pg_cron is */
-static int64
-change(Request *request, const char *function)
-{
-	const char *cron_database = GetConfigOption("cron.database_name", true, false);
-	const char *database = get_database_name(MyDatabaseId);
-	const char *schema;
-	char	   *body;
-
-	PreventCommandDuringRecovery(function);
-	PreventCommandIfReadOnly(function);
-	/* Where pg_cron is not loaded, anybody may have set this. */
-	if (GetConfigOptionFlags("cron.database_name", true) & GUC_CUSTOM_PLACEHOLDER)
-		cron_database = NULL;
-	schema = al_schema_name();
-	strlcpy(request->database, database, sizeof(request->database));
-	request->encoding = GetDatabaseEncoding();
-	if (snprintf(request->job, sizeof(request->job), "atomic_lock sweep of %s",
-				 database) >= (int) sizeof(request->job))
-		snprintf(request->job, sizeof(request->job), "atomic_lock sweep of database %u",
-				 MyDatabaseId);
-	if (request->is_schedule && superuser())
-		check_schema_owner(schema);
-
-	/*
-	 * In transactions of 1000 rows, while there are so many.  The session that
-	 * runs it has whatever search_path the owner of the database likes, and there
-	 * may be other functions of that name.
-	 */
-	body = psprintf("BEGIN WHILE %s.lock_sweep(1000::pg_catalog.int8)"
-					" OPERATOR(pg_catalog.=) 1000::pg_catalog.int8 LOOP COMMIT; END LOOP; END",
-					quote_identifier(schema));
-	snprintf(request->command, sizeof(request->command), "DO %s", quote_literal_cstr(body));
-
-	if (cron_database == NULL || strcmp(cron_database, database) == 0)
-		change_schedule(request);
-	else
-		change_schedule_in(get_database_oid(cron_database, false), request);
-	return request->answer;
-}
-
 /*
- * Have pg_cron sweep by a schedule, in place of the schedule that there was; or where
- * that is NULL, end it.  Returns the id of the job, or how many jobs have been ended.
- * "function" is named in messages.  Raises what pg_cron does; 22023 where the
- * schedule is too long; 42501 where a superuser would run code of somebody else.
+ * Have pg_cron sweep this database by a schedule, in place of any former one; or where
+ * the schedule is NULL, end that.  Returns the id of the job, or the number of jobs
+ * that were ended.  Messages name "function".  Raises 22023 where the schedule is too
+ * long, 25006 where nothing may be written, 42501 where a superuser's job could run
+ * code of somebody else, and what pg_cron does.
  */
 int64
 al_cron_schedule(const char *schedule, const char *function)
 {
 	Request		request = {.is_schedule = schedule != NULL};
+	const char *cron_database = GetConfigOption("cron.database_name", true, false);
+	const char *database = get_database_name(MyDatabaseId);
+	const char *schema;
+	char	   *body;
 
 	if (schedule && strlcpy(request.schedule, schedule, sizeof(request.schedule)) >= sizeof(request.schedule))
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("schedule must not be longer than %d bytes",
 						(int) sizeof(request.schedule) - 1)));
-	return change(&request, function);
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+	/* Where pg_cron is not loaded, any role can set this placeholder. */
+	if (GetConfigOptionFlags("cron.database_name", true) & GUC_CUSTOM_PLACEHOLDER)
+		cron_database = NULL;
+	schema = al_schema_name();
+	strlcpy(request.database, database, sizeof(request.database));
+	request.encoding = GetDatabaseEncoding();
+	if (snprintf(request.job, sizeof(request.job), "atomic_lock sweep of %s",
+				 database) >= (int) sizeof(request.job))
+		snprintf(request.job, sizeof(request.job), "atomic_lock sweep of database %u",
+				 MyDatabaseId);
+	if (request.is_schedule && superuser())
+		check_schema_owner(schema);
+
+	/*
+	 * Sweep in transactions of 1000 rows.  The owner of the database can set the
+	 * search_path of the session that runs this, so all names are qualified.
+	 */
+	body = psprintf("BEGIN WHILE %s.lock_sweep(1000::pg_catalog.int8)"
+					" OPERATOR(pg_catalog.=) 1000::pg_catalog.int8 LOOP COMMIT; END LOOP; END",
+					quote_identifier(schema));
+	snprintf(request.command, sizeof(request.command), "DO %s", quote_literal_cstr(body));
+
+	if (cron_database == NULL || strcmp(cron_database, database) == 0)
+		change_schedule(&request);
+	else
+		change_schedule_in(get_database_oid(cron_database, false), &request);
+	return request.answer;
 }

@@ -1,28 +1,25 @@
 /*-------------------------------------------------------------------------
  *
  * launcher.c
- *		The background sweep: the launcher, and what people are told of it.
+ *		The background sweep: the launcher.
  *
- * Model: where the module is preloaded, a launcher without a database runs
- * whenever the server can be written to.  Every sweep_interval it goes through
- * the databases and starts a worker for those where something may be due: one
- * after the other, each for as long as its sweep takes, so that nobody who wants
- * to drop or copy a database meets more than a short visit (sweep/worker.c).
+ * Model: where the module is preloaded, a launcher without a database runs whenever
+ * the server can be written to.  Every sweep_interval it starts workers, one after the
+ * other, for the databases where something may be due.  A worker stays only as long
+ * as its sweep takes, so anyone who wants to drop or copy a database meets a short
+ * visit at most (sweep/worker.c).
  *
- * A database need not be visited where nothing was counted since the last visit
- * (shmem/stat.c) and nothing that it saw is due; or where there was no extension.
- * Every tenth interval it is, all the same: rows can come by ways that are not
- * counted.  What fails is tried again after a time that doubles, up to an hour.
+ * A database needs no visit where nothing was counted since the last one
+ * (shmem/stat.c) and no row that the last one saw is over, or where the extension is
+ * not installed.  It is visited every tenth interval in any case, since rows can also
+ * come in ways that are not counted.  A failed visit is repeated after a pause that
+ * doubles each time, up to an hour.
  *
- * All these times are measured by the monotonic clock, or whoever sets the other
- * one, be it for a moment in the middle of a round, could put off the sweep for as
- * long.  Only when a row is over is a moment of the clock that leases go by.
+ * These intervals are measured by the monotonic clock, so setting the clock puts off
+ * no sweep.  Only the moment at which a row is over is one of the clock of leases.
  *
- * The launcher waits for a worker, but ends one that does not end by itself: it
- * may be one that somebody does not let into its database.
- *
- * Locking rules: the lock of the statistics, for what is shown of all this, held
- * over nothing that may raise.
+ * Locking rules: the locks of AlStats and AlSweeper are held one at a time, and over
+ * nothing that may raise.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,8 +31,6 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
-#include "funcapi.h"
-#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -56,23 +51,23 @@
 
 PGDLLEXPORT void atomic_lock_launcher_main(Datum arg);
 
-/* What fails is tried again after that long at the latest. */
+/* The longest pause after a failure, in microseconds */
 #define LONGEST_PAUSE	USECS_PER_HOUR
 
-/* A database where nothing seems to be due is visited after so many intervals. */
+/* After so many intervals a database is visited though nothing seems to be due. */
 #define INTERVALS_UNSEEN	10
 
-/* A database, as the launcher knows it */
+/* A database that is to be swept */
 typedef struct Target
 {
 	Oid			oid;
 	NameData	name;
-	bool		exists;			/* as of this round */
+	bool		exists;			/* in this round */
 	int			failures;		/* in a row */
-	int64		next_visit;		/* not before; of al_monotonic_now() */
-	TimestampTz next_due;		/* nor before this moment of the other clock, */
-	int64		unseen_until;	/* unless it is this late by al_monotonic_now(), */
-	uint64		changes;		/* or more is counted than when the last visit began */
+	int64		next_visit;		/* no visit before this, by al_monotonic_now() */
+	TimestampTz next_due;		/* when a row will be over; 0: not known */
+	int64		unseen_until;	/* then a visit in any case, by al_monotonic_now() */
+	uint64		changes;		/* changes_of() when the last visit began */
 } Target;
 
 static HTAB *targets = NULL;
@@ -84,7 +79,7 @@ al_sweep_interval(void)
 	return AL_MS_TO_US(al_sweep_interval_ms);
 }
 
-/* What a round needs beyond its transactions */
+/* Reset after each round */
 static MemoryContext round_context = NULL;
 
 static void
@@ -112,12 +107,12 @@ static void
 handle_signals(void)
 {
 	CHECK_FOR_INTERRUPTS();
-	/* Not 0, or it would never be started again. */
+	/* After exit code 0 the postmaster would not start the launcher again. */
 	if (ShutdownRequestPending)
 		proc_exit(1);
 }
 
-/* Sleep until something happens, for so long at most */
+/* Sleep until the latch is set, but no longer than that */
 static void
 sleep_for(int64 microseconds)
 {
@@ -128,7 +123,7 @@ sleep_for(int64 microseconds)
 	handle_signals();
 }
 
-/* A name in sweep_databases, and whether there is such a database */
+/* A name in sweep_databases; "*" stands for all but templates */
 typedef struct NamedDatabase
 {
 	const char *name;
@@ -157,7 +152,7 @@ read_names(void)
 	return names;
 }
 
-/* Is a database one of those? */
+/* Is a database one of them?  Notes which names exist. */
 static bool
 is_named(List *names, Form_pg_database database)
 {
@@ -176,7 +171,7 @@ is_named(List *names, Form_pg_database database)
 	return is_named;
 }
 
-/* Say which of them there are not, once for each time that the list is changed */
+/* Log the names that do not exist, once after each change of the setting */
 static void
 report_missing(List *names)
 {
@@ -200,7 +195,7 @@ report_missing(List *names)
 	}
 }
 
-/* Which databases have a place in the statistics: AL_DATABASES of them, or 0 */
+/* The databases that have a place in the statistics: AL_DATABASES OIDs, some 0 */
 static Oid *
 copy_places(void)
 {
@@ -214,7 +209,7 @@ copy_places(void)
 	return places;
 }
 
-/* Give up the places of databases that were there and do not exist any more */
+/* Free those places whose databases do not exist any more */
 static void
 forget_places(const Oid *places, List *existing)
 {
@@ -242,9 +237,8 @@ forget_places(const Oid *places, List *existing)
 }
 
 /*
- * Bring what is known of the databases up to date.  pg_database is only ever
- * scanned as a heap, and of its rows only what has a fixed width is looked at: its
- * indexes, and its TOAST table, are not to be had without a database.
+ * Update the list of targets from pg_database.  A process without a database can
+ * scan it only as a heap, and read only columns of fixed width.
  */
 static void
 list_databases(void)
@@ -261,7 +255,7 @@ list_databases(void)
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
 	names = read_names();
-	/* Who has a place now is in a database that the scan will find. */
+	/* Before the scan, which then finds every living database that has a place. */
 	places = copy_places();
 	hash_seq_init(&status, targets);
 	while ((target = hash_seq_search(&status)) != NULL)
@@ -299,7 +293,7 @@ list_databases(void)
 	end_transaction();
 }
 
-/* Is there such a database?  In a transaction. */
+/* Does a database exist?  To be called in a transaction. */
 static bool
 exists(Oid oid)
 {
@@ -315,7 +309,7 @@ exists(Oid oid)
 	return found;
 }
 
-/* How many transactions a database has counted */
+/* How many transactions have counted something in a database */
 static uint64
 changes_of(Oid oid)
 {
@@ -325,7 +319,7 @@ changes_of(Oid oid)
 
 	LWLockAcquire(&stats->lock, LW_SHARED);
 	database = al_stat_find(oid);
-	/* What has no place of its own counts with others. */
+	/* Databases without a place of their own share the first. */
 	if (database == NULL)
 		database = &stats->databases[0];
 	changes = pg_atomic_read_u64(&database->changes);
@@ -333,7 +327,7 @@ changes_of(Oid oid)
 	return changes;
 }
 
-/* Is the database there, and does nobody want it for himself? */
+/* Does the database exist, and is nobody about to drop, rename or copy it? */
 static bool
 is_free(const Target *target)
 {
@@ -345,7 +339,7 @@ is_free(const Target *target)
 	return is_free;
 }
 
-/* When something that has failed so often, without a break, is tried again */
+/* When to try again after so many failures in a row, by al_monotonic_now() */
 static int64
 next_try(int failures)
 {
@@ -356,7 +350,7 @@ next_try(int failures)
 	return al_monotonic_now() + Max(Min(pause, LONGEST_PAUSE), al_sweep_interval());
 }
 
-/* Start a worker for a database, and wait for its end; false: it cannot be started */
+/* Run a worker in a database and wait for its end; false: it could not be started */
 static bool
 run_worker(Oid oid, AlVisit *visit)
 {
@@ -389,7 +383,7 @@ run_worker(Oid oid, AlVisit *visit)
 		sleep_for(Max(end - al_monotonic_now(), USECS_PER_SEC));
 		if (al_monotonic_now() < end)
 			continue;
-		/* It may wait to be let into the database, which nothing else ends. */
+		/* It may be waiting to connect to the database, which nothing else ends. */
 		TerminateBackgroundWorker(handle);
 		is_ended = true;
 	}
@@ -403,7 +397,6 @@ run_worker(Oid oid, AlVisit *visit)
 	return is_started;
 }
 
-/* A visit has failed, for the first time in a row or again */
 static void
 note_failure(Target *target)
 {
@@ -430,7 +423,7 @@ show_failure(const Target *target)
 	LWLockRelease(&stats->lock);
 }
 
-/* Visit a database if something may be due there; false: no worker can be started */
+/* Visit a database if something may be due there; false: no worker could be started */
 static bool
 visit(Target *target)
 {
@@ -465,7 +458,7 @@ visit(Target *target)
 	return true;
 }
 
-/* No worker could be started: say so once, and how it can be mended */
+/* No worker could be started: note it, and log the first time in a row */
 static void
 note_no_worker(const Target *target, int failures)
 {
@@ -484,8 +477,9 @@ note_no_worker(const Target *target, int failures)
 }
 
 /*
- * Visit all databases that may need it.  Returns when to come again, and counts
- * in "failures" how often in a row no worker could be started.
+ * Visit all databases that may need it.  Returns when the next round is due, by
+ * al_monotonic_now().  "failures" counts the rounds in a row in which no worker could
+ * be started.
  */
 static int64
 do_round(int *failures)
@@ -523,7 +517,7 @@ do_round(int *failures)
 	return is_unfinished ? 0 : al_monotonic_now() + al_sweep_interval();
 }
 
-/* Forget when databases are to be visited: other settings hold now */
+/* Forget when databases are to be visited: the settings may have changed */
 static void
 forget_visits(void)
 {
@@ -554,7 +548,7 @@ atomic_lock_launcher_main(Datum arg)
 	sweeper->launcher_pid = MyProcPid;
 	sweeper->launcher_failed_at = 0;
 	LWLockRelease(&sweeper->lock);
-	/* Sessions from before a crash, or on the former primary, are over by now. */
+	/* Note by when the sessions of before a crash, or of the former primary, ended */
 	(void) al_session_begin();
 	round_context = AllocSetContextCreate(TopMemoryContext, "atomic_lock round",
 										  ALLOCSET_DEFAULT_SIZES);
@@ -583,7 +577,7 @@ atomic_lock_launcher_main(Datum arg)
 			next_round = do_round(&failures);
 		else
 		{
-			/* Places of databases that were dropped are given back all the same. */
+			/* Only to free the places of dropped databases */
 			list_databases();
 			next_round = now + LONGEST_PAUSE;
 		}
@@ -591,13 +585,13 @@ atomic_lock_launcher_main(Datum arg)
 	}
 }
 
-/* Have the launcher started, where the module is preloaded */
+/* Register the launcher, where the module is preloaded */
 void
 al_launcher_init(void)
 {
 	BackgroundWorker worker = {0};
 
-	/* While pg_upgrade works nobody else may. */
+	/* pg_upgrade needs the databases for itself. */
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;
 	is_registered = true;
@@ -612,7 +606,6 @@ al_launcher_init(void)
 	RegisterBackgroundWorker(&worker);
 }
 
-/* Will there be a launcher where the server can be written to? */
 bool
 al_launcher_is_registered(void)
 {

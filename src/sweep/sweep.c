@@ -1,34 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * sweep.c
- *		Sweep: remove rows of app_lock that are over.
+ *		A sweep: remove rows of app_lock that are over.
  *
- * Model: nothing depends on a sweep.  An expired lease is free at once, and the
- * next grant of its key takes the row; a sweep removes the rows of keys that
- * nobody wants any more.
+ * Model: nothing depends on a sweep.  An expired lease is free at once, and the next
+ * grant of its key reuses the row; a sweep removes the rows of keys that nobody uses
+ * any more.  A row is over lock_delay after its lease expired or its session died, or
+ * released_retention after it was released.
  *
- * A row is over when its lease ran out, or its session died, lock_delay ago, or
- * when it was released released_retention ago.  A sweep looks, claims, looks
- * again, as all verbs do, but it never waits for a claim: what an unfinished
- * transaction has claimed it leaves.  Claims are given back when the transaction
- * ends, which wakes those who wait for the keys.
+ * A sweep looks, claims and looks again, as all verbs do.  It never waits for a claim:
+ * it passes over keys that unfinished transactions have claimed.  An acquire that
+ * meets a claim of a sweep waits for a moment (lease/attempt.c).
  *
- * A sweep's claims are on keys that are free, and others shall find them so: an
- * acquire that meets one waits for a moment (lease/attempt.c).
+ * Rows are taken in the order of the table.  A sweep begins where the last one
+ * stopped, so that many small sweeps do not read the same blocks again and again.
  *
- * Rows are taken as they lie in the table.  A sweep begins where the last one has
- * stopped, and comes round; so many small ones do not look at the same rows
- * again and again.
- *
- * Locking rules: app_lock is open with RowExclusiveLock.
+ * Locking rules: app_lock is open with RowExclusiveLock.  Claims are kept to the end
+ * of the transaction.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "access/table.h"
-#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -55,9 +48,9 @@
 #define AHEAD	0
 #endif
 
-static bool sweeping = false;	/* and others may see it */
+static bool sweeping = false;	/* as the queue shows it to other backends */
 
-/* When is there nothing left that a row is needed for?  DT_NOEND: not known */
+/* When is a row over?  DT_NOEND: not known */
 static TimestampTz
 over_at(const AlHolding *holding)
 {
@@ -66,7 +59,7 @@ over_at(const AlHolding *holding)
 	return al_closed_until(holding);
 }
 
-/* Remove a row that is over, unless somebody has claimed its key, or locked it; false: it stays */
+/* Remove a row that is over; false: its key is claimed, it is locked, or it is in use again */
 static bool
 remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 {
@@ -81,7 +74,7 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 		return false;
 	al_table_find_again(rel, &key, &holding);
 	AL_TEST_POINT("sweep-claimed");
-	/* By what our own transaction has kept, the life of what it acquires counts. */
+	/* max_lifetime of our own transaction's next grant counts from what it has kept. */
 	if (!ItemPointerIsValid(&holding.tid) || now < over_at(&holding) ||
 		(al_max_lifetime_ms > 0 && al_is_kept(&key, &holding)) ||
 		!al_table_try_delete(rel, &holding))
@@ -95,7 +88,7 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 	return true;
 }
 
-/* The transaction is over, and its claims are gone.  Raises nothing. */
+/* At the end of a transaction, when its claims are gone.  Raises nothing. */
 void
 al_sweep_over(void)
 {
@@ -105,7 +98,7 @@ al_sweep_over(void)
 	al_queue_sweep_end();
 }
 
-/* A sweep of the whole table is to begin */
+/* Begin a sweep of the whole table */
 void
 al_sweep_begin(Relation rel, AlSwept *swept)
 {
@@ -115,14 +108,14 @@ al_sweep_begin(Relation rel, AlSwept *swept)
 }
 
 /*
- * Go on with a sweep: remove rows that are over, up to max_rows and to what the
- * transaction may still claim, in up to max_blocks blocks.  Says how many, how many
- * blocks are left, and when the next row will be over, as far as that is known.
+ * Go on with a sweep, and note in "swept" what was done and is left.  Removes at most
+ * max_rows rows, no more than the transaction may still claim, from at most
+ * max_blocks blocks.
  */
 void
 al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 {
-	static uint64 stopped_at = 0;	/* where there is no shared memory */
+	static uint64 stopped_at = 0;	/* used where there is no shared memory */
 	AlDatabase *database = al_stat_database();
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "sweep row",
 												  ALLOCSET_SMALL_SIZES);

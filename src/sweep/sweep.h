@@ -5,12 +5,15 @@
 #ifndef AL_SWEEP_SWEEP_H
 #define AL_SWEEP_SWEEP_H
 
-/* What a sweep did */
+#include "storage/block.h"
+#include "utils/relcache.h"
+
+/* A sweep of the whole table, done in one or more calls */
 typedef struct AlSwept
 {
-	int64		removed;		/* the last time */
-	uint32		left;			/* blocks it has not looked at yet */
-	TimestampTz next_due;		/* when the next row will be over, as far as is known */
+	int64		removed;		/* rows, by the last call */
+	uint32		left;			/* blocks not looked at yet */
+	TimestampTz next_due;		/* when the next row will be over, if known */
 } AlSwept;
 
 extern void al_sweep_over(void);

@@ -3,20 +3,18 @@
  * worker.c
  *		The background sweep: the worker that visits a database.
  *
- * Model: the worker sweeps in batches, each a transaction.  Before each it sees
- * whether somebody wants the database for himself, and leaves if so; then, and
- * where the table is locked, it comes again at the next interval.  Between
- * batches it rests, for longer than it has worked.
+ * Model: the worker sweeps in batches, each in its own transaction, and rests between
+ * them.  If somebody wants the database or locks the table, the worker leaves, and the
+ * launcher sends another one at the next interval.
  *
- * It connects as nobody, which makes it a superuser.  The sweep itself runs with
- * the identity of the owner of app_lock, as VACUUM would, and runs nobody's code:
- * see table/app_lock.c and table/catalog.c.  Whatever settings a database has for its
- * sessions do not hold here.
+ * The worker connects as the bootstrap superuser, and overrides the settings that a
+ * database has for its sessions.  The sweep itself runs as the owner of app_lock, as
+ * VACUUM would, and runs no code of users: see table/app_lock.c and table/catalog.c.
  *
- * Nothing depends on the sweep, so that it waits for no lock on our tables, no
- * flush and no standby; and for a lock on a catalog a second at most.
+ * Nothing depends on the sweep, so it waits neither for locks on our tables nor for a
+ * flush or a standby, and at most a second for any other lock.
  *
- * Locking rules: the lock of the statistics, to tell what came of the visit.
+ * Locking rules: AlSweeper has a lock of its own, held only to copy a few fields.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,7 +29,6 @@
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
@@ -50,10 +47,10 @@
 
 PGDLLEXPORT void atomic_lock_sweeper_main(Datum arg);
 
-/* It rests that much longer than it works, so that others do not suffer. */
+/* Rest in proportion to work, so that other sessions do not become slower */
 #define REST_PER_WORK	5
 
-/* What it looks at in a transaction, so that it does not last, whatever it finds */
+/* Limits the time of a transaction that finds little to remove */
 #define BATCH_BLOCKS	10000
 
 static AlSweeper *sweeper = NULL;	/* until this process attaches */
@@ -78,7 +75,7 @@ attach_sweeper(void *memory)
 
 const AlShmemPart al_sweeper_part = {sweeper_size, init_sweeper, attach_sweeper};
 
-/* NULL where this process has no shared memory, or not yet */
+/* NULL while this process has not attached to shared memory */
 AlSweeper *
 al_sweeper(void)
 {
@@ -86,8 +83,8 @@ al_sweeper(void)
 }
 
 /*
- * Nobody wants to drop, rename or copy this database: it can be had in the mode
- * in which a session that connects has it.  Kept until the transaction ends.
+ * Take the lock on a database that a connecting session takes, until the transaction
+ * ends.  False: somebody is about to drop, rename or copy the database.
  */
 bool
 al_lock_database(Oid database)
@@ -105,8 +102,8 @@ override(const char *name, const char *value)
 }
 
 /*
- * How many rows to remove per transaction: each takes a place in the lock table,
- * of which others shall have most.
+ * How many rows to remove per transaction.  Each takes a place in the lock table, of
+ * which a batch uses at most a sixteenth.
  */
 static int
 batch_size(void)
@@ -116,7 +113,7 @@ batch_size(void)
 	return (int) Max(Min(al_sweep_batch, places / 16), 1);
 }
 
-/* Sweep a batch in a transaction of its own; false: there is nothing to be swept */
+/* Sweep a batch in its own transaction; false: the table could not be opened */
 static bool
 sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
 {
@@ -156,7 +153,7 @@ sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
 	return rel != NULL;
 }
 
-/* Leave the machine to others for so long, at most a tenth of a second */
+/* Rest, for at most a tenth of a second */
 static void
 pause_for(int64 microseconds)
 {
@@ -167,11 +164,11 @@ pause_for(int64 microseconds)
 }
 
 /*
- * Whoever may drop the database may end what is connected to it: DROP DATABASE
- * ... WITH (FORCE) asks whose process it is, and this one is nobody's.
+ * Let the owner of the database end this process: DROP DATABASE ... WITH (FORCE)
+ * checks the role of each process, which is a superuser here.
  */
 static void
-be_of_database_owner(void)
+set_role_of_process(void)
 {
 	HeapTuple	tuple;
 
@@ -185,7 +182,7 @@ be_of_database_owner(void)
 	CommitTransactionCommand();
 }
 
-/* Sweep the database whose OID is the argument, and tell the launcher */
+/* Sweep the database whose OID is the argument, and report to the launcher */
 void
 atomic_lock_sweeper_main(Datum arg)
 {
@@ -207,7 +204,7 @@ atomic_lock_sweeper_main(Datum arg)
 	override("idle_in_transaction_session_timeout", "0");
 	if (GetConfigOption("transaction_timeout", true, false))
 		override("transaction_timeout", "0");	/* from PostgreSQL 17 on */
-	be_of_database_owner();
+	set_role_of_process();
 	pgstat_report_activity(STATE_RUNNING, "sweeping expired locks");
 
 	for (bool is_first = true; result == AL_VISIT_UNFINISHED && al_monotonic_now() < end;
