@@ -8,8 +8,10 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "catalog/pg_database.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/typcache.h"
 
@@ -28,6 +30,22 @@ al_interval_datum(int64 microseconds)
 
 	interval->time = microseconds;
 	return IntervalPGetDatum(interval);
+}
+
+/* The name of a database, of type name; 0: it has been dropped */
+Datum
+al_database_name(Oid oid)
+{
+	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(oid));
+	Datum		name = 0;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		name = DirectFunctionCall1(namein,
+								   CStringGetDatum(NameStr(((Form_pg_database) GETSTRUCT(tuple))->datname)));
+		ReleaseSysCache(tuple);
+	}
+	return name;
 }
 
 static const char *

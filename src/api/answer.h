@@ -14,6 +14,7 @@
 #define AL_GRANT_COLUMNS	10
 
 extern Datum al_interval_datum(int64 microseconds);
+extern Datum al_database_name(Oid oid);
 extern void al_grant_columns(const AlKey *key, const AlOwner *owner,
 							 const AlResult *result, Datum *values, bool *nulls);
 extern Datum al_row_datum(FunctionCallInfo fcinfo, int columns, Datum *values,

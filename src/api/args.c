@@ -60,8 +60,9 @@ checked_text(FunctionCallInfo fcinfo, int argno, const char *what, int min, int 
 	return al_check_length(al_string(PG_GETARG_TEXT_PP(argno)), what, min, max);
 }
 
-static void
-raise_null(const char *what)
+/* Raise 22004 */
+void
+al_raise_null(const char *what)
 {
 	ereport(ERROR,
 			(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -72,7 +73,7 @@ void
 al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key)
 {
 	if (PG_ARGISNULL(argno))
-		raise_null("lock key");
+		al_raise_null("lock key");
 	al_key_init(key, al_check_key(al_string(PG_GETARG_TEXT_PP(argno))));
 }
 
@@ -95,7 +96,7 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	int			distinct = 0;
 
 	if (PG_ARGISNULL(argno))
-		raise_null("keys");
+		al_raise_null("keys");
 	array = PG_GETARG_ARRAYTYPE_P(argno);
 	elements = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
 	if (ARR_NDIM(array) != 1 || elements > AL_MAX_KEYS)
@@ -112,7 +113,7 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	while (array_iterate(iterator, &element, &is_null))
 	{
 		if (is_null)
-			raise_null("lock key");
+			al_raise_null("lock key");
 		al_key_init(&keys[elements++], al_check_key(al_string(DatumGetTextPP(element))));
 	}
 	array_free_iterator(iterator);
@@ -157,7 +158,7 @@ void
 al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
 	if (PG_ARGISNULL(argno))
-		raise_null("new owner");
+		al_raise_null("new owner");
 	(void) named_owner(fcinfo, argno, owner);
 }
 
@@ -220,7 +221,7 @@ al_wait_arg(FunctionCallInfo fcinfo, int argno)
 	int64		wait;
 
 	if (PG_ARGISNULL(argno))
-		raise_null("wait");
+		al_raise_null("wait");
 	if (!interval_length(PG_GETARG_INTERVAL_P(argno), &wait) ||
 		wait < 0 || wait > AL_MS_TO_US(al_max_wait_ms))
 		raise_duration("wait", "0", "atomic_lock.max_wait");
@@ -235,7 +236,7 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 	AlString	given;
 
 	if (PG_ARGISNULL(argno))
-		raise_null(what);
+		al_raise_null(what);
 	given = al_string(PG_GETARG_TEXT_PP(argno));
 	for (int i = 0; words[i]; i++)
 	{
@@ -323,7 +324,7 @@ text *
 al_reason_arg(FunctionCallInfo fcinfo, int argno)
 {
 	if (PG_ARGISNULL(argno))
-		raise_null("reason");
+		al_raise_null("reason");
 	(void) checked_text(fcinfo, argno, "reason", 1, AL_MAX_REASON_BYTES);
 	return PG_GETARG_TEXT_PP(argno);
 }

@@ -13,7 +13,6 @@
 
 #include "atomic_lock.h"
 #include "api/args.h"
-#include "base/errors.h"
 #include "claim/claimed.h"
 #include "lease/pin.h"
 #include "lease/report.h"
@@ -57,9 +56,7 @@ atomic_lock_assert_fence(PG_FUNCTION_ARGS)
 	PreventCommandDuringRecovery("lock_assert_fence()");
 	al_key_arg(fcinfo, 0, &key);
 	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("fencing token must not be null")));
+		al_raise_null("fencing token");
 	token = PG_GETARG_INT64(1);
 	al_owner_arg(fcinfo, 2, &owner);
 	pin = al_pin(key.name, owner.name, &result);

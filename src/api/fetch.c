@@ -266,9 +266,7 @@ open_target(FunctionCallInfo fcinfo, Target *target)
 	target->rel = open_table(fcinfo, 0);
 	find_primary_key(target);
 	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("id must not be null")));
+		al_raise_null("id");
 	read_id(target, text_to_cstring(PG_GETARG_TEXT_PP(1)));
 }
 
@@ -558,7 +556,7 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
 	return is_done;
 }
 
-/* The statement may contain an owner, so errors of others hide it too: see al_hide_owners() */
+/* Hide the statement, which may contain an owner, in errors of others too */
 static void
 hide_statement(void *arg)
 {
@@ -566,7 +564,7 @@ hide_statement(void *arg)
 	errhidecontext(true);
 }
 
-/* lock_fetch(row_type, id, ttl, owner, wait, key): the row, or none; raises as lock_acquire does */
+/* lock_fetch(row_type, id, ttl, owner, wait, key): the row, or none */
 Datum
 atomic_lock_fetch(PG_FUNCTION_ARGS)
 {

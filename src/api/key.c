@@ -12,6 +12,7 @@
 #include "utils/builtins.h"
 
 #include "atomic_lock.h"
+#include "api/args.h"
 #include "base/errors.h"
 #include "base/str.h"
 
@@ -29,9 +30,7 @@ atomic_lock_key(PG_FUNCTION_ARGS)
 	bool		first = true;
 
 	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("parts of a lock key must not be null")));
+		al_raise_null("parts of a lock key");
 	parts = PG_GETARG_ARRAYTYPE_P(0);
 	if (ARR_NDIM(parts) != 1)
 		ereport(ERROR,
@@ -45,9 +44,7 @@ atomic_lock_key(PG_FUNCTION_ARGS)
 		AlString	string;
 
 		if (is_null)
-			ereport(ERROR,
-					(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("parts of a lock key must not be null")));
+			al_raise_null("parts of a lock key");
 		if (!first)
 			appendStringInfoChar(&key, ':');
 		first = false;

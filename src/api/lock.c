@@ -242,7 +242,6 @@ atomic_lock_try_release(PG_FUNCTION_ARGS)
 	AlKey		key;
 	AlOwner		owner;
 	AlResult	result;
-	const char *word = NULL;
 
 	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg(fcinfo, 1, &owner);
@@ -252,24 +251,18 @@ atomic_lock_try_release(PG_FUNCTION_ARGS)
 	switch (result.outcome)
 	{
 		case AL_RELEASED:
-			word = "released";
-			break;
+			return CStringGetTextDatum("released");
 		case AL_NOT_FOUND:
-			word = "not_found";
-			break;
+			return CStringGetTextDatum("not_found");
 		case AL_NOT_OWNER:
-			word = "not_owner";
-			break;
+			return CStringGetTextDatum("not_owner");
 		case AL_ALREADY_RELEASED:
-			word = "already_released";
-			break;
+			return CStringGetTextDatum("already_released");
 		case AL_EXPIRED:
-			word = "expired";
-			break;
+			return CStringGetTextDatum("expired");
 		default:
 			al_raise(&key, &result);
 	}
-	PG_RETURN_TEXT_P(cstring_to_text(word));
 }
 
 /*
@@ -319,23 +312,29 @@ compare_keys(const ListCell *a, const ListCell *b)
 }
 
 /*
- * Release every live holding of an owner, or extend every live lease, and return how
- * many.  Keys are taken in order, so that two such calls cannot deadlock.
+ * lock_release_all(owner), lock_extend_all(owner, ttl): the number of holdings released
+ * or extended.  Keys are taken in order, so that two such calls cannot deadlock.
  */
-static int64
-for_all_of_owner(Relation rel, const AlOwner *owner, bool release, int64 ttl)
+static Datum
+for_all_of_owner(FunctionCallInfo fcinfo, const char *function, bool release)
 {
-	List	   *owned = al_owner_rows(rel, owner);
+	Relation	rel = al_open_for_writing(function);
+	AlOwner		owner;
+	int64		ttl;
+	List	   *owned;
 	const AlOwned *previous = NULL;
 	ListCell   *cell;
 	int64		count = 0;
 
+	al_owner_arg(fcinfo, 0, &owner);
+	ttl = release ? 0 : al_ttl_arg(fcinfo, 1);
+	owned = al_owner_rows(rel, &owner);
 	foreach(cell, release ? al_held_mine(NULL) : NIL)
 	{
 		AlHolding  *holding = lfirst(cell);
 		AlOwned    *owns = palloc0(sizeof(AlOwned));
 
-		if (!al_is_owned_by(holding, owner))
+		if (!al_is_owned_by(holding, &owner))
 			continue;
 		al_key_init(&owns->key, holding->key);
 		owned = lappend(owned, owns);
@@ -351,43 +350,26 @@ for_all_of_owner(Relation rel, const AlOwner *owner, bool release, int64 ttl)
 			continue;
 		previous = owns;
 		if (release)
-			al_lease_release(rel, &owns->key, owner, owns->row, &result);
+			al_lease_release(rel, &owns->key, &owner, owns->row, &result);
 		else
-			al_lease_extend(rel, &owns->key, owner, owns->row, ttl, &result);
+			al_lease_extend(rel, &owns->key, &owner, owns->row, ttl, &result);
 		if (result.outcome == AL_IN_TRANSACTION)
 			al_raise(&owns->key, &result);
 		if (result.outcome == (release ? AL_RELEASED : AL_EXTENDED))
 			count++;
 	}
-	return count;
+	close_app_lock(rel, count > 0);
+	PG_RETURN_INT64(count);
 }
 
-/* lock_release_all(owner): the number of holdings released */
 Datum
 atomic_lock_release_all(PG_FUNCTION_ARGS)
 {
-	Relation	rel = al_open_for_writing("lock_release_all()");
-	AlOwner		owner;
-	int64		count;
-
-	al_owner_arg(fcinfo, 0, &owner);
-	count = for_all_of_owner(rel, &owner, true, 0);
-	close_app_lock(rel, count > 0);
-	PG_RETURN_INT64(count);
+	return for_all_of_owner(fcinfo, "lock_release_all()", true);
 }
 
-/* lock_extend_all(owner, ttl): the number of leases extended */
 Datum
 atomic_lock_extend_all(PG_FUNCTION_ARGS)
 {
-	Relation	rel = al_open_for_writing("lock_extend_all()");
-	AlOwner		owner;
-	int64		ttl;
-	int64		count;
-
-	al_owner_arg(fcinfo, 0, &owner);
-	ttl = al_ttl_arg(fcinfo, 1);
-	count = for_all_of_owner(rel, &owner, false, ttl);
-	close_app_lock(rel, count > 0);
-	PG_RETURN_INT64(count);
+	return for_all_of_owner(fcinfo, "lock_extend_all()", false);
 }

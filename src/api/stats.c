@@ -9,18 +9,13 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_database.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "atomic_lock.h"
 #include "api/answer.h"
-#include "api/stats.h"
 #include "base/errors.h"
 #include "base/str.h"
 #include "shmem/contention.h"
@@ -41,22 +36,6 @@ attach_or_raise(const char *what)
 				 errmsg("%s", what),
 				 errdetail("Before PostgreSQL 17, atomic_lock counts only if it is preloaded."),
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
-}
-
-/* The name of a database, of type name; 0: it has been dropped */
-Datum
-al_database_name(Oid oid)
-{
-	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(oid));
-	Datum		name = 0;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		name = DirectFunctionCall1(namein,
-								   CStringGetDatum(NameStr(((Form_pg_database) GETSTRUCT(tuple))->datname)));
-		ReleaseSysCache(tuple);
-	}
-	return name;
 }
 
 /* lock_stats(): a row for each database in which something was counted */
@@ -125,7 +104,7 @@ atomic_lock_stats_reset(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* lock_contention(): a row for each contended key of this database, the most contended first */
+/* lock_contention(): a row for each contended key of this database, worst first */
 Datum
 atomic_lock_contention(PG_FUNCTION_ARGS)
 {

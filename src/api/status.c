@@ -189,7 +189,7 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 		values[KEY] = PointerGetDatum(al_string_text(key.name));
 		values[LOCKED] = BoolGetDatum(false);
 		nulls[KEY] = nulls[LOCKED] = false;
-		/* A free key has waiters while they wake up. */
+		/* Waiters may be about to take the key, or wait until lock_delay has passed. */
 		if (al_queue_count(&key) > 0)
 			set_waiters(&key, values, nulls);
 	}
@@ -430,7 +430,7 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* app_lock_longest_wait(key): for how long the first has waited; NULL: nobody waits, or not known */
+/* app_lock_longest_wait(key): the longest current wait; NULL: no waiter is known */
 Datum
 atomic_lock_longest_wait(PG_FUNCTION_ARGS)
 {

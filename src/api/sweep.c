@@ -19,7 +19,6 @@
 #include "utils/timestamp.h"
 
 #include "api/answer.h"
-#include "api/stats.h"
 #include "base/errors.h"
 #include "base/settings.h"
 #include "shmem/shmem.h"

@@ -92,10 +92,7 @@ add_piece(AlTemplate *guard)
 	return &guard->pieces[guard->count++];
 }
 
-/*
- * Read a template for a relation, into the current memory context.  Returns false,
- * with the problem, where the template does not fit.
- */
+/* Read a template into the current memory context; false: it does not fit */
 bool
 al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateProblem *problem)
 {
@@ -219,10 +216,7 @@ al_template_is_same_key(const AlTemplate *guard, Relation rel, HeapTuple old_row
 	return true;
 }
 
-/*
- * May a role read the columns of a template in a relation?  For an ancestor of the
- * table only the privilege on all columns counts, since their numbers differ.
- */
+/* May a role read the columns of a template in its table, or all of an ancestor? */
 static bool
 may_read(const AlTemplate *guard, Oid relid, Oid role)
 {

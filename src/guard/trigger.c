@@ -55,8 +55,7 @@ guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
 
 	initStringInfo(&buffer);
 	al_template_key(guard, rel, row, &buffer);
-	name.data = buffer.data;
-	name.len = buffer.len;
+	name = (AlString) {buffer.data, buffer.len};
 	al_check_key(name);
 
 	has_owner = al_owner_of_session(&owner);

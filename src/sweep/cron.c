@@ -71,10 +71,7 @@ typedef struct Errand
 	dsm_handle	handle;
 } Errand;
 
-/*
- * Run a statement with parameters of type text, some of which may be NULL.  Returns
- * the bigint that is the answer, or -1 where there is no row.
- */
+/* The bigint that a statement with text parameters answers; -1: no row */
 static int64
 run(const char *statement, int nargs, const char *const *args)
 {
@@ -119,10 +116,7 @@ text_of(const Request *request, const char *string)
 	return pg_any_to_server(string, strlen(string), request->encoding);
 }
 
-/*
- * Carry out a request in this database.  Raises what pg_cron does, and 55000 where it
- * is not installed.
- */
+/* Carry out a request in this database; raises as pg_cron does, 55000 without it */
 static void
 change_schedule(Request *request)
 {
@@ -251,10 +245,7 @@ give_up(int code, Datum handle)
 	TerminateBackgroundWorker((BackgroundWorkerHandle *) DatumGetPointer(handle));
 }
 
-/*
- * Carry out a request in another database, by a worker.  Raises what the worker did,
- * 53400 and 55000 where it could not start or connect.
- */
+/* Let a worker carry out a request in another database; raises what the worker did */
 static void
 change_schedule_in(Oid database, Request *request)
 {
@@ -331,9 +322,8 @@ check_schema_owner(const char *schema)
 /*
  * Have pg_cron sweep this database by a schedule, in place of any former one; or where
  * the schedule is NULL, end that.  Returns the id of the job, or the number of jobs
- * that were ended.  Messages name "function".  Raises 22023 where the schedule is too
- * long, 25006 where nothing may be written, 42501 where a superuser's job could run
- * code of somebody else, and what pg_cron does.
+ * ended.  Messages name "function".  Raises 22023 where the schedule is too long, 42501
+ * where a superuser's job could run code of others, and as pg_cron does.
  */
 int64
 al_cron_schedule(const char *schedule, const char *function)

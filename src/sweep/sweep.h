@@ -5,6 +5,7 @@
 #ifndef AL_SWEEP_SWEEP_H
 #define AL_SWEEP_SWEEP_H
 
+#include "datatype/timestamp.h"
 #include "storage/block.h"
 #include "utils/relcache.h"
 

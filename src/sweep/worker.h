@@ -5,6 +5,8 @@
 #ifndef AL_SWEEP_WORKER_H
 #define AL_SWEEP_WORKER_H
 
+#include "datatype/timestamp.h"
+
 #include "base/settings.h"
 #include "shmem/shmem.h"
 
