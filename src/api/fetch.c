@@ -5,7 +5,7 @@
  *
  * Model: what a transaction reads before it has the lock may be stale once it has it.
  * So the key is claimed, the row is read with a snapshot taken after that, and only
- * then the lease is written; if there is no such row, nothing was.  Row security may
+ * then the lease is written; if there is no such row, nothing has been.  Row security may
  * show the row only to the holder of its lock.  There, the lease is written first, in
  * a subtransaction that is undone if there is no row.
  *

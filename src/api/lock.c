@@ -5,8 +5,8 @@
  *
  * Model: each function checks its arguments, opens app_lock, calls one verb of lease/
  * and turns the outcome into an answer, or into the error that lease/report.c has for
- * it.  No function here is strict: where a NULL means nothing it raises 22004, since
- * the caller could take a NULL answer for "false".
+ * it.  No function here is strict: a NULL argument that means nothing raises 22004,
+ * since the caller could take a NULL answer for "false".
  *
  * Locking rules: app_lock is opened with RowExclusiveLock.  That lock is given back at
  * once where nothing was written or claimed, and kept until commit otherwise: nobody
@@ -83,7 +83,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 		al_raise_no_lease("meta");
 }
 
-/* lock_[try_]acquire(key, ttl, owner, mode, wait, holder, meta, lifetime): a lock_grant */
+/* lock_[try_]acquire(key, ttl, owner, mode, wait, holder, meta, lifetime) */
 static Datum
 acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
@@ -187,7 +187,7 @@ atomic_lock_convert(PG_FUNCTION_ARGS)
 	return al_grant_datum(fcinfo, &key, &request.owner, &result);
 }
 
-/* lock_transfer(key, owner, new_owner, holder, ttl): the new owner's holding, or raises */
+/* lock_transfer(key, owner, new_owner, holder, ttl): the new holding, or raises */
 Datum
 atomic_lock_transfer(PG_FUNCTION_ARGS)
 {
@@ -265,10 +265,7 @@ atomic_lock_try_release(PG_FUNCTION_ARGS)
 	}
 }
 
-/*
- * lock_[try_]extend(key, owner, ttl): the new expiry, or where that is refused, raises or
- * answers NULL
- */
+/* lock_[try_]extend(key, owner, ttl): the new expiry; or raises, or NULL if it tries */
 static Datum
 extend(FunctionCallInfo fcinfo, const char *function, bool raise)
 {

@@ -72,7 +72,7 @@ atomic_lock_schedule_sweep(PG_FUNCTION_ARGS)
 									 "lock_schedule_sweep()"));
 }
 
-/* lock_unschedule_sweep(): was there anything to end? */
+/* lock_unschedule_sweep(): was there a schedule? */
 Datum
 atomic_lock_unschedule_sweep(PG_FUNCTION_ARGS)
 {

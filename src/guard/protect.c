@@ -6,10 +6,9 @@
  * Model: a guard is two triggers (guard/trigger.c), one for rows and one for
  * TRUNCATE.  Ordinary commands make and drop them with the caller's privileges, and
  * there is no other record, so dumps and renames keep the guard.  PostgreSQL clones
- * row triggers to partitions, but not triggers for TRUNCATE, and neither to
- * inheritance children; those get triggers of their own here.  A partition that is
- * added later has no trigger for TRUNCATE; where the library is loaded, a hook
- * refuses to truncate it.
+ * row triggers to partitions.  Triggers for TRUNCATE, and both triggers of inheritance
+ * children, are made here.  A partition that is added later gets the row trigger only;
+ * where the library is loaded, a hook refuses to truncate it.
  *
  * Locking rules: the table and its descendants are locked with ShareRowExclusiveLock,
  * as by CREATE TRIGGER, until the transaction ends.
@@ -63,7 +62,7 @@ kind_detail(char relkind)
 	}
 }
 
-/* The table from which a partition has its guard; it was found to have one */
+/* The ancestor from which a partition has its guard */
 static Oid
 guarded_ancestor(Oid relid)
 {
@@ -203,7 +202,7 @@ fires(const Trigger *trigger)
 		 TRIGGER_FIRES_ON_REPLICA : TRIGGER_FIRES_ON_ORIGIN);
 }
 
-/* Refuse to truncate a guarded table, which may have no trigger for that */
+/* Refuse TRUNCATE of a guarded table, which may lack the trigger for it */
 static void
 object_access(ObjectAccessType access, Oid class, Oid object, int sub_object, void *arg)
 {
@@ -212,7 +211,7 @@ object_access(ObjectAccessType access, Oid class, Oid object, int sub_object, vo
 	if (access == OAT_TRUNCATE && class == RelationRelationId && al_enforce_guards &&
 		pg_class_aclcheck(object, GetUserId(), ACL_TRUNCATE) == ACLCHECK_OK)
 	{
-		/* TRUNCATE has not locked the table yet that it names. */
+		/* The hook is called before TRUNCATE locks the table that it names. */
 		Relation	rel = try_relation_open(object, AccessShareLock);
 		const Trigger *guard = rel ? al_find_trigger(rel, AL_ROW_TRIGGER) : NULL;
 

@@ -5,8 +5,8 @@
  *
  * Model: lock_protect() puts a trigger on the table, and nothing else records that
  * the table is protected.  Before a row is written, the trigger makes the row's key
- * from its template, and pins that key (lease/pin.c) for atomic_lock.owner, who must
- * hold it in exclusive mode.  By its name the trigger fires after other BEFORE
+ * from its template, and pins that key (lease/pin.c) for the owner in
+ * atomic_lock.owner, who must hold it in exclusive mode.  By its name the trigger fires after other BEFORE
  * triggers, so it sees the row as they left it.  An AFTER trigger would fail too late
  * in a statement that takes longer than the lease; see doc/design.md.
  *
@@ -75,7 +75,7 @@ guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
 	al_raise_guard(may_see ? &key : NULL, has_owner ? &result : NULL, rel);
 }
 
-/* The trigger of that name of a table, or NULL */
+/* The trigger of a table with this name, or NULL */
 const Trigger *
 al_find_trigger(Relation rel, const char *name)
 {

@@ -71,7 +71,7 @@ typedef struct Errand
 	dsm_handle	handle;
 } Errand;
 
-/* The bigint that a statement with text parameters answers; -1: no row */
+/* The bigint that a statement with text parameters returns; -1: no row */
 static int64
 run(const char *statement, int nargs, const char *const *args)
 {
@@ -109,7 +109,7 @@ has_pg_cron(void)
 			   0, NULL) > 0;
 }
 
-/* Text of the request in the encoding of this database; raises where it cannot be */
+/* Text of the request in this database's encoding; raises where it has none there */
 static char *
 text_of(const Request *request, const char *string)
 {
@@ -161,7 +161,7 @@ change_schedule(Request *request)
 	request->is_done = true;
 }
 
-/* As many whole characters as fit */
+/* Copy as many whole characters as fit */
 static void
 copy_clipped(char *to, const char *from, int size)
 {
@@ -187,7 +187,7 @@ atomic_lock_scheduler_main(Datum arg)
 		return;					/* the caller has given up */
 	request = dsm_segment_address(segment);
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), errand.role, 0);
-	/* The role may have a setting of "role" for its sessions. */
+	/* Override what the role may have set for its sessions */
 	SetConfigOption("role", "none", PGC_SUSET, PGC_S_OVERRIDE);
 	pgstat_report_activity(STATE_RUNNING, "scheduling sweeps of expired locks");
 
@@ -238,7 +238,7 @@ owner_of(Oid catalog, Oid oid)
 	return owner;
 }
 
-/* Called where an error or the end of the session ends the wait for the worker */
+/* An error or the end of the session has ended the wait for the worker */
 static void
 give_up(int code, Datum handle)
 {

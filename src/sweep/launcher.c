@@ -112,7 +112,7 @@ handle_signals(void)
 		proc_exit(1);
 }
 
-/* Sleep until the latch is set, but no longer than that */
+/* Sleep until the latch is set, at most for so long */
 static void
 sleep_for(int64 microseconds)
 {
@@ -255,7 +255,7 @@ list_databases(void)
 	StartTransactionCommand();
 	(void) GetTransactionSnapshot();
 	names = read_names();
-	/* Before the scan, which then finds every living database that has a place. */
+	/* Taken before the scan, which then finds each of these that still exists */
 	places = copy_places();
 	hash_seq_init(&status, targets);
 	while ((target = hash_seq_search(&status)) != NULL)
@@ -548,7 +548,7 @@ atomic_lock_launcher_main(Datum arg)
 	sweeper->launcher_pid = MyProcPid;
 	sweeper->launcher_failed_at = 0;
 	LWLockRelease(&sweeper->lock);
-	/* Note by when the sessions of before a crash, or of the former primary, ended */
+	/* Note when sessions from before a crash or a promotion had ended at the latest */
 	(void) al_session_begin();
 	round_context = AllocSetContextCreate(TopMemoryContext, "atomic_lock round",
 										  ALLOCSET_DEFAULT_SIZES);

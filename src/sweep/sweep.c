@@ -59,7 +59,7 @@ over_at(const AlHolding *holding)
 	return al_closed_until(holding);
 }
 
-/* Remove a row that is over; false: its key is claimed, it is locked, or it is in use again */
+/* Remove a row; false: it is claimed, locked, kept by us, or not over any more */
 static bool
 remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 {

@@ -113,7 +113,7 @@ batch_size(void)
 	return (int) Max(Min(al_sweep_batch, places / 16), 1);
 }
 
-/* Sweep a batch in its own transaction; false: the table could not be opened */
+/* Sweep a batch in its own transaction; false: nothing could be swept, see result */
 static bool
 sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
 {
