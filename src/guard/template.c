@@ -148,7 +148,7 @@ al_template_read(Oid relid, const char *template, AlTemplate *guard, AlTemplateP
 void
 al_template_require(Relation rel, const char *template, AlTemplate *guard)
 {
-	AlTemplateProblem problem;
+	AlTemplateProblem problem = {0};
 
 	if (!al_template_read(RelationGetRelid(rel), template, guard, &problem))
 		ereport(ERROR,

@@ -6,9 +6,10 @@
  * Model: lock_protect() puts a trigger on the table, and nothing else records that
  * the table is protected.  Before a row is written, the trigger makes the row's key
  * from its template, and pins that key (lease/pin.c) for the owner in
- * atomic_lock.owner, who must hold it in exclusive mode.  By its name the trigger fires after other BEFORE
- * triggers, so it sees the row as they left it.  An AFTER trigger would fail too late
- * in a statement that takes longer than the lease; see doc/design.md.
+ * atomic_lock.owner, who must hold it in exclusive mode.  The trigger's name makes it
+ * fire after other BEFORE triggers, so it sees the row as they left it.  An AFTER
+ * trigger would fail too late in a statement that takes longer than the lease; see
+ * doc/design.md.
  *
  * Locking rules: those of pins.  The writer needs no privileges on atomic_lock.
  *
