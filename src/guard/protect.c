@@ -143,7 +143,7 @@ static char *
 events_arg(FunctionCallInfo fcinfo, int argno)
 {
 	static const char *const words[] = {"insert", "update", "delete"};
-	bool		given[lengthof(words)] = {0};
+	bool		wanted[lengthof(words)] = {0};
 	ArrayType  *array;
 	ArrayIterator iterator;
 	Datum		element;
@@ -173,14 +173,14 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("invalid event: \"%s\"", al_display(al_cstring(word))),
 					 errhint("Valid events are insert, update and delete.")));
-		given[i] = true;
+		wanted[i] = true;
 	}
 	array_free_iterator(iterator);
 
 	initStringInfo(&events);
 	for (int i = 0; i < (int) lengthof(words); i++)
 	{
-		if (given[i])
+		if (wanted[i])
 			appendStringInfo(&events, "%s%s", events.len > 0 ? " OR " : "", words[i]);
 	}
 	if (events.len == 0)
