@@ -265,7 +265,7 @@ atomic_lock_try_release(PG_FUNCTION_ARGS)
 	}
 }
 
-/* lock_[try_]extend(key, owner, ttl): the new expiry; or raises, or NULL if it tries */
+/* lock_[try_]extend(key, owner, ttl): the new expiry; a refusal raises, or is NULL */
 static Datum
 extend(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
