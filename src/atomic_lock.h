@@ -12,15 +12,15 @@
 #define AL_MAX_HOLDER_BYTES 255
 #define AL_MAX_META_BYTES	8192
 #define AL_MAX_REASON_BYTES 1024
-#define AL_MIN_TTL			INT64CONST(1000)
-#define AL_MAX_KEYS			1000	/* of a set */
+#define AL_MIN_TTL			INT64CONST(1000)	/* microseconds */
+#define AL_MAX_KEYS			1000	/* in a set */
 
-/* What ends a holding, if nobody does it before */
+/* What ends a holding that nobody ends earlier */
 typedef enum AlLifetime
 {
-	AL_LEASE,					/* its time */
-	AL_SESSION,					/* the session, or its time if it has one */
-	AL_TRANSACTION				/* the transaction; has no row */
+	AL_LEASE,					/* its expiry */
+	AL_SESSION,					/* the session, or an expiry if it has one */
+	AL_TRANSACTION				/* the transaction; such a holding has no row */
 } AlLifetime;
 
 /* Bytes that are not terminated, such as those of a text datum */
@@ -33,19 +33,19 @@ typedef struct AlString
 typedef struct AlKey
 {
 	AlString	name;
-	uint64		hash;			/* what claims are taken on */
-	uint64		check;			/* with the hash, what stands for the name */
+	uint64		hash;			/* claims are taken on it */
+	uint64		check;			/* hash and check together stand for the name */
 } AlKey;
 
 typedef struct AlOwner
 {
 	AlString	name;
-	bool		generated;		/* made for this grant, known to nobody else */
-	bool		in_index;		/* generated, and yet in the index of owners */
-	uint64		hash;			/* finds its waits; part of that of its holdings */
+	bool		generated;		/* made for this grant, so nobody else knows it */
+	bool		in_index;		/* generated, but in the index of owners */
+	uint64		hash;			/* finds its waits; see al_holding_hash() */
 } AlOwner;
 
-/* The slot of the exclusive holding; those of shared ones are above. */
+/* The slot of the exclusive holding; shared holdings have higher slots. */
 #define AL_SLOT_EXCLUSIVE	0
 
 #endif							/* ATOMIC_LOCK_H */

@@ -3,9 +3,8 @@
  * init.c
  *		Module start.
  *
- * Model: the module works without shared_preload_libraries; a session that calls
- * one of its functions loads it.  Everything that must be there in each session
- * is registered here and nowhere else.
+ * Model: the module need not be preloaded; calling one of its functions loads it.
+ * Everything that each session needs is registered here and nowhere else.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,7 +34,7 @@ AL_MODULE_MAGIC("1.0.0");
 
 PGDLLEXPORT void _PG_init(void);
 
-/* What is in shared memory, in this order */
+/* The parts of our shared memory, in this order */
 static const AlShmemPart *const shmem_parts[] = {
 	&al_hint_part,
 	&al_sole_part,

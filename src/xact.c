@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * xact.c
- *		What happens at commit, abort, prepare and savepoint, in its order.
+ * 		The order of what happens at commit, abort, PREPARE and savepoints.
  *
- * Model: this is the only place that registers callbacks for transactions and
- * resource owners.  PostgreSQL calls several callbacks of one kind in an order that
- * nobody should rely on; the order of what the modules do is written here, once.
+ * Model: nobody should rely on the order in which PostgreSQL calls several callbacks
+ * of one kind.  So this file alone registers callbacks for transactions and resource
+ * owners, and calls the modules in the order that they need.
  *
  * Locking: none of its own.  Nothing here raises after pre-commit.
  *
@@ -25,8 +25,8 @@
 #include "xact.h"
 
 /*
- * At the end of a transaction this is called after xact_callback().  Of a
- * subtransaction that commits no locks are released.
+ * At the end of a transaction, this runs after xact_callback().  A subtransaction
+ * that commits keeps its locks.
  */
 static void
 release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, void *arg)
@@ -40,7 +40,7 @@ release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, voi
 	}
 	al_sweep_over();
 	al_claimed_released(isCommit);
-	/* A client that reads slowly must not be in the way of those just woken. */
+	/* This comes last, since a client that reads slowly must not delay waiters. */
 	if (al_durability_is_in_doubt())
 		al_report_doubt();
 }
@@ -64,7 +64,7 @@ xact_callback(XactEvent event, void *arg)
 					al_stat_count(AL_COUNT_RELEASES, al_held_count());
 				al_stat_commit();
 			}
-			/* The claims of what is prepared stay, and are nobody's. */
+			/* The claims of a prepared transaction stay, but no session has them. */
 			if (event == XACT_EVENT_PREPARE)
 				al_claimed_forget();
 			al_stat_abort();

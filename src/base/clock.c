@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- *		Clocks and durations.
+ * 		Clocks and durations.
  *
  * Locking: none.
  *
@@ -9,15 +9,12 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "access/xact.h"
 #include "common/int.h"
-#include "miscadmin.h"
 #include "portability/instr_time.h"
 
 #include "base/clock.h"
 
-/* A moment and a duration later, at most the last timestamp there is */
+/* The time after a duration in microseconds, but at most the last timestamp */
 TimestampTz
 al_add_duration(TimestampTz time, int64 duration)
 {
@@ -28,7 +25,7 @@ al_add_duration(TimestampTz time, int64 duration)
 	return sum;
 }
 
-/* Microseconds of a clock that nobody sets, the same in all processes */
+/* Microseconds of a clock that nobody can set and that all processes share */
 int64
 al_monotonic_now(void)
 {

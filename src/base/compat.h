@@ -1,9 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * compat.h
- *		What differs between PostgreSQL 15 and 18, and nothing else.
- *
- * Every version switch of the tree is here.
+ *		Differences between PostgreSQL versions, and every version switch of the tree.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,7 +28,6 @@
 #include "utils/acl.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -50,11 +47,7 @@
 #define AL_HAS_DSM_REGISTRY false
 #endif
 
-/*
- * A window between two steps in which a test can make a backend stand still, or
- * fail (test/t/045_injection.pl), where the server was built for that.  Not to
- * be had while holding an LWLock or in a critical section.
- */
+/* See base/testpoint.h */
 #ifdef USE_INJECTION_POINTS
 #include "utils/injection_point.h"
 #if PG_VERSION_NUM >= 180000
@@ -73,17 +66,14 @@
 #define AL_MODULE_MAGIC(release) PG_MODULE_MAGIC
 #endif
 
-/* Goes before "extern" */
+/* This goes before "extern". */
 #if PG_VERSION_NUM >= 180000
 #define AL_NORETURN pg_noreturn
 #else
 #define AL_NORETURN pg_attribute_noreturn()
 #endif
 
-/*
- * Update a heap tuple in place of simple_heap_update(); returns whether index
- * entries have to be made for the new version.
- */
+/* Call simple_heap_update(); returns whether the new version needs index entries. */
 static inline bool
 al_heap_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 {
@@ -110,7 +100,7 @@ al_index_beginscan(Relation rel, Relation index, Snapshot snapshot, int nkeys)
 #endif
 }
 
-/* Delete the tuple; false where that would have to wait, or somebody else did */
+/* Delete the tuple; false if that would wait, or if another transaction did it. */
 static inline bool
 al_heap_try_delete(Relation rel, ItemPointer tid)
 {
@@ -129,7 +119,7 @@ al_heap_try_delete(Relation rel, ItemPointer tid)
 #define TupleDescFinalize(desc) ((void) 0)
 #endif
 
-/* Make room on the page, whose buffer is pinned and not locked */
+/* Prune the page.  Its buffer is pinned and not locked. */
 static inline void
 al_page_prune(Relation rel, Buffer buffer)
 {
@@ -154,7 +144,7 @@ al_new_tranche(const char *name)
 #endif
 }
 
-/* Tell this process the name of a tranche, which from 19 on all know */
+/* Tell this process the name of a tranche; from 19 on, all processes know it. */
 static inline void
 al_register_tranche(int tranche, const char *name)
 {
@@ -163,7 +153,6 @@ al_register_tranche(int tranche, const char *name)
 #endif
 }
 
-/* From which level on messages of this process go to the log */
 static inline int
 al_log_min_messages(void)
 {
@@ -174,7 +163,6 @@ al_log_min_messages(void)
 #endif
 }
 
-/* The same, to be put back soon */
 static inline void
 al_set_log_min_messages(int level)
 {
@@ -186,11 +174,12 @@ al_set_log_min_messages(int level)
 }
 
 /*
- * Are there synchronous standbys to wait for?  To be sure of it, hold SyncRepLock.
+ * Are there synchronous standbys to wait for?  Only under SyncRepLock is the answer
+ * certain.
  *
- * What is in shared memory was a bool before the minor releases of May 2025, and
- * is flags since, of which the first says that the second is known.  They need
- * not be those of the headers, so it is asked which server this is.
+ * The field in shared memory was a bool before the minor releases of May 2025.
+ * Since then it has flags, of which the first says whether the second is valid.
+ * The server may be older or newer than our headers, so ask for its version.
  */
 static inline bool
 al_standbys_wanted(void)
@@ -215,7 +204,6 @@ al_standbys_wanted(void)
 	return (status & 2) != 0;
 }
 
-/* May the role execute the function? */
 static inline bool
 al_may_execute(Oid function, Oid role)
 {
@@ -228,8 +216,8 @@ al_may_execute(Oid function, Oid role)
 }
 
 /*
- * Has the current transaction made a table, or given it other storage?  What was
- * in it comes back if that is rolled back.
+ * Has the current transaction created the table or replaced its storage?  A rollback
+ * would bring the former rows back.
  */
 static inline bool
 al_has_new_storage(Relation rel)
@@ -244,7 +232,6 @@ al_has_new_storage(Relation rel)
 		first != InvalidSubTransactionId;
 }
 
-/* Has the current role the rights of a relation's owner? */
 static inline bool
 al_is_table_owner(Oid relid)
 {
@@ -256,9 +243,8 @@ al_is_table_owner(Oid relid)
 }
 
 /*
- * Process that runs a transaction, NULL if none does.  A prepared transaction
- * keeps the virtual id of the backend that prepared it, which goes on to other
- * things.
+ * The process that runs a transaction, or NULL.  A prepared transaction has the
+ * virtual id of the backend that prepared it, which may now run another one.
  */
 static inline PGPROC *
 al_vxid_proc(VirtualTransactionId vxid)
@@ -281,7 +267,7 @@ al_vxid_proc(VirtualTransactionId vxid)
 	return proc;
 }
 
-/* Status entries of all backends: the own one is a place in the array. */
+/* The array of the status entries of all backends, found by our own entry */
 static inline PgBackendStatus *
 al_backend_entries(void)
 {
@@ -293,8 +279,10 @@ al_backend_entries(void)
 }
 
 /*
- * When the server, as it is now, became one that can be written to, for where
- * there is no shared memory: not before, and as good as always soon after it.
+ * When the server became writable, as a process without our shared memory can know
+ * it.  Before 17 the answer is not too early, and nearly always only a little late.
+ * From 17 on, a promoted standby became writable later than this.  Only a process
+ * that has not attached, and so has no claim, asks there.
  */
 static inline TimestampTz
 al_writable_since(void)
@@ -306,10 +294,10 @@ al_writable_since(void)
 #endif
 }
 
-/* Of libpq/libpq.h, which needs headers that are often not installed */
+/* libpq/libpq.h declares this, but needs headers that are often not installed. */
 extern bool pq_check_connection(void);
 
-/* Number of the own process among those that have a PGPROC, from 0 */
+/* The number of our PGPROC, from 0 */
 static inline int
 al_my_proc_number(void)
 {
@@ -320,7 +308,7 @@ al_my_proc_number(void)
 #endif
 }
 
-/* What a waiter shows in pg_stat_activity */
+/* The wait event of a waiter in pg_stat_activity */
 static inline uint32
 al_wait_event(void)
 {
@@ -335,7 +323,7 @@ al_wait_event(void)
 #endif
 }
 
-/* What the launcher of sweeps and its workers show there while they rest */
+/* The wait event of the sweep's launcher and workers while they rest */
 static inline uint32
 al_sweeper_wait_event(void)
 {
@@ -350,7 +338,7 @@ al_sweeper_wait_event(void)
 #endif
 }
 
-/* A worker that DROP DATABASE and the like may end */
+/* DROP DATABASE and similar commands may terminate a worker with this flag. */
 #ifdef BGWORKER_INTERRUPTIBLE
 #define AL_BGWORKER_INTERRUPTIBLE BGWORKER_INTERRUPTIBLE
 #else
@@ -365,7 +353,7 @@ al_init_segment(void *memory, void *init)
 }
 #endif
 
-/* A dynamic segment that all sessions share, where AL_HAS_DSM_REGISTRY */
+/* A dynamic segment that all sessions share; NULL without AL_HAS_DSM_REGISTRY */
 static inline void *
 al_named_dsm_segment(const char *name, Size size, void (*init) (void *memory))
 {

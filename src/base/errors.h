@@ -2,13 +2,12 @@
  * errors.h
  *		SQLSTATEs of atomic_lock.
  *
- * Class LK is ours.  Where PostgreSQL has a condition that fits (55P03,
- * 40P01, 22023, 54000 ...) that one is used.
+ * Class LK is ours.  Where a condition of PostgreSQL fits, we use that one.
  */
 #ifndef AL_BASE_ERRORS_H
 #define AL_BASE_ERRORS_H
 
-/* Marks our messages; see lease/report.c */
+/* lease/report.c recognizes our messages by it. */
 #undef TEXTDOMAIN
 #define TEXTDOMAIN "atomic_lock"
 
@@ -21,12 +20,12 @@
 #define ERRCODE_LOCK_LIFETIME_EXCEEDED		MAKE_SQLSTATE('L','K','0','0','8')
 
 /*
- * Part of each of our messages: the statement and the context, which the server
- * would log with it, may have owners in them.
+ * Every message of ours has this, since the server would log statement and context,
+ * which may contain owners.
  */
 #define al_hide_owners() (errhidestmt(true), errhidecontext(true))
 
-/* Of each of our errors, in place of errcode() */
+/* Every error of ours has this in place of errcode(). */
 #define al_errcode(sqlstate) (errcode(sqlstate), al_hide_owners())
 
 #define ERRCODE_IS_LOCK_CLASS(code) \

@@ -1,44 +1,41 @@
 /*-------------------------------------------------------------------------
  *
  * hash.c
- *		Hashes of keys and owners, which nobody can foresee.
+ * 		Hashes of keys and owners that nobody can predict.
  *
- * Model: claims are heavyweight locks, whose tags have room for 64 bits, and
- * everybody can read the tags in pg_locks.  If a hash could be computed, or
- * derived from the tags of other keys, anybody could construct a key that makes
- * the users of another one wait.  So the hash is SipHash-2-4, a function that is
- * made for this: whoever does not have its secret learns nothing about the hash
- * of one text from the hashes of any others.
+ * Model: claims are heavyweight locks, whose tags hold 64 bits, and everybody can read
+ * the tags in pg_locks.  If anybody could compute a hash, or derive it from the tags of
+ * other keys, they could construct a key that makes the users of another key wait.  So
+ * the hash is SipHash-2-4.  Without its secret, the hashes of some texts say nothing
+ * about the hash of any other text.
  *
- * The secret is the database's.  It is made at random when the extension is
- * created, and kept where SQL does not reach it (table/fence.c).  Claims of
- * prepared transactions outlive a restart, and so does the secret.  Keys, owners
- * and holdings have hashes of their own, by secrets that are derived from it.
+ * The secret belongs to the database.  CREATE EXTENSION makes it at random and keeps
+ * it where SQL cannot reach it (table/fence.c).  It outlives a restart, as claims of
+ * prepared transactions do.  Keys, owners and holdings are hashed with different
+ * secrets, which are derived from it.
  *
- * A key has 128 bits.  The first 64 are its "hash", by which it is claimed and
- * looked for.  The others are its "check", which is shown to nobody, for what has
- * no room for the text of a key.
+ * The hash of a key has 128 bits.  A key is claimed and found by the first 64, its
+ * "hash".  The others are its "check".  Nobody can see the check, which helps to tell
+ * keys apart where there is no room for their text.
  *
- * The column app_lock.owner_hash has another hash, without a secret: rows may be
- * read by another copy of the database (logical replication), and what the index
- * finds is compared with the owner in any case.
+ * The column app_lock.owner_hash has another hash, without a secret, because another
+ * copy of the database may read the rows (logical replication).  Rows found by it are
+ * compared with the owner in any case.
  *
  * Locking: the secret is read under AccessShareLock on the sequence app_lock_fence,
  * by the first hash of a session and after each invalidation of the sequence.
- * Whoever has claims, or is about to take one, has a lock on app_lock, so nobody can
- * drop the extension, and the secret stays.  An extension that is created again has
- * another secret.
+ * Anyone who has a claim, or is about to take one, has a lock on app_lock.  So nobody
+ * can drop the extension then and create it again with another secret.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
 #include "fmgr.h"
 #include "port/pg_bswap.h"
-#include "utils/builtins.h"
 
 #include "atomic_lock.h"
+#include "base/compat.h"
 #include "base/hash.h"
 #include "base/settings.h"
 #include "base/str.h"
@@ -54,7 +51,7 @@ rotate_left(uint64 word, int bits)
 	return word << bits | word >> (64 - bits);
 }
 
-/* SipRound, as often as it says */
+/* SipRound */
 static inline void
 mix(uint64 *v, int rounds)
 {
@@ -87,7 +84,7 @@ read_word(const char *data)
 
 /*
  * SipHash-2-4 with 128 bits of output, by Jean-Philippe Aumasson and Daniel J.
- * Bernstein: the same numbers on every platform.
+ * Bernstein.  The result is the same on every platform.
  */
 void
 al_hash_bytes(const AlHash *secret, AlString string, AlHash *hash)
@@ -124,14 +121,13 @@ al_hash_bytes(const AlHash *secret, AlString string, AlHash *hash)
 	hash->words[1] = v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* The module is loaded: this is where the secret of the database comes from. */
 void
 al_hash_init(AlSecretSource secret_source)
 {
 	source = secret_source;
 }
 
-/* The secret may be another one from now on */
+/* The secret may change from now on. */
 void
 al_secret_forget(void)
 {
@@ -139,7 +135,7 @@ al_secret_forget(void)
 	times_forgotten++;
 }
 
-/* What was hashed while this had another value may have another hash by now */
+/* A hash made while this had another value may be out of date. */
 uint32
 al_secret_version(void)
 {
@@ -147,15 +143,15 @@ al_secret_version(void)
 }
 
 /*
- * The secret for a purpose.  Raises 42704 where the extension is not installed.
- * A standby, on which nobody has claims, may not have one yet; then any will do.
+ * The secret for a purpose.  Raises 42704 if the extension is not installed.  A
+ * standby may have no secret yet; then any will do, since nobody has claims there.
  */
 static const AlHash *
 secret_for(AlHashPurpose purpose)
 {
 	if (!secrets_known)
 	{
-		/* An invalidation that arrives while it is read is not lost. */
+		/* An invalidation may arrive while we read. */
 		uint32		before = times_forgotten;
 		AlHash		secret = {{0, 0}};
 		bool		found = source(&secret);
@@ -173,8 +169,8 @@ secret_for(AlHashPurpose purpose)
 }
 
 /*
- * The hash of bytes for a purpose, whose first word is never 0: that means "none"
- * everywhere.  Raises what reading the secret does.
+ * Hash bytes for a purpose.  The first word is never 0, which means "none"
+ * everywhere.  Raises what secret_for() raises.
  */
 void
 al_hash_for(AlHashPurpose purpose, AlString string, AlHash *hash)

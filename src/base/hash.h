@@ -1,19 +1,19 @@
 /*
  * hash.h
- *		Hashes of keys and owners, which nobody can foresee.
+ *		Hashes of keys and owners that nobody can predict.
  */
 #ifndef AL_BASE_HASH_H
 #define AL_BASE_HASH_H
 
 #include "atomic_lock.h"
 
-/* A hash of 128 bits, or the secret of one; see lock_hash.c */
+/* A hash of 128 bits, or a secret */
 typedef struct AlHash
 {
 	uint64		words[2];
 } AlHash;
 
-/* What is hashed; each has a secret of its own */
+/* What is hashed, each with a secret of its own */
 typedef enum AlHashPurpose
 {
 	AL_HASH_KEYS,
@@ -22,7 +22,7 @@ typedef enum AlHashPurpose
 	AL_HASH_PURPOSES
 } AlHashPurpose;
 
-/* Reads the secret of the database; false: there is none yet */
+/* Reads the secret of the database; false if there is none yet. */
 typedef bool (*AlSecretSource) (AlHash *secret);
 
 extern void al_hash_init(AlSecretSource secret_source);

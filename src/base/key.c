@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * key.c
- *		Keys, and how the value of a column becomes a part of a key.
+ * 		Keys, and how values of columns become parts of keys.
  *
  * Locking: none.
  *
@@ -10,11 +10,8 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "utils/float.h"
 #include "utils/guc.h"
-#include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 
 #include "atomic_lock.h"
@@ -23,7 +20,7 @@
 #include "base/key.h"
 #include "base/str.h"
 
-/* Raises what al_hash_for() does. */
+/* Raises what al_hash_for() raises. */
 void
 al_key_init(AlKey *key, AlString name)
 {
@@ -36,8 +33,8 @@ al_key_init(AlKey *key, AlString name)
 }
 
 /*
- * Raise 55000 unless a key still has the hash that it had, after app_lock was closed
- * for a while: somebody may have created the extension again.
+ * Raise 55000 unless a key still has the hash that it had.  While app_lock was
+ * closed, somebody may have created the extension again.
  */
 void
 al_key_recheck(const AlKey *key)
@@ -52,7 +49,7 @@ al_key_recheck(const AlKey *key)
 				 errhint("Retry the statement.")));
 }
 
-/* Order of keys: that of their bytes */
+/* Keys are ordered by their bytes. */
 int
 al_key_compare(const AlKey *a, const AlKey *b)
 {
@@ -61,14 +58,13 @@ al_key_compare(const AlKey *a, const AlKey *b)
 	return order != 0 ? order : a->name.len - b->name.len;
 }
 
-/* Raise 22023 unless this can be a key */
 AlString
 al_check_key(AlString name)
 {
 	return al_check_length(name, "lock key", 1, AL_MAX_KEY_BYTES);
 }
 
-/* Do the settings of a session have no influence on the text of a type's values? */
+/* Is the text of a type's values independent of the session's settings? */
 static bool
 is_plain(Oid type)
 {
@@ -90,7 +86,6 @@ is_plain(Oid type)
 	}
 }
 
-/* Prepare to make values of a type parts of keys */
 void
 al_part_init(AlPart *part, Oid type)
 {
@@ -110,8 +105,8 @@ set_for_output(const char *name, const char *value)
 }
 
 /*
- * The text of a value, by the output function of its type.  Two sessions must not
- * make different keys of it: dates are ISO, moments UTC, whatever they have set.
+ * The text of a value, by the output function of its type.  Fixed settings make all
+ * sessions get the same key from one value.
  */
 char *
 al_part_text(AlPart *part, Datum value)

@@ -9,7 +9,7 @@
 
 #include "atomic_lock.h"
 
-/* What makes values of a type parts of keys; see lock_key.c */
+/* How values of a type become parts of keys */
 typedef struct AlPart
 {
 	FmgrInfo	output;

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * owner.c
- *		Owners: what proves a holding, and those that acquire generates.
+ * 		Owners, which prove a holding, and the generated ones among them.
  *
- * Model: an owner is a secret, so no message has one, and owners are compared in
+ * Model: an owner is a secret.  So no message contains one, and owners are compared in
  * constant time.
  *
- * A generated owner is a UUID v4.  Its last 16 bits are a checksum of the others,
- * and the 24 bits before them are the lower ones of the number of the block in which
- * its row was written, or all set where the index of owners has the row.  That leaves
- * 82 random bits.  See table/owner_rows.c for what the block is good for.
+ * A generated owner is a UUID v4, of which 82 bits are random.  Its last 16 bits are a
+ * checksum of the others.  The 24 bits before these are the lower bits of the number of
+ * the block in which its row was written, or all set if the index of owners has the
+ * row.  table/owner_rows.c says what the block is used for.
  *
  * Locking: none.
  *
@@ -17,16 +17,8 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "common/hashfn.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
-#include "storage/bufmgr.h"
-#include "utils/float.h"
-#include "utils/guc.h"
-#include "utils/jsonb.h"
-#include "utils/lsyscache.h"
-#include "utils/memutils.h"
 
 #include "atomic_lock.h"
 #include "base/errors.h"
@@ -38,8 +30,8 @@
 #define SEED_INDEX	UINT64CONST(0x61746f6d69636f77)
 
 /*
- * Are these the same owner?  Whoever tries to guess one learns nothing about it
- * but its length from the time that this takes.  An empty owner is nobody.
+ * Are these the same owner?  The time that this takes tells only an owner's length.
+ * An empty owner equals none.
  */
 bool
 al_owner_equal(AlString a, AlString b)
@@ -72,10 +64,10 @@ al_owner_is_setting(AlString owner)
 }
 
 /*
- * The owner that the session presents, if it does: a copy, since code of users
- * that runs later may set another one.  Raises 22021 where it is not valid in the
- * encoding of the database: the server checks neither the options with which a
- * session is started nor settings of roles that were made in another database.
+ * Copy the owner that the session presents, since user code may change the setting
+ * later; false if there is none.  Raises 22021 if it is not valid in the encoding of
+ * the database: the server checks neither the options that start a session, nor
+ * settings of roles that were made in another database.
  */
 bool
 al_owner_of_session(AlString *owner)
@@ -94,7 +86,6 @@ al_owner_of_session(AlString *owner)
 	return true;
 }
 
-/* What finds the waits of an owner */
 static uint64
 hash_of(AlString owner)
 {
@@ -104,7 +95,7 @@ hash_of(AlString owner)
 	return hash.words[0];
 }
 
-/* What the shared holding of an owner is claimed on */
+/* An owner's shared holding of a key is claimed on this hash. */
 uint64
 al_holding_hash(const AlKey *key, const AlOwner *owner)
 {
@@ -116,7 +107,7 @@ al_holding_hash(const AlKey *key, const AlOwner *owner)
 	return hash.words[0];
 }
 
-/* app_lock.owner_hash of an owner */
+/* The value of app_lock.owner_hash */
 int32
 al_owner_index_hash(AlString owner)
 {
@@ -124,7 +115,7 @@ al_owner_index_hash(AlString owner)
 													owner.len, SEED_INDEX));
 }
 
-/* An owner that somebody presents, or that a row has */
+/* Not for generated owners, which al_owner_generate() makes */
 void
 al_owner_init(AlOwner *owner, AlString name)
 {
@@ -143,14 +134,14 @@ uuid_checksum(const unsigned char *uuid)
 }
 
 /*
- * Make the owner that al_owner_arg_or_new() left open, of a row that is, or is
- * going to be, in this block; or in the index, if owner->in_index
+ * Make an owner whose row is, or will be, in this block.  If owner->in_index, the
+ * index of owners will have the row.
  */
 void
 al_owner_generate(AlOwner *owner, BlockNumber block)
 {
 	static const char hex[] = "0123456789abcdef";
-	static unsigned char pool[32 * UUID_BYTES]; /* a call costs more than bytes */
+	static unsigned char pool[32 * UUID_BYTES]; /* calls are dearer than bytes */
 	static int	left = 0;
 	unsigned char uuid[UUID_BYTES];
 	char	   *out = palloc(UUID_CHARS);
@@ -190,13 +181,13 @@ al_owner_generate(AlOwner *owner, BlockNumber block)
 		*out++ = hex[uuid[i] >> 4];
 		*out++ = hex[uuid[i] & 0x0f];
 	}
-	/* The row of a single lease is not claimed by its owner. */
+	/* Without an entry in the index, nothing looks for the hash. */
 	owner->hash = owner->in_index ? hash_of(owner->name) : 0;
 }
 
 /*
- * Could al_owner_generate() have made this?  Never wrong about one that it made;
- * of other UUIDs one in 65536 passes too.  "place" is what it says about its row.
+ * Could al_owner_generate() have made this?  True for all that it made, and for one
+ * in 65536 other UUIDs.  "place" is what the owner says about its row.
  */
 bool
 al_owner_read_place(AlString owner, uint32 *place)
@@ -235,7 +226,7 @@ al_owner_looks_generated(AlString owner)
 	return al_owner_read_place(owner, &place);
 }
 
-/* Is what a generated owner says about the block of its row so? */
+/* Does a generated owner say that its row is in this block? */
 bool
 al_owner_names_block(const AlOwner *owner, BlockNumber block)
 {

@@ -1,6 +1,6 @@
 /*
  * owner.h
- *		Owners: what proves a holding.
+ *		Owners, which prove a holding.
  */
 #ifndef AL_BASE_OWNER_H
 #define AL_BASE_OWNER_H
@@ -9,7 +9,7 @@
 
 #include "atomic_lock.h"
 
-/* How many blocks have names of their own, and what stands for the index */
+/* How many blocks an owner can tell apart; the last value stands for the index. */
 #define AL_OWNER_PLACES		(UINT32_C(1) << 24)
 #define AL_OWNER_IN_INDEX	(AL_OWNER_PLACES - 1)
 

@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * settings.c
- *		Settings, and what tests can set.
+ * 		Settings, and variables that tests can set.
  *
- * Model: durations are real settings with milliseconds as their unit, so that
- * both '500ms' and '30d' fit.
+ * Model: durations are real settings with milliseconds as their unit, so that both
+ * '500ms' and '30d' fit.
  *
  *-------------------------------------------------------------------------
  */
@@ -67,7 +67,7 @@ static const struct config_enum_entry release_durability_options[] = {
 	{NULL, 0, false}
 };
 
-/* Check atomic_lock.owner, without showing it. */
+/* The message must not show the owner, as the server's own would. */
 static bool
 check_owner(char **newval, void **extra, GucSource source)
 {
@@ -79,14 +79,14 @@ check_owner(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* The new value may have bypassed all checks of text. */
+/* Nobody has checked the encoding of the new value yet. */
 static void
 assign_owner(const char *newval, void *extra)
 {
 	al_owner_setting_is_verified = false;
 }
 
-/* Split sweep_databases into names, which point into "copy"; false: it is no list. */
+/* Split sweep_databases into names that point into "copy"; false if it is no list. */
 bool
 al_split_names(const char *list, char **copy, List **names)
 {
@@ -116,7 +116,6 @@ define_duration(const char *name, const char *short_desc, const char *long_desc,
 							 min, max, context, GUC_UNIT_MS, NULL, NULL, NULL);
 }
 
-/* Define our settings, when the module is loaded. */
 void
 al_settings_init(void)
 {

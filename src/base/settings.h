@@ -1,6 +1,6 @@
 /*
  * settings.h
- *		Settings, and what tests can set.
+ *		Settings, and variables that tests can set.
  */
 #ifndef AL_BASE_SETTINGS_H
 #define AL_BASE_SETTINGS_H

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * str.c
- *		Strings of bytes that are not terminated.
+ * 		Strings of bytes that are not terminated.
  *
- * Model: keys, owners and labels are bytes: no case folding, no normalization, no
+ * Model: keys, owners and labels are bytes, without case folding, normalization or
  * collation.
  *
  * Locking: none.
@@ -14,17 +14,14 @@
 
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/float.h"
-#include "utils/guc.h"
-#include "utils/jsonb.h"
 
 #include "atomic_lock.h"
+#include "base/compat.h"
 #include "base/errors.h"
 #include "base/str.h"
 
-/* The bytes of a detoasted text datum, which must outlive the result */
+/* The result points into the datum, which is detoasted. */
 AlString
 al_string(text *datum)
 {
@@ -55,7 +52,7 @@ al_string_text(AlString string)
 	return cstring_to_text_with_len(string.data, string.len);
 }
 
-/* Are 0x80 to 0x9f control characters, in the encoding of the database? */
+/* Are 0x80 to 0x9f control characters in the encoding of the database? */
 static bool
 has_c1_bytes(void)
 {
@@ -66,8 +63,8 @@ has_c1_bytes(void)
 }
 
 /*
- * How many bytes of a string are whole characters that fit into so many.  The last
- * character of what is not valid in the encoding may claim to be longer than it is.
+ * How many bytes of a string are whole characters, at most "size".  In an invalid
+ * string, the last character may claim more bytes than there are.
  */
 int
 al_clip_length(AlString string, int size)
@@ -76,8 +73,8 @@ al_clip_length(AlString string, int size)
 }
 
 /*
- * A key or label as messages show it: control characters, which could forge
- * lines in a log or move the cursor of a terminal, become \xNN.
+ * A key or label as messages show it.  Control characters become \xNN, since they
+ * could forge lines in a log or move the cursor of a terminal.
  */
 char *
 al_display(AlString string)
@@ -102,7 +99,7 @@ al_display(AlString string)
 	return buf.data;
 }
 
-/* Raise 22023 unless a string has min to max bytes.  "what" names it in messages. */
+/* Raise 22023 unless a string has min to max bytes.  The message calls it "what". */
 AlString
 al_check_length(AlString string, const char *what, int min, int max)
 {

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * testpoint.c
- *		Windows between two steps, in which a test can make a backend stand still.
+ * 		Points at which a test can stop a backend.
  *
- * Locking: the advisory lock of the test, while it is waited for.
+ * Locking: a test point waits for the test's advisory lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,8 +18,8 @@
 #include "storage/proc.h"
 
 /*
- * If this is the point that atomic_lock.test_pause_at names, stand still until a
- * test releases the advisory lock (0, 1706).
+ * If atomic_lock.test_pause_at names this point, wait until the test releases the
+ * advisory lock (0, 1706).
  */
 void
 al_test_pause(const char *point)

@@ -1,10 +1,10 @@
 /*
  * testpoint.h
- *		Windows between two steps, in which a test can make a backend stand still.
+ *		Points at which a test can stop a backend, or make it fail.
  *
- * A window exists where the module was built with AL_TEST_HOOKS, or the server
- * with injection points; elsewhere it costs nothing.  It must not be within a
- * critical section, nor where an LWLock is held.
+ * A test point exists if the module was built with AL_TEST_HOOKS, or the server with
+ * injection points; otherwise it costs nothing.  It must not be in a critical
+ * section, nor under an LWLock.
  */
 #ifndef AL_BASE_TESTPOINT_H
 #define AL_BASE_TESTPOINT_H
