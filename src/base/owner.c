@@ -181,7 +181,7 @@ al_owner_generate(AlOwner *owner, BlockNumber block)
 		*out++ = hex[uuid[i] >> 4];
 		*out++ = hex[uuid[i] & 0x0f];
 	}
-	/* Without an entry in the index, nothing looks for the hash. */
+	/* A holding that only its block leads to is claimed by its key alone. */
 	owner->hash = owner->in_index ? hash_of(owner->name) : 0;
 }
 

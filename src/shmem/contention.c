@@ -1,19 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * contention.c
- *		Which keys are wanted most: refused, or waited for.
+ * 		The most contended keys: those most often refused or waited for.
  *
- * Model: time goes in windows of five minutes.  A key has counts for the current
- * window and for the one before, so that what is shown is of the last five to
- * ten minutes.  There is room for a few hundred keys of all databases.  Each
- * has one of eight places, by its hash; a key that finds no place takes that of
- * the least wanted of the eight.  So keys that many want are there, and how
- * often is right but for what was counted before a key got its place.
+ * Model: time is divided into windows of five minutes.  A key has counts for the
+ * current window and the one before, so the figures cover the last five to ten minutes.
+ * A few hundred keys of all databases have places.  A key's hash selects a set of eight
+ * places.  A new key replaces the least contended key of its set.  So keys with much
+ * contention have places, and their counts lack only what came before that.
  *
- * Locking rules: counters are atomic.  A place is given to a key, or moved to
- * another window, under the lock of the statistics, and only where that is free:
- * a refusal waits for nothing, the next one will do.  Who counts may count for
- * the key that had the place before, or has it next.
+ * Locking rules: counters are atomic.  A place is given to a key, or moved to another
+ * window, under the lock of the statistics.  Where that lock is not free, nothing is
+ * counted, so that a refusal waits for nothing.  A count that meets a replacement may
+ * go to the other key.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,12 +28,11 @@
 
 #define WINDOW	(5 * USECS_PER_MINUTE)
 
-/* A key that is contended */
 typedef struct Contended
 {
-	pg_atomic_uint64 tag;		/* hash of key and database; 0: not in use */
-	pg_atomic_uint64 window;	/* number of the current one */
-	pg_atomic_uint64 refusals[2];	/* of even and of odd windows, as those below */
+	pg_atomic_uint64 tag;		/* hash of key and database; 0: unused */
+	pg_atomic_uint64 window;	/* the latest that was counted in */
+	pg_atomic_uint64 refusals[2];	/* even and odd windows, as below */
 	pg_atomic_uint64 waits[2];
 	pg_atomic_uint64 waited[2];
 	pg_atomic_uint64 longest[2];
@@ -95,7 +93,7 @@ tag_of(const AlKey *key)
 	return Max(hash_combine64(key->hash, murmurhash32(MyDatabaseId)), 1);
 }
 
-/* How much a key was wanted of late; "window" is the current one */
+/* How contended a key is, in the current window and the one before */
 static uint64
 score(Contended *place, uint64 window)
 {
@@ -122,14 +120,14 @@ clear(Contended *place, uint64 window)
 	pg_atomic_write_u64(&place->longest[i], 0);
 }
 
-/* Is this the current window, or the next, of a clock that was read a bit later? */
+/* Another process may have read the clock later, and be in the next window. */
 static bool
 is_current(uint64 last, uint64 window)
 {
 	return last == window || last == window + 1;
 }
 
-/* Make a place one of the current window.  The lock is held. */
+/* Move a place to the current window.  The lock is held exclusively. */
 static void
 move_to(Contended *place, uint64 window)
 {
@@ -143,11 +141,11 @@ move_to(Contended *place, uint64 window)
 	pg_atomic_write_u64(&place->window, window);
 }
 
-/* The place of a key, if it has one, in the current window */
+/* The place of a key, or NULL.  Without the lock, only a place in the current window */
 static Contended *
 find(uint64 tag, uint64 window, bool is_locked)
 {
-	Contended   *set = memory->places[tag % SETS];
+	Contended  *set = memory->places[tag % SETS];
 
 	for (int i = 0; i < WAYS; i++)
 	{
@@ -158,12 +156,12 @@ find(uint64 tag, uint64 window, bool is_locked)
 	return NULL;
 }
 
-/* Give a key the place of the least wanted.  The lock is held. */
+/* Give a key the place of the least contended.  The lock is held exclusively. */
 static Contended *
 replace(const AlKey *key, uint64 tag, uint64 window)
 {
-	Contended   *set = memory->places[tag % SETS];
-	Contended   *least = &set[0];
+	Contended  *set = memory->places[tag % SETS];
+	Contended  *least = &set[0];
 
 	for (int i = 1; i < WAYS; i++)
 	{
@@ -181,15 +179,15 @@ replace(const AlKey *key, uint64 tag, uint64 window)
 }
 
 /*
- * Somebody was refused a key, or has waited for it so many microseconds.  Raises
- * nothing, waits for nothing.
+ * Count a refusal of a key, or a wait of so many microseconds.  Raises nothing and
+ * waits for nothing.
  */
 void
 al_contention_count(const AlKey *key, TimestampTz at, bool is_wait, int64 waited)
 {
 	uint64		window = at / WINDOW;
 	uint64		tag = tag_of(key);
-	Contended   *place;
+	Contended  *place;
 	int			i = window & 1;
 	uint64		before;
 
@@ -222,15 +220,13 @@ al_contention_count(const AlKey *key, TimestampTz at, bool is_wait, int64 waited
 		;
 }
 
-/* Forget the keys of a database */
 void
 al_contention_reset(Oid database)
 {
-
 	LWLockAcquire(&memory->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < SETS * WAYS; i++)
 	{
-		Contended   *place = &memory->places[0][0] + i;
+		Contended  *place = &memory->places[0][0] + i;
 
 		if (place->database != database)
 			continue;
@@ -241,7 +237,7 @@ al_contention_reset(Oid database)
 	LWLockRelease(&memory->lock);
 }
 
-/* Copy what is known of a place, if it is one of this database; false: nothing */
+/* Copy the counts of a place; false if it has none of this database. */
 static bool
 copy_row(Contended *place, uint64 window, AlContention *row)
 {
@@ -268,8 +264,8 @@ copy_row(Contended *place, uint64 window, AlContention *row)
 static int
 compare_rows(const void *a, const void *b)
 {
-	const AlContention  *x = a;
-	const AlContention  *y = b;
+	const AlContention *x = a;
+	const AlContention *y = b;
 	uint64		x_score = x->refusals + x->waits;
 	uint64		y_score = y->refusals + y->waits;
 
@@ -278,7 +274,7 @@ compare_rows(const void *a, const void *b)
 	return x->last_at > y->last_at ? -1 : x->last_at < y->last_at;
 }
 
-/* Copy what is known of the contended keys of this database, most contended first */
+/* The contended keys of this database, the most contended first.  Attached only. */
 AlContention *
 al_contention_list(int *count)
 {

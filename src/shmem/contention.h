@@ -1,6 +1,6 @@
 /*
  * contention.h
- *		Which keys are contended.
+ *		The most contended keys.
  */
 #ifndef AL_SHMEM_CONTENTION_H
 #define AL_SHMEM_CONTENTION_H
@@ -8,12 +8,12 @@
 #include "atomic_lock.h"
 #include "shmem/shmem.h"
 
-/* What is counted of a key, in the current window of time and the one before */
+/* The counts of a key, in the current window of time and the one before */
 typedef struct AlContention
 {
 	uint64		refusals;
 	uint64		waits;
-	uint64		waited;			/* microseconds, in all */
+	uint64		waited;			/* microseconds in total */
 	uint64		longest;		/* microseconds */
 	TimestampTz last_at;
 	int			key_length;

@@ -1,20 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * hint.c
- *		Where the row of a key was last seen.
+ * 		Where the row of a key was last seen.
  *
- * Model: as long as any snapshot of the database is old, for example a waiter's,
- * no version of a row that has died since can be removed.  Then the index finds
- * the current row of a busy key behind all of its former versions, at a cost that
- * grows with each update.  So whoever finds a row leaves a hint where it was.
- * Whoever wrote a row leaves one when that is committed.  The next look begins
- * there and follows the chain of updates.
+ * Model: while any snapshot in the database is old, such as a waiter's, row versions
+ * that have died since cannot be removed.  The index then finds the current row of a
+ * busy key behind all of its former versions, at a cost that grows with each update.
+ * So anyone who finds a row leaves a hint to its place, and anyone who has written a
+ * row leaves one after the commit.  The next look begins there and follows the chain of
+ * updates.
  *
- * A hint is believed in nothing: table/app_lock.c takes what it leads to only
- * where that is a visible version of a row with the key and slot, of which there
- * is only one.  So hints need no locks, may be lost, and may be those of another
- * key or database.  A hint is a tag of 16 bits of the hash of key, slot and
- * database, and the place of the row version in 48 bits, in one atomic word.
+ * Hints are not believed.  table/app_lock.c accepts only a visible row version with the
+ * key and slot, and there is only one.  So hints need no locks, may be lost, and may
+ * belong to another key or database.  A hint is one atomic word: 16 bits of the hash of
+ * key, slot and database, and 48 bits for the place of the row version.
  *
  * Locking: none.
  *
@@ -31,7 +30,7 @@
 #include "shmem/shmem.h"
 
 #define HINTS		(256 * 1024)
-#define LOCAL_HINTS	8192		/* of a session, where there is no shared memory */
+#define LOCAL_HINTS	8192		/* of each session without shared memory */
 
 static pg_atomic_uint64 *hints = NULL;
 static uint32 hint_count = HINTS;
@@ -63,9 +62,9 @@ hash_of(uint64 key_hash, int32 slot)
 }
 
 /*
- * The place of a hint; NULL where this session has not attached to shared memory
- * yet: a session that only looks at locks must not fail for lack of memory.
- * Raises 53200 where there is no memory for hints of its own, the first time.
+ * The place of a hint; NULL if this session could attach to shared memory but has
+ * not, since a mere look at locks must not fail for lack of memory.  Without shared
+ * memory, the first call allocates, and may raise 53200.
  */
 static pg_atomic_uint64 *
 place_of(uint64 hash)
@@ -79,10 +78,7 @@ place_of(uint64 hash)
 	return hints ? &hints[hash % hint_count] : NULL;
 }
 
-/*
- * Where the row in a slot of a key, by the hash of the key, may be; false where
- * nobody has said.
- */
+/* Where the row in a slot of a key may be; false without a hint. */
 bool
 al_hint_get(uint64 key_hash, int32 slot, ItemPointer tid)
 {
@@ -97,8 +93,8 @@ al_hint_get(uint64 key_hash, int32 slot, ItemPointer tid)
 }
 
 /*
- * Say that the current row in a slot of a key is here.  Raises nothing where the
- * session has looked for the key before.
+ * Note that the current row in a slot of a key is here.  Raises nothing in a session
+ * that has called al_hint_get() before.
  */
 void
 al_hint_set(uint64 key_hash, int32 slot, ItemPointer tid)
@@ -109,7 +105,7 @@ al_hint_set(uint64 key_hash, int32 slot, ItemPointer tid)
 		ItemPointerGetOffsetNumber(tid);
 	pg_atomic_uint64 *place = place_of(hash);
 
-	/* Not writing where nothing changes keeps the cache line shared. */
+	/* A write that changes nothing would take the cache line from others. */
 	if (place && pg_atomic_read_u64(place) != hint)
 		pg_atomic_write_u64(place, hint);
 }

@@ -1,40 +1,38 @@
 /*-------------------------------------------------------------------------
  *
  * queue.c
- *		Waiting: the queue, sleep, and wake.
+ * 		The queue of waiters: join, sleep, wake.
  *
- * Model: whoever wants a key that is not to be had stands in its queue, first
- * come, first served.  To be woken is no grant, only a reason to look at the
- * row again; what the row and the claim say is all that counts.  Order:
- * enter the queue, look, sleep.  Order of those who change a key: make the
- * change visible, give back the claim, look for waiters.  Between them no
- * wake-up can be lost.
+ * Model: anyone who waits for a key joins its queue, first come, first served.  A
+ * wake-up is not a grant.  It only makes the waiter look at the row again, and only the
+ * row and the claim decide.  A waiter joins, looks, and then sleeps.  Those who change a
+ * key make the change visible, give back the claim, and then look for waiters.  So no
+ * wake-up is lost.
  *
- * Only the first in line is woken, and only the first may take the key, but for
- * an owner who has just been given it and waits for it on another connection,
- * and but for those who want to share: whoever of them has nobody before it that
- * wants the key for itself is as good as the first.  Who has a shared holding
- * and waits to make it exclusive goes before all others, because none of them
- * can have the key for itself before.
+ * Only the first waiter is woken, and only the first may take the key.  There are
+ * three exceptions.  An owner who was just given the key may also wait for it on
+ * another connection; that waiter may take it at any place.  A shared waiter counts as
+ * first if no exclusive waiter is before it.  A waiter that converts its shared holding
+ * to exclusive goes before all others, who cannot have the key before it anyway.
  *
- * Every wait knows when it looks again by itself ("due"): at the end of the
- * lease in the way, at its own deadline, and after a second at the latest,
- * which covers what wakes nobody, such as COMMIT PREPARED.  So a commit that
- * leaves the key held for longer than that need not wake anyone.  A waiter
- * that has been due for more than a second does not run, being stopped, say,
- * and is passed over until it does.
+ * Each waiter notes when it will look again by itself ("due"): at the expiry of the
+ * lease in its way, at its own deadline, and after one second at the latest.  That
+ * limit covers what wakes nobody, such as COMMIT PREPARED.  A commit that leaves the
+ * key held beyond that moment need not wake the waiter.  A waiter that has been due for
+ * more than a second does not run, perhaps because it was stopped.  It is passed over
+ * until it runs again.
  *
- * The first in line that leaves without the key wakes the next.  One that
- * leaves with it need not: the end of its transaction does.
+ * A first waiter that leaves without the key wakes the next one.  A waiter that leaves
+ * with the key need not, because the end of its transaction does.
  *
- * Without a queue (see shmem/shmem.c) a wait looks again after pauses that
- * grow from 5 to 100 ms, in no order.
+ * Without a queue (shmem/shmem.c), waiters look again after pauses that grow from 5 to
+ * 100 ms, in no order.
  *
- * Locking rules: one LWLock for the queue, held for a walk along one bucket
- * or over the slots, never over anything that may raise, allocate or sleep.
- * Of a slot others change "due", "woken" and the links.  The number of waiters
- * in a bucket is read without the lock, by those to whom none is the usual
- * answer.
+ * Locking rules: one LWLock guards the queue.  It is held for a walk over one bucket or
+ * over the slots, but never over anything that may raise, allocate or sleep.  In
+ * another backend's slot, only "due", "woken" and the links may be changed.  The number
+ * of waiters in a bucket is also read without the lock, for those who usually find
+ * none.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,7 +42,6 @@
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
@@ -70,10 +67,10 @@
 typedef struct Slot
 {
 	AlWaiter	waiter;
-	pg_atomic_uint32 woken;		/* set by others, cleared by the waiter */
-	pg_atomic_uint32 sweeping;	/* process id, while its transaction sweeps; or 0 */
-	bool		asleep;			/* or about to; has looked at the row before */
-	bool		behind_claim;	/* and met one: any that goes may be it */
+	pg_atomic_uint32 woken;		/* others set it, the waiter clears it */
+	pg_atomic_uint32 sweeping;	/* process id while it sweeps; or 0 */
+	bool		asleep;			/* or about to sleep; it has looked */
+	bool		behind_claim;	/* a claim is in its way; any may be it */
 	int			previous;		/* in the bucket; -1: none */
 	int			next;
 } Slot;
@@ -89,9 +86,9 @@ typedef struct Bucket
 
 typedef struct Queue
 {
-	LWLock		lock;			/* for all but the atomics */
+	LWLock		lock;			/* for everything but the atomics */
 	uint64		last_id;
-	Bucket	buckets[BUCKETS];
+	Bucket		buckets[BUCKETS];
 	Slot		slots[FLEXIBLE_ARRAY_MEMBER];	/* MaxBackends, by proc number */
 } Queue;
 
@@ -145,7 +142,7 @@ waits_for(const Slot *slot, uint64 hash)
 	return slot->waiter.hash == hash && slot->waiter.database == MyDatabaseId;
 }
 
-/* What a waiter waits for; leads into the waiter */
+/* The key that a waiter waits for; its name points into the waiter. */
 AlKey
 al_waiter_key(const AlWaiter *waiter)
 {
@@ -154,7 +151,7 @@ al_waiter_key(const AlWaiter *waiter)
 	return key;
 }
 
-/* For whom it waits; empty: for an owner that is yet to be generated */
+/* The owner that it waits for, in the waiter; empty if that is not generated yet. */
 AlString
 al_waiter_owner(const AlWaiter *waiter)
 {
@@ -163,37 +160,37 @@ al_waiter_owner(const AlWaiter *waiter)
 	return owner;
 }
 
-/* Does one who waits for a hash wait for this key, and not for another one? */
+/* Does a waiter for the key's hash wait for this key? */
 static bool
 waits_for_key(const Slot *slot, const AlKey *key)
 {
 	return al_string_equal(al_waiter_key(&slot->waiter).name, key->name);
 }
 
-/* Does the waiter not run, though it should?  The others must not wait for it. */
+/* Does the waiter fail to run?  Then the others must not wait for it. */
 static bool
 is_passed_over(const Slot *slot, int64 now)
 {
 	return now - slot->waiter.due > PASSED_OVER_AFTER;
 }
 
-/* Walk over those who wait for a key, in order; -1 at the end */
+/* The first waiter for a hash from this slot on, in order; -1 at the end */
 static int
-next_in_line(int slot, uint64 hash)
+next_waiter(int slot, uint64 hash)
 {
 	while (slot >= 0 && !waits_for(&queue->slots[slot], hash))
 		slot = queue->slots[slot].next;
 	return slot;
 }
 
-#define FOR_EACH_IN_LINE(i, hash) \
-	for (int i = next_in_line(bucket_of(hash)->first, hash); i >= 0; \
-		 i = next_in_line(queue->slots[i].next, hash))
+#define FOR_EACH_WAITER(i, hash) \
+	for (int i = next_waiter(bucket_of(hash)->first, hash); i >= 0; \
+		 i = next_waiter(queue->slots[i].next, hash))
 
 static void
 link_slot(Slot *slot)
 {
-	Bucket   *bucket = bucket_of(slot->waiter.hash);
+	Bucket	   *bucket = bucket_of(slot->waiter.hash);
 	int			number = slot - queue->slots;
 
 	slot->previous = slot->waiter.is_upgrade ? -1 : bucket->last;
@@ -212,7 +209,7 @@ link_slot(Slot *slot)
 static void
 unlink_slot(Slot *slot)
 {
-	Bucket   *bucket = bucket_of(slot->waiter.hash);
+	Bucket	   *bucket = bucket_of(slot->waiter.hash);
 
 	if (slot->previous >= 0)
 		queue->slots[slot->previous].next = slot->next;
@@ -228,14 +225,13 @@ unlink_slot(Slot *slot)
 }
 
 /*
- * Wake those in line for a key who wait for what they have: an owner who asks
- * again has not to stand in line.  Who is woken for the hash of somebody else
- * looks, and goes on to sleep.
+ * Wake the waiters of an owner who has the key by now.  A waiter whose owner only
+ * has the same hash looks, and sleeps again.  The lock is held exclusively.
  */
 static void
 wake_owner(uint64 hash, uint64 owner_hash)
 {
-	FOR_EACH_IN_LINE(i, hash)
+	FOR_EACH_WAITER(i, hash)
 	{
 		Slot	   *slot = &queue->slots[i];
 
@@ -248,9 +244,9 @@ wake_owner(uint64 hash, uint64 owner_hash)
 }
 
 /*
- * Wake the first in line for a key, and if it wants to share the key, all that
- * want to and have nobody else before them; but nobody who looks before
- * held_until anyhow.  The lock is held exclusively.
+ * Wake the first waiter for a key.  If it is shared, wake all shared waiters before
+ * the first exclusive one.  A sleeper who looks again by "held_until" anyway is not
+ * woken, unless a claim is in its way.  The lock is held exclusively.
  */
 static void
 wake_first(uint64 hash, int64 held_until)
@@ -258,7 +254,7 @@ wake_first(uint64 hash, int64 held_until)
 	int64		now = al_monotonic_now();
 	bool		among_shared = false;
 
-	FOR_EACH_IN_LINE(i, hash)
+	FOR_EACH_WAITER(i, hash)
 	{
 		Slot	   *slot = &queue->slots[i];
 		bool		passed_over = is_passed_over(slot, now);
@@ -282,9 +278,8 @@ wake_first(uint64 hash, int64 held_until)
 }
 
 /*
- * A claim was given back that was in the way only of those who want the key for
- * themselves: wake the first in line if it does.  Who shares the key has not met
- * the claim, and may be just the one that gave it back.
+ * Wake the first waiter if it is exclusive.  The claim that was given back was in the
+ * way of exclusive waiters only, and a shared waiter may have given it back itself.
  */
 void
 al_queue_wake_exclusive(uint64 hash)
@@ -299,7 +294,7 @@ al_queue_wake_exclusive(uint64 hash)
 
 	now = al_monotonic_now();
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
-	FOR_EACH_IN_LINE(i, hash)
+	FOR_EACH_WAITER(i, hash)
 	{
 		if (is_passed_over(&queue->slots[i], now))
 			continue;
@@ -311,10 +306,9 @@ al_queue_wake_exclusive(uint64 hash)
 }
 
 /*
- * Wake the first in line for a key that may be free, or is held until a moment
- * (0: not known), and those of an owner (0: none) who may have it.  The change
- * must be visible and the claim gone.  Raises nothing; costs a look at one
- * counter where nobody waits.
+ * Wake the first waiter for a key that is held until a moment (0: not known, perhaps
+ * free), and the waiters of the owner (0: none) who may have it now.  The change must
+ * be visible, and the claim gone.  Raises nothing.
  */
 void
 al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
@@ -323,7 +317,7 @@ al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 
 	if (queue == NULL)
 		return;
-	/* A waiter enters, then looks at the row; we did the reverse. */
+	/* A waiter joins, then looks at the row; we did the reverse. */
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&bucket_of(hash)->waiters) == 0)
 		return;
@@ -337,7 +331,7 @@ al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 	LWLockRelease(&queue->lock);
 }
 
-/* Copy as many whole characters as fit, and zeros to the end */
+/* Copy as many whole characters as fit, and fill the rest with zeros. */
 static void
 clip(char *to, int size, AlString from)
 {
@@ -348,8 +342,8 @@ clip(char *to, int size, AlString from)
 }
 
 /*
- * Join the queue for a key, where there is a queue: as the last, or to upgrade,
- * as the first.  May raise for lack of memory, and then has not joined.
+ * Join the queue for a key, if there is one, as the last waiter.  An upgrade joins as
+ * the first.
  */
 void
 al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
@@ -392,8 +386,8 @@ al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 }
 
 /*
- * Take our slot out of the queue.  Where we were the first and do not have the
- * key, wakes the next.  The lock is held exclusively.
+ * Take our slot out of the queue.  Without the key, wake the next waiter if we were
+ * the first.  The lock is held exclusively.
  */
 static void
 leave(bool granted)
@@ -402,7 +396,7 @@ leave(bool granted)
 	int64		now = al_monotonic_now();
 	bool		was_first = false;
 
-	FOR_EACH_IN_LINE(i, slot->waiter.hash)
+	FOR_EACH_WAITER(i, slot->waiter.hash)
 	{
 		was_first = &queue->slots[i] == slot;
 		if (was_first || !is_passed_over(&queue->slots[i], now))
@@ -414,10 +408,7 @@ leave(bool granted)
 		wake_first(slot->waiter.hash, PG_INT64_MIN);
 }
 
-/*
- * Leave the queue, if still in it.  "granted": the key was taken, under a
- * claim that this transaction has.
- */
+/* Leave the queue, if still in it.  "granted": this transaction has claimed the key. */
 void
 al_queue_leave(bool granted)
 {
@@ -429,9 +420,9 @@ al_queue_leave(bool granted)
 }
 
 /*
- * Leave the queue as the victim of a deadlock, unless one of the others in the
- * cycle has left already.  Returns whether it has left; where two find the
- * same cycle, only one of them does.
+ * Leave the queue as the victim of a deadlock, unless one of the others in the cycle
+ * has left already.  Returns whether we left.  If two waiters find the same cycle,
+ * only one of them leaves.
  */
 bool
 al_queue_resign(const AlWaiter *others, int count)
@@ -442,7 +433,7 @@ al_queue_resign(const AlWaiter *others, int count)
 	for (int i = 0; i < count && complete; i++)
 	{
 		complete = false;
-		FOR_EACH_IN_LINE(j, others[i].hash)
+		FOR_EACH_WAITER(j, others[i].hash)
 			complete = complete || queue->slots[j].waiter.id == others[i].id;
 	}
 	if (complete)
@@ -451,7 +442,7 @@ al_queue_resign(const AlWaiter *others, int count)
 	return complete;
 }
 
-/* About to look at the row: from here on a wake-up is kept for the next sleep */
+/* Before a look at the row: from now on, a wake-up ends the next sleep at once. */
 void
 al_queue_look(void)
 {
@@ -465,9 +456,8 @@ al_queue_look(void)
 }
 
 /*
- * Raise if the client is gone.  A lock must not be granted to nobody, nor a
- * place in the queue be kept for them, even where
- * client_connection_check_interval is off.
+ * Raise if the client is gone, whatever client_connection_check_interval says.  Such
+ * a client must neither be granted a lock nor keep its place in the queue.
  */
 static void
 check_client(void)
@@ -481,9 +471,9 @@ check_client(void)
 }
 
 /*
- * Sleep until woken, for so long at most, and never for more than a second.
- * "behind_claim": what is in the way is a claim, not a lease; then any claim on
- * the key that goes wakes, whatever it leaves behind.  Raises what interrupts raise, also when the client is gone.
+ * Sleep until woken, for at most so many microseconds and at most a second.
+ * "behind_claim": a claim is in the way, not a lease; then the end of any claim on
+ * the key wakes us.  Raises what interrupts raise, also if the client is gone.
  */
 void
 al_queue_sleep(int64 microseconds, bool behind_claim)
@@ -493,7 +483,7 @@ al_queue_sleep(int64 microseconds, bool behind_claim)
 	microseconds = Min(microseconds, LONGEST_SLEEP);
 	if (my_slot == NULL)
 	{
-		/* Jittered, or those who wait for one key would all look at once. */
+		/* With jitter, or all who wait for the key would look at once. */
 		double		part = 0.5 + pg_prng_double(&pg_global_prng_state) / 2;
 
 		microseconds = Min(microseconds, (int64) (next_pause * part));
@@ -518,7 +508,7 @@ al_queue_sleep(int64 microseconds, bool behind_claim)
 		int64		left;
 
 		ResetLatch(MyLatch);
-		/* It may reset the latch too: the slot tells. */
+		/* This may reset the latch too, but the slot knows of the wake-up. */
 		CHECK_FOR_INTERRUPTS();
 		left = end - al_monotonic_now();
 		if (left <= 0 || (my_slot && pg_atomic_read_u32(&my_slot->woken) != 0))
@@ -531,9 +521,8 @@ al_queue_sleep(int64 microseconds, bool behind_claim)
 }
 
 /*
- * Would taking the key mean to overtake somebody?  Whoever shares it overtakes
- * only who wants it for itself.  "first", if not NULL, is set to the label of
- * the first in line then.
+ * Would taking the key overtake a waiter?  A shared acquire overtakes only exclusive
+ * waiters.  If so, "first", unless it is NULL, is set to that waiter's label.
  */
 bool
 al_queue_is_behind(const AlKey *key, bool is_shared, char **first)
@@ -547,7 +536,7 @@ al_queue_is_behind(const AlKey *key, bool is_shared, char **first)
 
 	now = al_monotonic_now();
 	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_IN_LINE(i, key->hash)
+	FOR_EACH_WAITER(i, key->hash)
 	{
 		Slot	   *slot = &queue->slots[i];
 
@@ -566,26 +555,23 @@ al_queue_is_behind(const AlKey *key, bool is_shared, char **first)
 	return behind;
 }
 
-/* Does anybody wait to have a key for itself? */
+/* Does anybody wait for the key exclusively? */
 bool
 al_queue_has_exclusive(const AlKey *key)
 {
-	bool		wanted = false;
+	bool		found = false;
 
 	if (queue == NULL)
 		return false;
 	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_IN_LINE(i, key->hash)
-		wanted = wanted ||
+	FOR_EACH_WAITER(i, key->hash)
+		found = found ||
 			(!queue->slots[i].waiter.is_shared && waits_for_key(&queue->slots[i], key));
 	LWLockRelease(&queue->lock);
-	return wanted;
+	return found;
 }
 
-/*
- * Does another owner wait to upgrade its shared holding of a key?  Where nobody can
- * know, it does.
- */
+/* Does another owner wait to upgrade its shared holding?  Without a queue: yes */
 bool
 al_queue_has_upgrade(const AlKey *key, const AlOwner *owner)
 {
@@ -594,7 +580,7 @@ al_queue_has_upgrade(const AlKey *key, const AlOwner *owner)
 	if (queue == NULL)
 		return true;
 	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_IN_LINE(i, key->hash)
+	FOR_EACH_WAITER(i, key->hash)
 	{
 		const Slot *slot = &queue->slots[i];
 
@@ -605,7 +591,7 @@ al_queue_has_upgrade(const AlKey *key, const AlOwner *owner)
 	return found;
 }
 
-/* How many wait for a key; -1 where nobody can know */
+/* The number of waiters for a key; -1 without a queue */
 int
 al_queue_count(const AlKey *key)
 {
@@ -616,13 +602,13 @@ al_queue_count(const AlKey *key)
 	if (pg_atomic_read_u32(&bucket_of(key->hash)->waiters) == 0)
 		return 0;
 	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_IN_LINE(i, key->hash)
+	FOR_EACH_WAITER(i, key->hash)
 		count += waits_for_key(&queue->slots[i], key);
 	LWLockRelease(&queue->lock);
 	return count;
 }
 
-/* Since when somebody waits for a key; 0: nobody does, or nobody can know */
+/* Since when the longest waiter for a key waits; 0: nobody waits, or no queue */
 TimestampTz
 al_queue_since(const AlKey *key)
 {
@@ -631,7 +617,7 @@ al_queue_since(const AlKey *key)
 	if (queue == NULL || pg_atomic_read_u32(&bucket_of(key->hash)->waiters) == 0)
 		return 0;
 	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_IN_LINE(i, key->hash)
+	FOR_EACH_WAITER(i, key->hash)
 	{
 		if (waits_for_key(&queue->slots[i], key) &&
 			(since == 0 || queue->slots[i].waiter.since < since))
@@ -641,7 +627,10 @@ al_queue_since(const AlKey *key)
 	return since;
 }
 
-/* Copy the waiters of this database, or those for an owner; at most one per backend */
+/*
+ * Copy the waiters of this database, or those of an owner, in no order; NULL without
+ * a queue.
+ */
 static AlWaiter *
 collect(const AlString *owner, int *count)
 {
@@ -664,14 +653,13 @@ collect(const AlString *owner, int *count)
 	return waiters;
 }
 
-/* All waiters of this database, in no order; NULL where there is no queue */
 AlWaiter *
 al_queue_list(int *count)
 {
 	return collect(NULL, count);
 }
 
-/* The wait of a backend, if it waits */
+/* Copy the waiter of a backend; false if it does not wait.  Attached only. */
 bool
 al_queue_of_backend(int pid, AlWaiter *waiter)
 {
@@ -691,14 +679,13 @@ al_queue_of_backend(int pid, AlWaiter *waiter)
 	return found;
 }
 
-/* The waits of an owner */
 AlWaiter *
 al_queue_of_owner(AlString owner, int *count)
 {
 	return collect(&owner, count);
 }
 
-/* This transaction sweeps: its claims are on keys that are free. */
+/* This transaction sweeps, so its claims are on keys that are free. */
 void
 al_queue_sweep_begin(void)
 {
@@ -706,7 +693,7 @@ al_queue_sweep_begin(void)
 		pg_atomic_write_u32(&queue->slots[al_my_proc_number()].sweeping, MyProcPid);
 }
 
-/* It is over, and its claims are gone.  Raises nothing. */
+/* The sweeping transaction is over, and its claims are gone.  Raises nothing. */
 void
 al_queue_sweep_end(void)
 {
@@ -714,7 +701,7 @@ al_queue_sweep_end(void)
 		pg_atomic_write_u32(&queue->slots[al_my_proc_number()].sweeping, 0);
 }
 
-/* Does a process sweep?  Then its claims will go soon. */
+/* Does a process sweep?  Then its claims will be gone soon. */
 bool
 al_queue_is_sweeping(int pid)
 {

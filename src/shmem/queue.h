@@ -11,24 +11,23 @@
 #define AL_WAITER_HOLDER_BYTES	64
 
 /*
- * Who waits for what.  The key and the owner are whole, since a hash decides
- * nothing: it only finds those who may be meant.  A label that is longer is cut
- * between characters.
+ * A waiter, with the whole key and owner, since hashes only lead to waiters and
+ * decide nothing.  A longer label is cut between characters.
  */
 typedef struct AlWaiter
 {
-	uint64		id;				/* of this wait, never used again; 0: none */
+	uint64		id;				/* of this wait, never reused; 0: none */
 	uint64		hash;			/* of the key */
-	uint64		check;			/* likewise */
-	uint64		owner_hash;		/* 0: an owner that is yet to be generated */
+	uint64		check;			/* of the key */
+	uint64		owner_hash;		/* 0: the owner is not generated yet */
 	TimestampTz since;
-	int64		due;			/* looks again by then; of al_monotonic_now() */
+	int64		due;			/* it looks again by then; al_monotonic_now() */
 	Oid			database;
 	int			pid;
 	bool		is_shared;		/* the mode it wants */
-	bool		is_upgrade;		/* of the shared holding that its owner has */
+	bool		is_upgrade;		/* it converts its owner's shared holding */
 	int16		key_length;
-	int16		owner_length;	/* 0: see owner_hash */
+	int16		owner_length;	/* 0: as owner_hash */
 	char		holder[AL_WAITER_HOLDER_BYTES];
 	char		owner[AL_MAX_OWNER_BYTES];
 	char		key[AL_MAX_KEY_BYTES];

@@ -1,41 +1,35 @@
 /*-------------------------------------------------------------------------
  *
  * session.c
- *		Which sessions still run, and when others had ended.
+ * 		Which sessions still run, and when the others had ended.
  *
- * Model: a holding that ends with its session names it by its process id and the
- * start of its backend, as pg_stat_activity shows them.  Anybody can see whether that
- * backend still runs.
+ * Model: a holding with the lifetime of a session names that session by its process id
+ * and the start of its backend.  Everybody can see whether that backend still runs.
  *
- * Of a session that did not end in an orderly way it is not known when it ended; what
- * lock_delay is counted from then is a moment by which it had.  Sessions that leave
- * something behind note when, in shared memory.  For those before a crash, or on
- * another server, it is when this server could first be written to.
+ * If a session did not end in an orderly way, nobody knows when it ended.  lock_delay
+ * is then counted from a moment by which it had.  Sessions that leave holdings behind
+ * note the time in shared memory.  For sessions from before a crash, or of another
+ * server, it is the time at which this server became writable.
  *
- * A standby cannot see the sessions of its primary: there they all live.
+ * A standby cannot see the sessions of its primary, and treats all of them as alive.
  *
- * Locking rules: the list of sessions is under the lock of the statistics.
+ * Locking rules: the list of ended sessions is under the lock of this part.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
-#include "storage/ipc.h"
-#include "tcop/utility.h"
-#include "utils/hsearch.h"
-#include "utils/memutils.h"
 
 #include "base/compat.h"
 #include "shmem/session.h"
 #include "shmem/shmem.h"
 
-/* A session that has ended and left something behind that it held */
+/* A session that ended and left holdings behind */
 typedef struct Left
 {
-	int			pid;			/* 0: not in use */
+	int			pid;			/* 0: unused */
 	TimestampTz backend_start;
 	TimestampTz at;
 } Left;
@@ -45,9 +39,9 @@ typedef struct Left
 typedef struct Sessions
 {
 	LWLock		lock;			/* for all but the atomics */
-	pg_atomic_uint64 writable_at;	/* since then the server can be written to */
-	pg_atomic_uint64 left_at;	/* no entry that was overwritten was later */
-	int			next_left;		/* which entry is the oldest */
+	pg_atomic_uint64 writable_at;	/* when the server became writable */
+	pg_atomic_uint64 left_at;	/* not before any overwritten entry */
+	int			next_left;		/* the oldest entry */
 	Left		left[LEFT];
 } Sessions;
 
@@ -77,7 +71,7 @@ attach_sessions(void *memory)
 
 const AlShmemPart al_session_part = {sessions_size, init_sessions, attach_sessions};
 
-/* Does the session with this process id and start of its backend still run? */
+/* May call CHECK_FOR_INTERRUPTS(). */
 bool
 al_session_is_alive(int pid, TimestampTz backend_start)
 {
@@ -116,7 +110,7 @@ al_session_is_alive(int pid, TimestampTz backend_start)
 	return false;
 }
 
-/* Note that something had happened by now, if it is not noted yet; returns what is */
+/* Set "noted_at" to now, unless it has changed from "before".  Returns its value. */
 static TimestampTz
 note_now(pg_atomic_uint64 *noted_at, TimestampTz before)
 {
@@ -126,14 +120,14 @@ note_now(pg_atomic_uint64 *noted_at, TimestampTz before)
 	return (TimestampTz) pg_atomic_read_u64(noted_at);
 }
 
-/* The server can be written to; sessions of before, or of another server, had ended */
+/* Note that the server is writable, if nobody has yet; returns when.  Attached only. */
 TimestampTz
 al_session_begin(void)
 {
 	return note_now(&sessions->writable_at, 0);
 }
 
-/* When a session that runs no more has left a holding behind; 0: it did not say */
+/* When a session that has ended left holdings behind; 0 if it did not note that. */
 static TimestampTz
 find_left(int pid, TimestampTz backend_start)
 {
@@ -152,9 +146,9 @@ find_left(int pid, TimestampTz backend_start)
 }
 
 /*
- * By when a session had ended that runs no more, and that had a holding until
- * "expires_at".  Without shared memory that may be when the holding expires, or
- * if it does not, as early as when the session began.
+ * A time by which a session had ended that had a holding until "expires_at".  Without
+ * shared memory, it may be when the holding expires.  For a holding without expiry,
+ * it may be as early as the start of the session.
  */
 TimestampTz
 al_session_ended_by(int pid, TimestampTz backend_start, TimestampTz expires_at)
@@ -170,7 +164,7 @@ al_session_ended_by(int pid, TimestampTz backend_start, TimestampTz expires_at)
 	if (ended_by >= backend_start)
 		return ended_by;
 
-	/* It is none of these, and left nothing that had not run out. */
+	/* The session left nothing behind that had not expired. */
 	if (expires_at <= GetCurrentTimestamp())
 		return expires_at;
 	if (sessions)
@@ -178,7 +172,7 @@ al_session_ended_by(int pid, TimestampTz backend_start, TimestampTz expires_at)
 	return expires_at == DT_NOEND ? backend_start : expires_at;
 }
 
-/* This session ends and has left something behind that it held */
+/* Note that this session ends and leaves holdings behind. */
 void
 al_session_left(void)
 {
@@ -196,7 +190,6 @@ al_session_left(void)
 	{
 		left = &sessions->left[sessions->next_left];
 		sessions->next_left = (sessions->next_left + 1) % LEFT;
-		/* What had the place is not there any more. */
 		if (left->pid != 0)
 			pg_atomic_write_u64(&sessions->left_at,
 								Max(pg_atomic_read_u64(&sessions->left_at), (uint64) left->at));

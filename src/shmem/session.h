@@ -1,6 +1,6 @@
 /*
  * session.h
- *		Which sessions still run.
+ *		Which sessions still run, and when the others had ended.
  */
 #ifndef AL_SHMEM_SESSION_H
 #define AL_SHMEM_SESSION_H

@@ -1,26 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.c
- *		Where our shared memory is.
+ * 		Where our shared memory is.
  *
- * Model: the memory consists of parts, one for each module that has something
- * there.  Each module says how large its part is, initializes it, and keeps a
- * pointer to it; init.c lists them.
+ * Model: the memory consists of parts, one for each module that needs some.  A module
+ * states the size of its part, initializes it, and keeps a pointer to it.  init.c lists
+ * the parts.
  *
- * The memory is in main shared memory where the module is preloaded.  Otherwise,
- * from PostgreSQL 17 on, it is in a dynamic segment that the first session to
- * need it creates, and every session that takes a claim maps.  Before 17 there is
- * no way to get memory after the start of the server.  Then there is no memory:
- * nobody is queued, nothing is counted, and each session has hints of its own.
+ * If the module is preloaded, its memory is in main shared memory.  Otherwise, from
+ * PostgreSQL 17 on, it is in a dynamic segment, which the first session that needs it
+ * creates, and every session that claims a key maps.  Before 17, memory cannot be
+ * allocated after the start of the server.  Then nobody is queued, nothing is counted,
+ * and each session has hints of its own.
  *
- * Sizes follow from the number of backends or are fixed, so that no part can run
- * out of memory later.  Nothing here outlives the server, and nothing has to:
- * app_lock is the truth.
+ * Sizes are fixed or follow from the number of backends, so no part can run out of
+ * memory later.  Nothing here needs to outlive the server, because app_lock is the
+ * truth.
  *
- * Locking rules: al_shmem_attach() may allocate and raise until it has answered
- * once in a session.  Whoever writes to app_lock or claims a key calls it before.
- * From then on it may be called anywhere, also while a transaction commits.  All
- * our LWLocks are in one tranche.
+ * Locking rules: al_shmem_attach() may allocate and raise until it has succeeded once
+ * in a session.  Every session calls it before it claims a key or writes to app_lock.
+ * After that it may be called anywhere, even during a commit.  All our LWLocks are in
+ * one tranche.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,7 +33,7 @@
 #include "base/compat.h"
 #include "shmem/shmem.h"
 
-/* A segment of another layout must have another name. */
+/* Another layout needs another name. */
 #define MEMORY_NAME	"atomic_lock 4"
 
 /* At the start of the memory, before the parts */
@@ -73,7 +73,6 @@ init_memory(void *memory)
 	}
 }
 
-/* This process can use the memory from now on. */
 static void
 attach_memory(void *memory)
 {
@@ -113,7 +112,6 @@ start_memory(void)
 	attach_memory(memory);
 }
 
-/* The module is loaded, and keeps these parts in shared memory. */
 void
 al_shmem_init(const AlShmemPart *const *new_parts, int count)
 {
@@ -134,8 +132,8 @@ explain_memory(void *arg)
 }
 
 /*
- * Attach to the memory; false where this server cannot have any.  The first call
- * in a session may raise what dynamic shared memory raises (53200, 53100).
+ * Attach to the memory; false if this server cannot have any.  The first call in a
+ * session may raise the errors of dynamic shared memory (53200, 53100).
  */
 bool
 al_shmem_attach(void)
@@ -151,14 +149,13 @@ al_shmem_attach(void)
 	return true;
 }
 
-/* Initialize a lock of a part, in its init function. */
+/* For the init function of a part */
 void
 al_shmem_init_lock(LWLock *lock)
 {
 	LWLockInitialize(lock, tranche);
 }
 
-/* Likewise words */
 void
 al_shmem_init_words(pg_atomic_uint64 *words, int count)
 {

@@ -8,12 +8,12 @@
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 
-/* What a module keeps in shared memory; see shmem.c */
+/* What a module keeps in shared memory */
 typedef struct AlShmemPart
 {
 	Size		(*size) (void);
-	void		(*init) (void *memory); /* which is zeroed; called once */
-	void		(*attach) (void *memory);	/* called once in each process */
+	void		(*init) (void *memory); /* called once, with zeroed memory */
+	void		(*attach) (void *memory);	/* once in each process */
 } AlShmemPart;
 
 extern void al_shmem_init(const AlShmemPart *const *new_parts, int count);

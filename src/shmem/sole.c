@@ -1,30 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * sole.c
- *		Which keys have no row but the one in slot 0.
+ * 		Keys that have no row but the one in slot 0.
  *
- * Model: whoever wants such a key for itself need not look for those who share
- * it.  Unlike a hint (hint.c), this is believed.  It is said by whoever has
- * claimed the key for itself and has found nothing else in the index: no row, not
- * even a dead one that a rollback could bring back.  It is taken back by whoever
- * has claimed the key to share it, before the first such row is made.  These two
- * claims exclude each other.  Two keys with one hash would share their claims, but
- * not this: an entry is the key's check, which has 64 more bits, in the place that
- * the hash says (base/hash.c).  Entries may be lost at any time.  Nothing is said in a
- * transaction that has emptied or created the table: a rollback would bring back
- * the rows.
+ * Model: anyone who wants such a key exclusively need not look for shared holdings.
+ * Unlike a hint (hint.c), an entry is believed.  A transaction enters a key under its
+ * exclusive claim, after it has found nothing else in the index: no row, not even a
+ * dead one that a rollback could bring back.  A transaction removes the entry under its
+ * shared claim, before it makes a shared row.  The two claims exclude each other.  Keys
+ * with equal hashes share claims, but not entries: the hash gives the place, and the
+ * entry is the check, which has 64 more bits (base/hash.c).  Entries may be lost at any
+ * time.  A transaction that has created or emptied the table enters nothing, since a
+ * rollback would bring the rows back.
  *
- * Where it is not known, one look before the claim is enough all the same, if the
- * index was given no entry in the meantime.  The same goes for a key of which there
- * is no row at all, not even one that is not committed yet.  So there are counters
- * of index entries, by the hash of the key.  Whoever makes an entry counts it while
- * the claim is still there: a later look has seen it, or else it is counted by the
- * time that the key can be claimed.
+ * Without an entry, one look before the claim still suffices if the index was given no
+ * entry meanwhile.  This also holds for a key without any row, even an uncommitted one.
+ * So counters count index entries by the hash of the key.  An index entry is counted
+ * while its maker has the claim.  So by the time that others can claim the key, the
+ * entry is counted, or their look has seen it.
  *
- * All of this must be the same for all sessions, so nothing is known where there is
- * no shared memory, or not yet.
+ * All sessions must agree on this.  So nothing is known in a session that has no shared
+ * memory, or has not attached to it yet.
  *
- * Locking: none of its own.
+ * Locking: none of its own; the claims above.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,7 +36,7 @@
 #include "shmem/sole.h"
 
 #define PLACES		(256 * 1024)
-#define COUNTERS	1024		/* of entries of the index */
+#define COUNTERS	1024		/* of index entries */
 
 static pg_atomic_uint64 *entries = NULL;
 static pg_atomic_uint64 *counters = NULL;
@@ -64,7 +62,7 @@ attach_sole(void *memory)
 
 const AlShmemPart al_sole_part = {sole_size, init_sole, attach_sole};
 
-/* What a key is entered as, and in which place */
+/* The entry that a key has, and its place */
 static uint64
 entry_of(const AlKey *key, pg_atomic_uint64 **place)
 {
@@ -86,8 +84,8 @@ al_sole_is_known(const AlKey *key)
 }
 
 /*
- * Say so, or take it back.  The key is claimed: by AL_CLAIM_TAKE to say it, by
- * AL_CLAIM_SHARE at least to take it back, whichever key has the place.
+ * Enter the key, under AL_CLAIM_TAKE; or clear its place, whichever key is there,
+ * under AL_CLAIM_SHARE at least.
  */
 void
 al_sole_set(const AlKey *key, bool is_sole)
@@ -104,7 +102,7 @@ al_sole_set(const AlKey *key, bool is_sole)
 		pg_atomic_write_u64(place, entry);
 }
 
-/* How many entries the index was given for a key, and for others; 0: not known */
+/* How many index entries were made for this key and others, plus 1; 0: not known */
 uint64
 al_sole_entries(const AlKey *key)
 {
@@ -113,7 +111,7 @@ al_sole_entries(const AlKey *key)
 	return pg_atomic_read_u64(&counters[key->hash % COUNTERS]) + 1;
 }
 
-/* One more was made, under a claim. */
+/* Count an index entry that was made.  The key is still claimed. */
 void
 al_sole_entry_made(const AlKey *key)
 {

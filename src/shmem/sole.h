@@ -1,6 +1,6 @@
 /*
  * sole.h
- *		Which keys have no row but the one in slot 0.
+ *		Keys that have no row but the one in slot 0.
  */
 #ifndef AL_SHMEM_SOLE_H
 #define AL_SHMEM_SOLE_H

@@ -1,32 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * stat.c
- *		Counting what happens to locks, per database.
+ * 		Counting what happens to locks, per database.
  *
- * Model: what a transaction does counts when it commits, or is prepared, since
- * nobody is told what becomes of that; a savepoint that is rolled back takes its
- * counts along.  What an acquire was refused counts at
- * once, since the refusal may be what aborts the transaction.  The counts of
- * the transaction are in this process; those of the database in shared memory,
- * in a place that is looked for once by each backend and stays, because nobody
- * drops a database that has backends.
+ * Model: what a transaction does counts when it commits or is prepared, since nobody
+ * learns what becomes of a prepared transaction.  A rollback to a savepoint undoes
+ * counts too.  What a transaction was refused counts at once, since the refusal may
+ * abort it.  The counts of a transaction are in this process.  Those of the database
+ * are in shared memory.  A backend looks for its database's place once, because nobody
+ * can drop a database that has backends.
  *
- * So, of what was granted since, grants = releases + expirations + forced + holdings that are not over, or
- * of which nobody has noticed yet, as long as no prepared transaction is rolled
- * back.
+ * So, unless a prepared transaction is rolled back, grants = releases + expirations +
+ * forced ends + holdings that are not over, or whose end nobody has noticed yet.
  *
- * Where there is no shared memory (shmem/shmem.c) nothing is counted.
+ * Without shared memory (shmem/shmem.c), nothing is counted.
  *
- * Locking rules: counters are atomic.  Places are given and taken under the
- * lock of the statistics, which is held over nothing that may raise.
+ * Locking rules: counters are atomic.  Places are assigned and freed under the lock of
+ * the statistics.  Nothing raises while that lock is held.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -36,18 +32,18 @@
 #include "shmem/shmem.h"
 #include "shmem/stat.h"
 
-/* Counts as they were when a level of nesting began to count */
+/* The counts as they were before a level of nesting counted anything */
 typedef struct Saved
 {
 	int			level;
 	int64		counts[AL_COUNTERS_AT_COMMIT];
 } Saved;
 
-/* Of the current transaction */
+/* The counts of the current transaction */
 static int64 counts[AL_COUNTERS_AT_COMMIT];
 static bool counted = false;
-static bool changed = false;	/* something else than a sweep was done */
-static Saved *saved = NULL;		/* in TopTransactionContext, by rising level */
+static bool changed = false;	/* it did more than sweep */
+static Saved *saved = NULL;		/* in TopTransactionContext, by level */
 static int	saved_count = 0;
 static int	saved_size = 0;
 
@@ -85,7 +81,7 @@ attach_stats(void *memory)
 
 const AlShmemPart al_stat_part = {stats_size, init_stats, attach_stats};
 
-/* What is counted; NULL where this process has no shared memory, or not yet */
+/* The statistics; NULL if this process has not attached to shared memory. */
 AlStats *
 al_stats(void)
 {
@@ -104,7 +100,10 @@ al_stat_find(Oid database)
 	return NULL;
 }
 
-/* The same, giving it one; that for others, if none is left.  The lock is held exclusively. */
+/*
+ * The place of a database, which gets one if it has none.  If all are in use, this is
+ * the place for all others.  The lock is held exclusively.
+ */
 AlDatabase *
 al_stat_place(Oid oid)
 {
@@ -122,7 +121,7 @@ al_stat_place(Oid oid)
 	return database;
 }
 
-/* The place of this database; NULL where there are no statistics */
+/* The place of this database; NULL if there are no statistics. */
 AlDatabase *
 al_stat_database(void)
 {
@@ -134,7 +133,7 @@ al_stat_database(void)
 	return my_database;
 }
 
-/* Keep the counts, for when this level of nesting is rolled back */
+/* Save the counts, in case this level of nesting is rolled back. */
 static void
 save(int level)
 {
@@ -152,8 +151,8 @@ save(int level)
 }
 
 /*
- * Count something: when the transaction commits, or at once, by which counter
- * it is.  May raise for lack of memory only in a subtransaction.
+ * Add to a counter, which decides whether that happens at commit or at once.  Only
+ * in a subtransaction may this raise, for lack of memory.
  */
 void
 al_stat_count(AlCounter counter, int64 count)
@@ -177,14 +176,14 @@ al_stat_count(AlCounter counter, int64 count)
 		changed = true;
 }
 
-/* The transaction changes what the sweep looks at, in a way that is not counted */
+/* The transaction leaves more to sweep in a way that is not counted. */
 void
 al_stat_changed(void)
 {
 	counted = changed = true;
 }
 
-/* Somebody has stood in line for a key, and does no more.  Raises nothing. */
+/* Count a wait for a key, in microseconds, that has ended.  Raises nothing. */
 void
 al_stat_waited(const AlKey *key, int64 waited)
 {
@@ -204,7 +203,7 @@ al_stat_waited(const AlKey *key, int64 waited)
 	al_contention_count(key, GetCurrentTimestamp(), true, waited);
 }
 
-/* The transaction is over, without more ado */
+/* The transaction is over: drop its counts. */
 void
 al_stat_abort(void)
 {
@@ -215,7 +214,7 @@ al_stat_abort(void)
 	saved_count = saved_size = 0;
 }
 
-/* The transaction has committed.  Raises nothing. */
+/* The transaction has committed: add its counts.  Raises nothing. */
 void
 al_stat_commit(void)
 {
@@ -234,7 +233,6 @@ al_stat_commit(void)
 	al_stat_abort();
 }
 
-/* A level of nesting becomes part of the one above it */
 void
 al_stat_subcommit(int level)
 {
@@ -246,7 +244,6 @@ al_stat_subcommit(int level)
 		saved[saved_count - 1].level = level - 1;
 }
 
-/* A level of nesting is rolled back */
 void
 al_stat_subabort(int level)
 {
@@ -254,7 +251,7 @@ al_stat_subabort(int level)
 		memcpy(counts, saved[--saved_count].counts, sizeof(counts));
 }
 
-/* Note that this database was swept, whatever becomes of the transaction */
+/* Note at once that this database was swept. */
 void
 al_stat_swept(TimestampTz started_at, int64 removed, bool by_worker)
 {

@@ -1,6 +1,6 @@
 /*
  * stat.h
- *		What is counted in shared memory, and what the sweeper keeps there.
+ *		Counters in shared memory, and what the sweep notes there.
  */
 #ifndef AL_SHMEM_STAT_H
 #define AL_SHMEM_STAT_H
@@ -10,7 +10,7 @@
 #include "atomic_lock.h"
 #include "shmem/shmem.h"
 
-/* In the order of the columns of lock_stats, but for those in between */
+/* In the order of the columns of lock_stats, which has others in between */
 typedef enum AlCounter
 {
 	/* counted when the transaction commits */
@@ -30,13 +30,12 @@ typedef enum AlCounter
 	AL_COUNT_DEADLOCKS,
 	AL_COUNT_WAITS,
 	AL_COUNT_WAITED,			/* microseconds */
-	AL_COUNT_LONGEST_WAIT,		/* the same */
+	AL_COUNT_LONGEST_WAIT,		/* microseconds */
 	AL_COUNTERS
 } AlCounter;
 
 #define AL_COUNTERS_AT_COMMIT	AL_COUNT_REFUSALS
 
-/* What a sweep did */
 typedef struct AlSweepRecord
 {
 	TimestampTz started_at;		/* 0: there was none */
@@ -45,19 +44,18 @@ typedef struct AlSweepRecord
 	bool		by_worker;
 } AlSweepRecord;
 
-/* What is known about a database.  Its backends keep it from being dropped. */
 typedef struct AlDatabase
 {
 	pg_atomic_uint64 counters[AL_COUNTERS];
 	pg_atomic_uint64 since;		/* a TimestampTz */
-	pg_atomic_uint64 changes;	/* rises with each transaction that leaves more to sweep */
-	pg_atomic_uint64 sweep_from;	/* block at which the next sweep begins */
-	Oid			oid;			/* the rest is under the lock; 0: not in use */
+	pg_atomic_uint64 changes;	/* transactions that left more to sweep */
+	pg_atomic_uint64 sweep_from;	/* the block where the next sweep begins */
+	Oid			oid;			/* 0: unused; from here on under the lock */
 	AlSweepRecord last_sweep;
-	TimestampTz failed_at;		/* when a worker failed here; 0: the last did not */
+	TimestampTz failed_at;		/* when the last worker failed; 0: it did not */
 } AlDatabase;
 
-/* The first place is for all databases that have found no other. */
+/* The first place is for all databases that found no other. */
 #define AL_DATABASES	512
 
 typedef struct AlStats
