@@ -178,8 +178,8 @@ al_set_log_min_messages(int level)
  * certain.
  *
  * The field in shared memory was a bool before the minor releases of May 2025.
- * Since then it has flags, of which the first says whether the second is valid.
- * The server may be older or newer than our headers, so ask for its version.
+ * Since then it has flags, of which the first says whether the second is valid.  The
+ * server may be older or newer than our headers, so ask for its version.
  */
 static inline bool
 al_standbys_wanted(void)

@@ -3,11 +3,11 @@
  * hash.c
  * 		Hashes of keys and owners that nobody can predict.
  *
- * Model: claims are heavyweight locks, whose tags hold 64 bits, and everybody can read
- * the tags in pg_locks.  If anybody could compute a hash, or derive it from the tags of
- * other keys, they could construct a key that makes the users of another key wait.  So
- * the hash is SipHash-2-4.  Without its secret, the hashes of some texts say nothing
- * about the hash of any other text.
+ * Model: claims are heavyweight locks, whose tags hold 64 bits, and everybody can
+ * read the tags in pg_locks.  If anybody could compute a hash, or derive it from the
+ * tags of other keys, they could construct a key that makes the users of another key
+ * wait.  So the hash is SipHash-2-4.  Without its secret, the hashes of some texts
+ * say nothing about the hash of any other text.
  *
  * The secret belongs to the database.  CREATE EXTENSION makes it at random and keeps
  * it where SQL cannot reach it (table/fence.c).  It outlives a restart, as claims of
@@ -15,17 +15,17 @@
  * secrets, which are derived from it.
  *
  * The hash of a key has 128 bits.  A key is claimed and found by the first 64, its
- * "hash".  The others are its "check".  Nobody can see the check, which helps to tell
- * keys apart where there is no room for their text.
+ * "hash".  The others are its "check".  Nobody can see the check, which helps to
+ * tell keys apart where there is no room for their text.
  *
  * The column app_lock.owner_hash has another hash, without a secret, because another
- * copy of the database may read the rows (logical replication).  Rows found by it are
- * compared with the owner in any case.
+ * copy of the database may read the rows (logical replication).  Rows found by it
+ * are compared with the owner in any case.
  *
  * Locking: the secret is read under AccessShareLock on the sequence app_lock_fence,
  * by the first hash of a session and after each invalidation of the sequence.
- * Anyone who has a claim, or is about to take one, has a lock on app_lock.  So nobody
- * can drop the extension then and create it again with another secret.
+ * Anyone who has a claim, or is about to take one, has a lock on app_lock.  So
+ * nobody can drop the extension then and create it again with another secret.
  *
  *-------------------------------------------------------------------------
  */

@@ -3,13 +3,13 @@
  * owner.c
  * 		Owners, which prove a holding, and the generated ones among them.
  *
- * Model: an owner is a secret.  So no message contains one, and owners are compared in
- * constant time.
+ * Model: an owner is a secret.  So no message contains one, and owners are compared
+ * in constant time.
  *
- * A generated owner is a UUID v4, of which 82 bits are random.  Its last 16 bits are a
- * checksum of the others.  The 24 bits before these are the lower bits of the number of
- * the block in which its row was written, or all set if the index of owners has the
- * row.  table/owner_rows.c says what the block is used for.
+ * A generated owner is a UUID v4, of which 82 bits are random.  Its last 16 bits are
+ * a checksum of the others.  The 24 bits before these are the lower bits of the
+ * number of the block in which its row was written, or all set if the index of
+ * owners has the row.  table/owner_rows.c says what the block is used for.
  *
  * Locking: none.
  *

@@ -4,15 +4,16 @@
  * 		The most contended keys: those most often refused or waited for.
  *
  * Model: time is divided into windows of five minutes.  A key has counts for the
- * current window and the one before, so the figures cover the last five to ten minutes.
- * A few hundred keys of all databases have places.  A key's hash selects a set of eight
- * places.  A new key replaces the least contended key of its set.  So keys with much
- * contention have places, and their counts lack only what came before that.
+ * current window and the one before, so the figures cover the last five to ten
+ * minutes.  A few hundred keys of all databases have places.  A key's hash selects a
+ * set of eight places.  A new key replaces the least contended key of its set.  So
+ * keys with much contention have places, and their counts lack only what came before
+ * that.
  *
- * Locking rules: counters are atomic.  A place is given to a key, or moved to another
- * window, under the lock of the statistics.  Where that lock is not free, nothing is
- * counted, so that a refusal waits for nothing.  A count that meets a replacement may
- * go to the other key.
+ * Locking rules: counters are atomic.  A place is given to a key, or moved to
+ * another window, under the lock of the statistics.  Where that lock is not free,
+ * nothing is counted, so that a refusal waits for nothing.  A count that meets a
+ * replacement may go to the other key.
  *
  *-------------------------------------------------------------------------
  */

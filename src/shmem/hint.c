@@ -7,13 +7,13 @@
  * that have died since cannot be removed.  The index then finds the current row of a
  * busy key behind all of its former versions, at a cost that grows with each update.
  * So anyone who finds a row leaves a hint to its place, and anyone who has written a
- * row leaves one after the commit.  The next look begins there and follows the chain of
- * updates.
+ * row leaves one after the commit.  The next look begins there and follows the chain
+ * of updates.
  *
- * Hints are not believed.  table/app_lock.c accepts only a visible row version with the
- * key and slot, and there is only one.  So hints need no locks, may be lost, and may
- * belong to another key or database.  A hint is one atomic word: 16 bits of the hash of
- * key, slot and database, and 48 bits for the place of the row version.
+ * Hints are not believed.  table/app_lock.c accepts only a visible row version with
+ * the key and slot, and there is only one.  So hints need no locks, may be lost, and
+ * may belong to another key or database.  A hint is one atomic word: 16 bits of the
+ * hash of key, slot and database, and 48 bits for the place of the row version.
  *
  * Locking: none.
  *

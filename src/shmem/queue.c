@@ -4,35 +4,36 @@
  * 		The queue of waiters: join, sleep, wake.
  *
  * Model: anyone who waits for a key joins its queue, first come, first served.  A
- * wake-up is not a grant.  It only makes the waiter look at the row again, and only the
- * row and the claim decide.  A waiter joins, looks, and then sleeps.  Those who change a
- * key make the change visible, give back the claim, and then look for waiters.  So no
- * wake-up is lost.
+ * wake-up is not a grant.  It only makes the waiter look at the row again, and only
+ * the row and the claim decide.  A waiter joins, looks, and then sleeps.  Those who
+ * change a key make the change visible, give back the claim, and then look for
+ * waiters.  So no wake-up is lost.
  *
  * Only the first waiter is woken, and only the first may take the key.  There are
  * three exceptions.  An owner who was just given the key may also wait for it on
- * another connection; that waiter may take it at any place.  A shared waiter counts as
- * first if no exclusive waiter is before it.  A waiter that converts its shared holding
- * to exclusive goes before all others, who cannot have the key before it anyway.
+ * another connection; that waiter may take it at any place.  A shared waiter counts
+ * as first if no exclusive waiter is before it.  A waiter that converts its shared
+ * holding to exclusive goes before all others, who cannot have the key before it
+ * anyway.
  *
  * Each waiter notes when it will look again by itself ("due"): at the expiry of the
  * lease in its way, at its own deadline, and after one second at the latest.  That
  * limit covers what wakes nobody, such as COMMIT PREPARED.  A commit that leaves the
- * key held beyond that moment need not wake the waiter.  A waiter that has been due for
- * more than a second does not run, perhaps because it was stopped.  It is passed over
- * until it runs again.
+ * key held beyond that moment need not wake the waiter.  A waiter that has been due
+ * for more than a second does not run, perhaps because it was stopped.  It is passed
+ * over until it runs again.
  *
- * A first waiter that leaves without the key wakes the next one.  A waiter that leaves
- * with the key need not, because the end of its transaction does.
+ * A first waiter that leaves without the key wakes the next one.  A waiter that
+ * leaves with the key need not, because the end of its transaction does.
  *
- * Without a queue (shmem/shmem.c), waiters look again after pauses that grow from 5 to
- * 100 ms, in no order.
+ * Without a queue (shmem/shmem.c), waiters look again after pauses that grow from 5
+ * to 100 ms, in no order.
  *
- * Locking rules: one LWLock guards the queue.  It is held for a walk over one bucket or
- * over the slots, but never over anything that may raise, allocate or sleep.  In
- * another backend's slot, only "due", "woken" and the links may be changed.  The number
- * of waiters in a bucket is also read without the lock, for those who usually find
- * none.
+ * Locking rules: one LWLock guards the queue.  It is held for a walk over one bucket
+ * or over the slots, but never over anything that may raise, allocate or sleep.  In
+ * another backend's slot, only "due", "woken" and the links may be changed.  The
+ * number of waiters in a bucket is also read without the lock, for those who usually
+ * find none.
  *
  *-------------------------------------------------------------------------
  */
@@ -278,8 +279,9 @@ wake_first(uint64 hash, int64 held_until)
 }
 
 /*
- * Wake the first waiter if it is exclusive.  The claim that was given back was in the
- * way of exclusive waiters only, and a shared waiter may have given it back itself.
+ * Wake the first waiter if it is exclusive.  The claim that was given back was in
+ * the way of exclusive waiters only, and a shared waiter may have given it back
+ * itself.
  */
 void
 al_queue_wake_exclusive(uint64 hash)
@@ -307,8 +309,8 @@ al_queue_wake_exclusive(uint64 hash)
 
 /*
  * Wake the first waiter for a key that is held until a moment (0: not known, perhaps
- * free), and the waiters of the owner (0: none) who may have it now.  The change must
- * be visible, and the claim gone.  Raises nothing.
+ * free), and the waiters of the owner (0: none) who may have it now.  The change
+ * must be visible, and the claim gone.  Raises nothing.
  */
 void
 al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
@@ -342,8 +344,8 @@ clip(char *to, int size, AlString from)
 }
 
 /*
- * Join the queue for a key, if there is one, as the last waiter.  An upgrade joins as
- * the first.
+ * Join the queue for a key, if there is one, as the last waiter.  An upgrade joins
+ * as the first.
  */
 void
 al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,

@@ -3,13 +3,14 @@
  * session.c
  * 		Which sessions still run, and when the others had ended.
  *
- * Model: a holding with the lifetime of a session names that session by its process id
- * and the start of its backend.  Everybody can see whether that backend still runs.
+ * Model: a holding with the lifetime of a session names that session by its process
+ * id and the start of its backend.  Everybody can see whether that backend still
+ * runs.
  *
- * If a session did not end in an orderly way, nobody knows when it ended.  lock_delay
- * is then counted from a moment by which it had.  Sessions that leave holdings behind
- * note the time in shared memory.  For sessions from before a crash, or of another
- * server, it is the time at which this server became writable.
+ * If a session did not end in an orderly way, nobody knows when it ended.
+ * lock_delay is then counted from a moment by which it had.  Sessions that leave
+ * holdings behind note the time in shared memory.  For sessions from before a crash,
+ * or of another server, it is the time at which this server became writable.
  *
  * A standby cannot see the sessions of its primary, and treats all of them as alive.
  *
@@ -146,9 +147,9 @@ find_left(int pid, TimestampTz backend_start)
 }
 
 /*
- * A time by which a session had ended that had a holding until "expires_at".  Without
- * shared memory, it may be when the holding expires.  For a holding without expiry,
- * it may be as early as the start of the session.
+ * A time by which a session had ended that had a holding until "expires_at".
+ * Without shared memory, it may be when the holding expires.  For a holding without
+ * expiry, it may be as early as the start of the session.
  */
 TimestampTz
 al_session_ended_by(int pid, TimestampTz backend_start, TimestampTz expires_at)

@@ -7,16 +7,16 @@
  * learns what becomes of a prepared transaction.  A rollback to a savepoint undoes
  * counts too.  What a transaction was refused counts at once, since the refusal may
  * abort it.  The counts of a transaction are in this process.  Those of the database
- * are in shared memory.  A backend looks for its database's place once, because nobody
- * can drop a database that has backends.
+ * are in shared memory.  A backend looks for its database's place once, because
+ * nobody can drop a database that has backends.
  *
- * So, unless a prepared transaction is rolled back, grants = releases + expirations +
- * forced ends + holdings that are not over, or whose end nobody has noticed yet.
+ * So, unless a prepared transaction is rolled back, grants = releases + expirations
+ * + forced ends + holdings that are not over, or whose end nobody has noticed yet.
  *
  * Without shared memory (shmem/shmem.c), nothing is counted.
  *
- * Locking rules: counters are atomic.  Places are assigned and freed under the lock of
- * the statistics.  Nothing raises while that lock is held.
+ * Locking rules: counters are atomic.  Places are assigned and freed under the lock
+ * of the statistics.  Nothing raises while that lock is held.
  *
  *-------------------------------------------------------------------------
  */
@@ -101,8 +101,8 @@ al_stat_find(Oid database)
 }
 
 /*
- * The place of a database, which gets one if it has none.  If all are in use, this is
- * the place for all others.  The lock is held exclusively.
+ * The place of a database, which gets one if it has none.  If all are in use, this
+ * is the place for all others.  The lock is held exclusively.
  */
 AlDatabase *
 al_stat_place(Oid oid)
