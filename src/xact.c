@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * xact.c
- * 		The order of what happens at commit, abort, PREPARE and savepoints.
+ *		The order of what happens at commit, abort, PREPARE and savepoints.
  *
  * Model: nobody should rely on the order in which PostgreSQL calls several callbacks
  * of one kind.  So this file alone registers callbacks for transactions and resource

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * clock.c
- * 		Clocks and durations.
+ *		Clocks and durations.
  *
  * Locking: none.
  *

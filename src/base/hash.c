@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hash.c
- * 		Hashes of keys and owners that nobody can predict.
+ *		Hashes of keys and owners that nobody can predict.
  *
  * Model: claims are heavyweight locks, whose tags hold 64 bits, and everybody can
  * read the tags in pg_locks.  If anybody could compute a hash, or derive it from the
@@ -15,12 +15,8 @@
  * secrets, which are derived from it.
  *
  * The hash of a key has 128 bits.  A key is claimed and found by the first 64, its
- * "hash".  The others are its "check".  Nobody can see the check, which helps to
- * tell keys apart where there is no room for their text.
- *
- * The column app_lock.owner_hash has another hash, without a secret, because another
- * copy of the database may read the rows (logical replication).  Rows found by it
- * are compared with the owner in any case.
+ * "hash".  Nobody can see the others, its "check", which help to tell keys apart
+ * where there is no room for their text.
  *
  * Locking: the secret is read under AccessShareLock on the sequence app_lock_fence,
  * by the first hash of a session and after each invalidation of the sequence.

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * key.c
- * 		Keys, and how values of columns become parts of keys.
+ *		Keys, and how values of columns become parts of keys.
  *
  * Locking: none.
  *

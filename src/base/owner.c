@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * owner.c
- * 		Owners, which prove a holding, and the generated ones among them.
+ *		Owners, which prove a holding, and the generated ones among them.
  *
  * Model: an owner is a secret.  So no message contains one, and owners are compared
  * in constant time.
@@ -107,7 +107,10 @@ al_holding_hash(const AlKey *key, const AlOwner *owner)
 	return hash.words[0];
 }
 
-/* The value of app_lock.owner_hash */
+/*
+ * The value of app_lock.owner_hash.  It has no secret, since another copy of the
+ * database may read the rows (logical replication), and only leads to rows.
+ */
 int32
 al_owner_index_hash(AlString owner)
 {
@@ -115,7 +118,7 @@ al_owner_index_hash(AlString owner)
 													owner.len, SEED_INDEX));
 }
 
-/* Not for generated owners, which al_owner_generate() makes */
+/* For an owner that exists already; al_owner_generate() makes a new one. */
 void
 al_owner_init(AlOwner *owner, AlString name)
 {

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * settings.c
- * 		Settings, and variables that tests can set.
+ *		Settings, and variables that tests can set.
  *
  * Model: durations are real settings with milliseconds as their unit, so that both
  * '500ms' and '30d' fit.

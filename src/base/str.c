@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * str.c
- * 		Strings of bytes that are not terminated.
+ *		Strings of bytes that are not terminated.
  *
  * Model: keys, owners and labels are bytes, without case folding, normalization or
  * collation.

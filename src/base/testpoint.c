@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * testpoint.c
- * 		Points at which a test can stop a backend.
+ *		Points at which a test can stop a backend.
  *
  * Locking: a test point waits for the test's advisory lock.
  *

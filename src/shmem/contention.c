@@ -1,19 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * contention.c
- * 		The most contended keys: those most often refused or waited for.
+ *		The most contended keys: those most often refused or waited for.
  *
  * Model: time is divided into windows of five minutes.  A key has counts for the
- * current window and the one before, so the figures cover the last five to ten
- * minutes.  A few hundred keys of all databases have places.  A key's hash selects a
- * set of eight places.  A new key replaces the least contended key of its set.  So
- * keys with much contention have places, and their counts lack only what came before
- * that.
+ * current window and the one before, so the figures cover five to ten minutes.  A
+ * few hundred keys of all databases have places.  The hash of a key selects a set of
+ * eight places.  A new key replaces the least contended key of its set.  So the most
+ * contended keys have places, and lack only the counts from before.
  *
- * Locking rules: counters are atomic.  A place is given to a key, or moved to
- * another window, under the lock of the statistics.  Where that lock is not free,
- * nothing is counted, so that a refusal waits for nothing.  A count that meets a
- * replacement may go to the other key.
+ * Locking rules: counters are atomic.  A place changes its key or window under the
+ * lock of this part.  If that lock is not free, nothing is counted, so a refusal
+ * waits for nothing.  A count that meets such a change may go to the other key.
  *
  *-------------------------------------------------------------------------
  */
@@ -142,7 +140,7 @@ move_to(Contended *place, uint64 window)
 	pg_atomic_write_u64(&place->window, window);
 }
 
-/* The place of a key, or NULL.  Without the lock, only a place in the current window */
+/* The place of a key, or NULL.  Without the lock, it must be in the current window. */
 static Contended *
 find(uint64 tag, uint64 window, bool is_locked)
 {

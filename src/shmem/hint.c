@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hint.c
- * 		Where the row of a key was last seen.
+ *		Where the row of a key was last seen.
  *
  * Model: while any snapshot in the database is old, such as a waiter's, row versions
  * that have died since cannot be removed.  The index then finds the current row of a

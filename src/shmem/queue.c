@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * queue.c
- * 		The queue of waiters: join, sleep, wake.
+ *		The queue of waiters: join, sleep, wake.
  *
  * Model: anyone who waits for a key joins its queue, first come, first served.  A
  * wake-up is not a grant.  It only makes the waiter look at the row again, and only
@@ -9,22 +9,21 @@
  * change a key make the change visible, give back the claim, and then look for
  * waiters.  So no wake-up is lost.
  *
- * Only the first waiter is woken, and only the first may take the key.  There are
- * three exceptions.  An owner who was just given the key may also wait for it on
- * another connection; that waiter may take it at any place.  A shared waiter counts
- * as first if no exclusive waiter is before it.  A waiter that converts its shared
- * holding to exclusive goes before all others, who cannot have the key before it
- * anyway.
+ * Only the first waiter is woken, and only the first may take the key, with three
+ * exceptions.  An owner who was just given the key may also wait for it on another
+ * connection; that waiter may take it from any place.  A shared waiter counts as
+ * first if no exclusive waiter is before it.  A waiter that converts its shared
+ * holding to exclusive goes before all others, who cannot have the key earlier.
  *
  * Each waiter notes when it will look again by itself ("due"): at the expiry of the
- * lease in its way, at its own deadline, and after one second at the latest.  That
- * limit covers what wakes nobody, such as COMMIT PREPARED.  A commit that leaves the
- * key held beyond that moment need not wake the waiter.  A waiter that has been due
- * for more than a second does not run, perhaps because it was stopped.  It is passed
- * over until it runs again.
+ * lease in its way, at its own deadline, and after one second at the latest, since
+ * some ends wake nobody, such as COMMIT PREPARED.  A commit that leaves the key held
+ * beyond that moment need not wake the waiter.  A waiter that has been due for more
+ * than a second does not run, perhaps because it was stopped.  It is passed over
+ * until it runs.
  *
- * A first waiter that leaves without the key wakes the next one.  A waiter that
- * leaves with the key need not, because the end of its transaction does.
+ * A first waiter that leaves without the key wakes the next one.  If it leaves with
+ * the key, the end of its transaction does that.
  *
  * Without a queue (shmem/shmem.c), waiters look again after pauses that grow from 5
  * to 100 ms, in no order.
@@ -32,8 +31,7 @@
  * Locking rules: one LWLock guards the queue.  It is held for a walk over one bucket
  * or over the slots, but never over anything that may raise, allocate or sleep.  In
  * another backend's slot, only "due", "woken" and the links may be changed.  The
- * number of waiters in a bucket is also read without the lock, for those who usually
- * find none.
+ * number of waiters in a bucket is also read without the lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -280,8 +278,7 @@ wake_first(uint64 hash, int64 held_until)
 
 /*
  * Wake the first waiter if it is exclusive.  The claim that was given back was in
- * the way of exclusive waiters only, and a shared waiter may have given it back
- * itself.
+ * the way of exclusive waiters only, and was perhaps that of a shared waiter itself.
  */
 void
 al_queue_wake_exclusive(uint64 hash)
@@ -410,7 +407,7 @@ leave(bool granted)
 		wake_first(slot->waiter.hash, PG_INT64_MIN);
 }
 
-/* Leave the queue, if still in it.  "granted": this transaction has claimed the key. */
+/* Leave the queue, if still in it.  "granted": we have taken the key. */
 void
 al_queue_leave(bool granted)
 {

@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * session.c
- * 		Which sessions still run, and when the others had ended.
+ *		Which sessions still run, and when the others had ended.
  *
- * Model: a holding with the lifetime of a session names that session by its process
- * id and the start of its backend.  Everybody can see whether that backend still
- * runs.
+ * Model: a holding with the lifetime of a session names its backend by process id
+ * and start time.  Everybody can see whether that backend still runs.
  *
- * If a session did not end in an orderly way, nobody knows when it ended.
- * lock_delay is then counted from a moment by which it had.  Sessions that leave
- * holdings behind note the time in shared memory.  For sessions from before a crash,
- * or of another server, it is the time at which this server became writable.
+ * Nobody knows when a session ended that did not end in an orderly way.  lock_delay
+ * is then counted from a moment by which it had.  Sessions that leave holdings
+ * behind note the time in shared memory.  For sessions from before a crash, or of
+ * another server, it is the time at which this server became writable.
  *
  * A standby cannot see the sessions of its primary, and treats all of them as alive.
  *
@@ -121,7 +120,7 @@ note_now(pg_atomic_uint64 *noted_at, TimestampTz before)
 	return (TimestampTz) pg_atomic_read_u64(noted_at);
 }
 
-/* Note that the server is writable, if nobody has yet; returns when.  Attached only. */
+/* Note when the server became writable: by now.  For attached sessions */
 TimestampTz
 al_session_begin(void)
 {

@@ -1,21 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.c
- * 		Where our shared memory is.
+ *		Where our shared memory is.
  *
- * Model: the memory consists of parts, one for each module that needs some.  A
- * module states the size of its part, initializes it, and keeps a pointer to it.
- * init.c lists the parts.
+ * Model: each module that needs shared memory has a part of it.  The module states
+ * the size of the part, initializes it, and keeps a pointer to it.  init.c lists the
+ * parts.
  *
- * If the module is preloaded, its memory is in main shared memory.  Otherwise, from
+ * A preloaded module has its memory in main shared memory.  Otherwise, from
  * PostgreSQL 17 on, it is in a dynamic segment, which the first session that needs
- * it creates, and every session that claims a key maps.  Before 17, memory cannot be
+ * it creates, and every session that claims a key maps.  Before 17, nothing can be
  * allocated after the start of the server.  Then nobody is queued, nothing is
  * counted, and each session has hints of its own.
  *
- * Sizes are fixed or follow from the number of backends, so no part can run out of
- * memory later.  Nothing here needs to outlive the server, because app_lock is the
- * truth.
+ * No part can run out of memory later, since all sizes are known at the start.
+ * Nothing here needs to outlive the server, because app_lock is the truth.
  *
  * Locking rules: al_shmem_attach() may allocate and raise until it has succeeded
  * once in a session.  Every session calls it before it claims a key or writes to

@@ -1,26 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * sole.c
- * 		Keys that have no row but the one in slot 0.
+ *		Keys that have no row but the one in slot 0.
  *
  * Model: anyone who wants such a key exclusively need not look for shared holdings.
- * Unlike a hint (hint.c), an entry is believed.  A transaction enters a key under
- * its exclusive claim, after it has found nothing else in the index: no row, not
- * even a dead one that a rollback could bring back.  A transaction removes the entry
- * under its shared claim, before it makes a shared row.  The two claims exclude each
- * other.  Keys with equal hashes share claims, but not entries: the hash gives the
- * place, and the entry is the check, which has 64 more bits (base/hash.c).  Entries
- * may be lost at any time.  A transaction that has created or emptied the table
- * enters nothing, since a rollback would bring the rows back.
+ * Unlike a hint, an entry is believed.  A transaction enters a key under its
+ * exclusive claim, if it has found nothing else in the index: no row, not even a
+ * dead one that a rollback could bring back.  It enters nothing after it has created
+ * or emptied the table, since a rollback would bring back rows.  A transaction
+ * clears the entry under its shared claim, before it makes a shared row.  The two
+ * claims exclude each other.
  *
- * Without an entry, one look before the claim still suffices if the index was given
- * no entry meanwhile.  This also holds for a key without any row, even an
- * uncommitted one.  So counters count index entries by the hash of the key.  An
- * index entry is counted while its maker has the claim.  So by the time that others
- * can claim the key, the entry is counted, or their look has seen it.
+ * Keys with equal hashes share claims, but not entries: the hash gives the place,
+ * and the entry is the check (base/hash.c).  Entries may be lost at any time.
  *
- * All sessions must agree on this.  So nothing is known in a session that has no
- * shared memory, or has not attached to it yet.
+ * Without an entry, one look before the claim suffices if no index entry was made
+ * since.  This also holds for a key without any row, even an uncommitted one.  So
+ * index entries are counted, by the hash of the key, while their makers have claims.
+ * By the time that others can claim the key, an entry is counted, or their look has
+ * seen it.
+ *
+ * All sessions must agree, so nothing is known without shared memory, or before a
+ * session has attached to it.
  *
  * Locking: none of its own; the claims above.
  *

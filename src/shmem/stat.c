@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stat.c
- * 		Counting what happens to locks, per database.
+ *		Counting what happens to locks, per database.
  *
  * Model: what a transaction does counts when it commits or is prepared, since nobody
  * learns what becomes of a prepared transaction.  A rollback to a savepoint undoes
@@ -12,8 +12,6 @@
  *
  * So, unless a prepared transaction is rolled back, grants = releases + expirations
  * + forced ends + holdings that are not over, or whose end nobody has noticed yet.
- *
- * Without shared memory (shmem/shmem.c), nothing is counted.
  *
  * Locking rules: counters are atomic.  Places are assigned and freed under the lock
  * of the statistics.  Nothing raises while that lock is held.
@@ -176,7 +174,7 @@ al_stat_count(AlCounter counter, int64 count)
 		changed = true;
 }
 
-/* The transaction leaves more to sweep in a way that is not counted. */
+/* The transaction changes what the sweep looks at, but counts nothing. */
 void
 al_stat_changed(void)
 {
