@@ -109,7 +109,8 @@ al_holding_hash(const AlKey *key, const AlOwner *owner)
 
 /*
  * The value of app_lock.owner_hash.  It has no secret, since another copy of the
- * database may read the rows (logical replication), and only leads to rows.
+ * database may read the rows (logical replication).  Rows that it leads to are
+ * compared with the owner.
  */
 int32
 al_owner_index_hash(AlString owner)

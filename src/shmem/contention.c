@@ -140,7 +140,7 @@ move_to(Contended *place, uint64 window)
 	pg_atomic_write_u64(&place->window, window);
 }
 
-/* The place of a key, or NULL.  Without the lock, it must be in the current window. */
+/* The place of a key, or NULL; without the lock, only one in the current window */
 static Contended *
 find(uint64 tag, uint64 window, bool is_locked)
 {
@@ -273,7 +273,7 @@ compare_rows(const void *a, const void *b)
 	return x->last_at > y->last_at ? -1 : x->last_at < y->last_at;
 }
 
-/* The contended keys of this database, the most contended first.  Attached only. */
+/* Keys of this database, the most contended first.  We have attached. */
 AlContention *
 al_contention_list(int *count)
 {

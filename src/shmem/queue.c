@@ -69,7 +69,7 @@ typedef struct Slot
 	pg_atomic_uint32 woken;		/* others set it, the waiter clears it */
 	pg_atomic_uint32 sweeping;	/* process id while it sweeps; or 0 */
 	bool		asleep;			/* or about to sleep; it has looked */
-	bool		behind_claim;	/* a claim is in its way; any may be it */
+	bool		behind_claim;	/* a claim is in its way, not a lease */
 	int			previous;		/* in the bucket; -1: none */
 	int			next;
 } Slot;
@@ -166,7 +166,7 @@ waits_for_key(const Slot *slot, const AlKey *key)
 	return al_string_equal(al_waiter_key(&slot->waiter).name, key->name);
 }
 
-/* Does the waiter fail to run?  Then the others must not wait for it. */
+/* Has the waiter not run for too long?  Then the others must not wait for it. */
 static bool
 is_passed_over(const Slot *slot, int64 now)
 {
@@ -658,7 +658,7 @@ al_queue_list(int *count)
 	return collect(NULL, count);
 }
 
-/* Copy the waiter of a backend; false if it does not wait.  Attached only. */
+/* Copy the waiter of a backend; false if it does not wait.  We have attached. */
 bool
 al_queue_of_backend(int pid, AlWaiter *waiter)
 {

@@ -71,7 +71,7 @@ attach_sessions(void *memory)
 
 const AlShmemPart al_session_part = {sessions_size, init_sessions, attach_sessions};
 
-/* May call CHECK_FOR_INTERRUPTS(). */
+/* Raises only what interrupts raise. */
 bool
 al_session_is_alive(int pid, TimestampTz backend_start)
 {
@@ -120,7 +120,7 @@ note_now(pg_atomic_uint64 *noted_at, TimestampTz before)
 	return (TimestampTz) pg_atomic_read_u64(noted_at);
 }
 
-/* Note when the server became writable: by now.  For attached sessions */
+/* When it was first noted that the server is writable.  We have attached. */
 TimestampTz
 al_session_begin(void)
 {

@@ -48,7 +48,7 @@ typedef struct AlDatabase
 {
 	pg_atomic_uint64 counters[AL_COUNTERS];
 	pg_atomic_uint64 since;		/* a TimestampTz */
-	pg_atomic_uint64 changes;	/* transactions that left more to sweep */
+	pg_atomic_uint64 changes;	/* transactions that changed what is to sweep */
 	pg_atomic_uint64 sweep_from;	/* the block where the next sweep begins */
 	Oid			oid;			/* 0: unused; from here on under the lock */
 	AlSweepRecord last_sweep;
