@@ -459,7 +459,10 @@ al_build() {
 	tar -C "$AL_TOP" -cf - --exclude=./.git --exclude=./demo_server --exclude=./test_results \
 		--exclude=./.quick --exclude=./tmp_check --exclude=./tmp_check_iso --exclude=./results --exclude=./log \
 		--exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude='*.d' . | tar -C "$AL_SRC" -xf -
-	[ "$(id -u)" != 0 ] || chown -hR "$AL_USER:" "$AL_SRC" "$dir/pg"
+	if [ "$(id -u)" = 0 ]; then
+		chown "$AL_USER:" "$dir"
+		chown -hR "$AL_USER:" "$AL_SRC" "$dir/pg"
+	fi
 	if ! as_user make -s -C "$AL_SRC" -j2 PG_CONFIG="$AL_PG_CONFIG" with_llvm=no "$@" >"$log" 2>&1; then
 		cat "$log" >&2
 		die "the build failed"
