@@ -62,7 +62,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "utils/resowner.h"
 
 #include "atomic_lock.h"

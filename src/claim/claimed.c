@@ -17,7 +17,6 @@
 #include "access/xact.h"
 #include "common/hashfn.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 
 #include "atomic_lock.h"
 #include "base/errors.h"
@@ -114,16 +113,6 @@ unlink_claimed(const ClaimedKey *key)
 	}
 }
 
-/* Take the last entry off */
-static void
-pop_claimed(void)
-{
-	ClaimedKey *key = &claimed[--claims];
-
-	if (key->count > 0)
-		unlink_claimed(key);
-}
-
 /*
  * Wake those who wait for the keys that were claimed at a level of nesting or below
  * it.  Where that is committed, leave hints to where their rows are.
@@ -133,14 +122,15 @@ wake(int level, bool committed)
 {
 	while (claims > 0 && claimed[claims - 1].level >= level)
 	{
-		ClaimedKey	key = claimed[claims - 1];
+		ClaimedKey	key = claimed[--claims];
 
-		pop_claimed();
 		if (committed && ItemPointerIsValid(&key.row))
 			al_hint_set(key.hash, key.slot, &key.row);
-		if (key.count > 0)
-			al_queue_wake(key.hash, committed || key.changes == 0 ? key.held_until : 0,
-						 key.owner_hash);
+		if (key.count == 0)
+			continue;
+		unlink_claimed(&key);
+		al_queue_wake(key.hash, committed || key.changes == 0 ? key.held_until : 0,
+					  key.owner_hash);
 	}
 }
 
@@ -259,19 +249,18 @@ al_claimed_lift_limit(void)
 void
 al_claimed_add(uint64 hash, bool is_pin)
 {
-	ClaimedKey *key = find_claimed(hash);
 	int			level = GetCurrentTransactionNestLevel();
+	bool		found;
+	ClaimedPlace *place = places_insert(places, hash, &found);
+	ClaimedKey *key = found ? &claimed[place->place] : NULL;
 
 	/* A rollback to a savepoint leaves a weaker claim, but it wakes. */
 	if (key == NULL || key->level < level)
 	{
 		ClaimedKey	new_key = {.hash = hash, .level = level, .previous = -1};
-		bool		found;
-		ClaimedPlace *place = places_insert(places, hash, &found);
 
-		if (found)
+		if (key)
 		{
-			Assert(key != NULL);
 			new_key.previous = place->place;
 			new_key.pins = key->pins;
 		}

@@ -31,8 +31,6 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "executor/instrument.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 
 #include "base/compat.h"
 #include "base/settings.h"
@@ -51,7 +49,7 @@ static struct
 {
 	bool		granted;		/* or extended a lease */
 	bool		force_flush;	/* ... that must be durable */
-	Wrote	wrote;
+	Wrote		wrote;
 	int64		wal_records;	/* of pgWalUsage, after the last release */
 }			xact;
 

@@ -122,20 +122,26 @@ is_held(const Version *version)
 	return version->next < 0 && !version->ended;
 }
 
-/* Is a holding of this key by this owner among those to be shown? */
+static AlString
+shown_key(const ShownSet *set, const Shown *shown)
+{
+	AlString	key = {set->texts + shown->texts_at, shown->key_length};
+
+	return key;
+}
+
+/* Does a set show a holding of the same key and owner? */
 static bool
 is_in(const ShownSet *set, const Version *version)
 {
-	AlString	wanted = al_string(version->holding.owner);
-
 	for (int i = 0; i < set->count; i++)
 	{
 		const Shown *shown = &set->holdings[i];
-		AlString	key = {set->texts + shown->texts_at, shown->key_length};
+		AlString	key = shown_key(set, shown);
 		AlString	owner = {key.data + key.len, shown->owner_length};
 
 		if (shown->hash == version->hash && al_string_equal(key, version->holding.key) &&
-			al_owner_equal(owner, wanted))
+			al_owner_equal(owner, al_string(version->holding.owner)))
 			return true;
 	}
 	return false;
@@ -146,7 +152,7 @@ static bool
 show_one(ShownSet *set, const Version *version)
 {
 	const AlHolding *holding = &version->holding;
-	Shown    *shown = &set->holdings[set->count];
+	Shown	   *shown = &set->holdings[set->count];
 	AlString	texts[] = {holding->key, al_string(holding->owner), al_string(holding->holder)};
 	int			length = 0;
 
@@ -157,7 +163,7 @@ show_one(ShownSet *set, const Version *version)
 	shown->hash = version->hash;
 	shown->fencing_token = holding->fencing_token;
 	shown->acquired_at = holding->acquired_at;
-	shown->is_shared = holding->slot != AL_SLOT_EXCLUSIVE;
+	shown->is_shared = al_is_shared(holding);
 	shown->key_length = texts[0].len;
 	shown->owner_length = texts[1].len;
 	shown->holder_length = texts[2].len;
@@ -434,15 +440,6 @@ look_at(int proc)
 	return copy;
 }
 
-/* Is this the holding of a key, and not of another with the same hash? */
-static bool
-is_key_of(const ShownSet *set, const Shown *shown, const AlKey *key)
-{
-	AlString	name = {set->texts + shown->texts_at, shown->key_length};
-
-	return al_string_equal(name, key->name);
-}
-
 /*
  * What other transactions hold of a key: a list of AlHolding *.  Of those that
  * are not shown, or prepared, only the mode is known, and "holder" is NULL.
@@ -462,7 +459,7 @@ al_held_by_others(const AlKey *key)
 	foreach(cell, procs)
 	{
 		int			proc = lfirst_int(cell);
-		ShownSet *set = proc < 0 ? NULL : look_at(proc);
+		ShownSet   *set = proc < 0 ? NULL : look_at(proc);
 		bool		found = false;
 
 		for (int i = 0; set && i < set->count; i++)
@@ -470,7 +467,8 @@ al_held_by_others(const AlKey *key)
 			if (set->database != MyDatabaseId || set->holdings[i].hash != key->hash)
 				continue;
 			found = true;
-			if (is_key_of(set, &set->holdings[i], key))
+			/* Another key may have the same hash. */
+			if (al_string_equal(shown_key(set, &set->holdings[i]), key->name))
 				holdings = lappend(holdings, holding_of(set, &set->holdings[i]));
 		}
 		if (!found)
@@ -516,7 +514,7 @@ al_held_shown(void)
 
 	for (int proc = 0; al_shmem_attach() && proc < MaxBackends; proc++)
 	{
-		ShownSet *set;
+		ShownSet   *set;
 
 		if (memory->sets[proc].count == 0 || proc == al_my_proc_number())
 			continue;

@@ -13,7 +13,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "miscadmin.h"
 
 #include "atomic_lock.h"

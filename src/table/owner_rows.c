@@ -65,6 +65,7 @@ static bool
 scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
+	int32		hash = al_owner_index_hash(owner->name);
 	HeapTuple	tuple;
 	bool		outside = false;
 
@@ -77,7 +78,7 @@ scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
 		if (is_null || !al_owner_equal(al_string(DatumGetTextPP(value)), owner->name))
 			continue;
 		al_row_read(rel, tuple, &row);
-		if (!row.has_owner_hash || row.owner_hash != al_owner_index_hash(owner->name))
+		if (!row.has_owner_hash || row.owner_hash != hash)
 			outside = true;
 		*owned = add_row(*owned, &row);
 	}
@@ -106,6 +107,7 @@ find_in_place(Relation rel, const AlOwner *owner, uint32 place, List **owned)
 static void
 find_in_index(Relation rel, const AlOwner *owner, List **owned)
 {
+	Datum		hash = Int32GetDatum(al_owner_index_hash(owner->name));
 	Relation	index;
 	Snapshot	snapshot;
 	IndexScanDesc scan;
@@ -117,8 +119,7 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 	{
 		AlScan		whole;
 
-		ScanKeyInit(&scan_key, Anum_app_lock_owner_hash, BTEqualStrategyNumber, F_INT4EQ,
-					Int32GetDatum(al_owner_index_hash(owner->name)));
+		ScanKeyInit(&scan_key, Anum_app_lock_owner_hash, BTEqualStrategyNumber, F_INT4EQ, hash);
 		al_scan_begin(&whole, rel, al_table_owner_index(rel), 1, &scan_key);
 		(void) scan_for_owner(rel, &whole, owner, owned);
 		return;
@@ -127,8 +128,7 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 	index = index_open(al_table_owner_index(rel), AccessShareLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	scan = al_index_beginscan(rel, index, snapshot, 1);
-	ScanKeyInit(&scan_key, 1, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(al_owner_index_hash(owner->name)));
+	ScanKeyInit(&scan_key, 1, BTEqualStrategyNumber, F_INT4EQ, hash);
 	index_rescan(scan, &scan_key, 1, NULL, 0);
 	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
 	{

@@ -21,8 +21,6 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/bufmgr.h"
-#include "tcop/utility.h"
 #include "utils/snapmgr.h"
 
 #include "table/scan.h"
