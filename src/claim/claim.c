@@ -3,26 +3,25 @@
  * claim.c
  *		Claims: what an unfinished transaction has on a key.
  *
- * Model: a claim is a heavyweight lock that lasts until its transaction ends,
- * on the 64-bit hash of the key.  Whoever changes a holding has a claim on
- * its key first, so that nobody else can be changing it, and keeps it until
- * the change is visible to all or undone.  Two keys with one hash would share
- * their claims, never their holdings; since the hash has a secret (base/hash.c),
- * nobody can construct such keys.
+ * Model: a claim is a heavyweight lock on the 64-bit hash of a key, held until its
+ * transaction ends.  Whoever changes a holding claims its key first, so that nobody
+ * else can be changing the holding until the change is visible to all or undone.
+ * Keys with equal hashes share claims, but not holdings.  The hash has a secret
+ * (base/hash.c), so nobody can construct such keys.
  *
- * The tag is an advisory lock's, with classes of our own in the field that
- * pg_locks shows as objsubid: 1 and 2 are the application's advisory locks,
- * which therefore never meet ours.  Deadlock detection, lock_timeout,
- * pg_locks and pg_blocking_pids() work as for any lock.
+ * The tag is an advisory lock's, with classes of our own in the field that pg_locks
+ * shows as objsubid.  Advisory locks of the application have 1 or 2 there, so they
+ * never conflict with claims.  Deadlock detection, lock_timeout, pg_locks and
+ * pg_blocking_pids() work as for any lock.
  *
  *		class			on					mode
- *		key				key					of what is done, see below
+ *		key				key					see below
  *		holding			key and owner		AccessExclusive; ShareUpdateExclusive to
  *											extend it, AccessShare to pin it
  *		transaction		key					Share or Exclusive
  *		upgrade			key					AccessExclusive
  *
- *		done with the key						mode				meets
+ *		done with the key						mode				lets pass
  *		exclusive: acquire, release, transfer;
  *		convert, force, steal, sweep			AccessExclusive		nothing
  *		exclusive: extend						ShareRowExclusive	pins
@@ -30,32 +29,34 @@
  *		shared: acquire, release, extend ...	RowExclusive		itself, pins
  *		shared: pin								AccessShare			all but the first
  *
- * A pin keeps a lease from being taken, even one whose time is up.  It lets
- * extensions pass, and so must let those pass that share the key.  A pin of a
- * shared lease is on the holding too.  Who is to share a key whose exclusive
- * lease ran out asks whether it is pinned: which others have a lock that meets
- * Exclusive, and none that meets Share?  Once the lease has run out nobody can
- * pin it any more, so to ask once is enough.  A transaction that pins a lease
- * must not be taken for one that only shares the key, though it may do that
- * too, or with another key of the same hash.  What it does second it claims in
- * a mode that lets nobody share: ShareRowExclusive to pin, AccessExclusive to
- * share.
+ * A pin keeps a lease from being taken, even after the lease has expired.  It lets
+ * extensions pass, and no lock mode does that without letting shared claims pass too.
+ * So anyone who wants to share a key whose exclusive lease has expired must ask
+ * whether that lease is pinned: does another transaction have a lock that conflicts
+ * with Exclusive, but none that conflicts with Share?  An expired lease cannot be
+ * pinned any more, so asking once is enough.  A pin of a shared lease is on the
+ * holding too.
  *
- * Shared holdings of different owners do not exclude each other.  What is done
- * with the shared holding of one owner excludes the rest by a claim on that
- * holding, which is taken later where the owner is yet to be generated.  A
- * shared acquire must not meet an extension of an exclusive lease: until that
- * commits it would judge the old expiry.
+ * A transaction may pin the lease and also share the key, or another key with the
+ * same hash, but it must not be taken for one that only shares.  So it claims
+ * whichever it does second in a mode that lets nobody share: ShareRowExclusive to
+ * pin, AccessExclusive to share.
  *
- * A holding with the lifetime of a transaction has no row, it is a claim on
- * the key.  The transaction class says so to those who ask; see claim/held.c.
- * The upgrade class makes sure that only one waits to turn a shared holding of
- * a key into the exclusive one: two would wait for each other.
+ * Shared holdings of different owners do not exclude each other.  What is done with
+ * the shared holding of one owner is serialized by a claim on that holding, which is
+ * taken later where the owner is yet to be generated.  A shared acquire excludes
+ * extensions of an exclusive lease: until an extension commits, the acquire would
+ * judge the old expiry.
  *
- * Locking rules: acquire and sweep try, the others wait.  A claim under
- * which nothing was written is dropped, so that a refused call keeps nobody
- * out.  Key first, then holding.  No claim is taken while a buffer or LWLock
- * is held.
+ * A holding with the lifetime of a transaction has no row: it is a claim on the key,
+ * and the transaction class tells others that it is one (claim/held.c).  The upgrade
+ * class lets only one session at a time wait to convert a shared holding of a key to
+ * exclusive.  Two would wait for each other.
+ *
+ * Locking rules: acquire, convert and sweep only try to claim; the others wait.  A
+ * claim under which nothing was written is dropped, so that a refused call keeps
+ * nobody out.  The key is claimed before the holding.  No claim is taken while a
+ * buffer or LWLock is held.
  *
  *-------------------------------------------------------------------------
  */
@@ -87,9 +88,9 @@ set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
 }
 
 /*
- * Claims belong to the (sub)transaction that writes under them, not to the
- * portal that happens to run: a cursor that fails in a subtransaction takes
- * its own locks along, though an outer transaction's rows may rest on them.
+ * Claims belong to the (sub)transaction that writes under them, not to the portal
+ * that runs.  A cursor that fails in a subtransaction releases its own locks, but
+ * rows of the outer transaction may depend on the claims.
  */
 static bool
 acquire_in_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
@@ -113,7 +114,6 @@ release_in_transaction(const LOCKTAG *tag, LOCKMODE mode)
 	CurrentResourceOwner = saved;
 }
 
-/* How the key itself is claimed */
 static LOCKMODE
 key_mode(const AlClaim *claim)
 {
@@ -132,7 +132,6 @@ key_mode(const AlClaim *claim)
 	return AccessExclusiveLock;
 }
 
-/* How the holding is claimed with its key, where it is */
 static LOCKMODE
 holding_mode(const AlClaim *claim)
 {
@@ -147,7 +146,6 @@ holding_mode(const AlClaim *claim)
 	}
 }
 
-/* Has this transaction pinned the exclusive lease of a key? */
 static bool
 has_pinned(uint64 hash)
 {
@@ -159,7 +157,7 @@ has_pinned(uint64 hash)
 	return false;
 }
 
-/* Give the claim on the key itself back */
+/* Give back the claim on the key, and wake those who may have met it */
 static void
 give_back(const AlClaim *claim)
 {
@@ -208,10 +206,9 @@ claim_internal(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 }
 
 /*
- * Claim a key until the transaction ends, waiting for unfinished transactions
- * that have it; "owner", where it is not NULL, says whose shared holding is
- * claimed.  Raises what any
- * lock wait can: 55P03 after lock_timeout, 40P01, 57014; 54000 beyond
+ * Claim a key until the transaction ends.  Where "owner" is not NULL, its shared
+ * holding is claimed too.  Waits for unfinished transactions.  Raises what any lock
+ * wait can (55P03 after lock_timeout, 40P01, 57014), and 54000 beyond
  * atomic_lock.max_claims_per_transaction.
  */
 void
@@ -221,8 +218,8 @@ al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mod
 }
 
 /*
- * The same without waiting: false where an unfinished transaction has the key.
- * Then the claim says what was wanted.
+ * Claim as al_claim() does, but without waiting.  Returns false where an unfinished
+ * transaction has the key; al_claim_blocker() can then tell who has it.
  */
 bool
 al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mode)
@@ -230,7 +227,7 @@ al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode
 	return claim_internal(claim, key, owner, mode, false);
 }
 
-/* Claim a shared holding whose owner was just generated */
+/* Claim a shared holding whose owner was just generated, and whose key is claimed */
 void
 al_claim_holding(const AlKey *key, const AlOwner *owner)
 {
@@ -241,8 +238,8 @@ al_claim_holding(const AlKey *key, const AlOwner *owner)
 }
 
 /*
- * May a key be shared whose exclusive lease ran out and was not released?  Not
- * where somebody else has pinned the lease.  The key is claimed to be shared.
+ * May the key of this claim, whose exclusive lease has expired and was not released,
+ * be shared?  Not if another transaction has pinned that lease.
  */
 bool
 al_claim_may_share(const AlClaim *claim)
@@ -270,8 +267,9 @@ al_claim_may_share(const AlClaim *claim)
 }
 
 /*
- * Give a claim back under which nothing was written.  What the transaction
- * had claimed before stays.  Somebody may have met the claim and wait since.
+ * Give back a claim under which nothing was written.  Earlier claims of the
+ * transaction stay.  Somebody may have met the claim and be waiting since, so
+ * waiters are woken.
  */
 void
 al_claim_drop(const AlClaim *claim)
@@ -287,10 +285,11 @@ al_claim_drop(const AlClaim *claim)
 }
 
 /*
- * Say that the claim which this transaction has on a key is a holding that ends with
- * it.  As long as it lasts nobody must drop the extension, or create it with another
- * secret.  The lock that the caller has on app_lock would do, but it belongs to the
- * portal, which may fail in a subtransaction while the claim stays.
+ * Declare the transaction's claim on a key to be a holding that ends with the
+ * transaction.  While such a holding lasts, nobody may drop the extension, or create
+ * it with another secret.  The caller's own lock on app_lock does not ensure that:
+ * it belongs to the portal, which may fail in a subtransaction while the claim
+ * stays.
  */
 void
 al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
@@ -304,8 +303,8 @@ al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
 }
 
 /*
- * Begin to wait for turning a shared holding of a key into the exclusive one;
- * false where somebody else does.
+ * Begin to wait for converting a shared holding of a key to exclusive.  Returns
+ * false where another session already waits for that.
  */
 bool
 al_claim_upgrade(const AlKey *key)
@@ -326,8 +325,8 @@ al_claim_upgrade_end(const AlKey *key)
 }
 
 /*
- * Other transactions that have a lock in conflict with a mode: a list of
- * process numbers (PGPROC), -1 for a prepared transaction.
+ * Other transactions that have a lock in conflict with a mode, as a list of process
+ * numbers (PGPROC), with -1 for each prepared transaction
  */
 static List *
 conflicts(const LOCKTAG *tag, LOCKMODE mode)
@@ -344,7 +343,7 @@ conflicts(const LOCKTAG *tag, LOCKMODE mode)
 	return procs;
 }
 
-/* The process ids of a list of process numbers */
+/* The process ids of a list of process numbers, without prepared transactions */
 static List *
 pids_of(List *procs)
 {
@@ -362,8 +361,8 @@ pids_of(List *procs)
 }
 
 /*
- * Other transactions that hold a key to their end, or only those that hold it
- * exclusively: a list of process numbers, -1 for a prepared transaction.
+ * Other transactions that hold a key until they end, or only those that hold it
+ * exclusively.  See conflicts() for the list.
  */
 List *
 al_claim_transactions(uint64 hash, bool is_exclusive)
@@ -374,7 +373,6 @@ al_claim_transactions(uint64 hash, bool is_exclusive)
 	return conflicts(&tag, is_exclusive ? ShareLock : AccessExclusiveLock);
 }
 
-/* Has any other transaction claimed the key? */
 bool
 al_claim_is_others(uint64 hash)
 {
@@ -385,8 +383,9 @@ al_claim_is_others(uint64 hash)
 }
 
 /*
- * Is a session of the owner extending its lease?  That of an exclusive one has a
- * claim that nothing else is done under.
+ * Is another transaction extending the owner's lease?  An extension of an exclusive
+ * lease is known by its mode, which conflicts with RowExclusive but not with
+ * AccessShare.
  */
 bool
 al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared)
@@ -403,7 +402,7 @@ al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared)
 		list_length(conflicts(&tag, AccessShareLock));
 }
 
-/* Processes (a list of integers) of others whose unfinished transactions have a key */
+/* Process ids of other backends whose unfinished transactions have a key */
 List *
 al_claim_blockers(uint64 hash)
 {
@@ -414,8 +413,8 @@ al_claim_blockers(uint64 hash)
 }
 
 /*
- * One of those who have what al_claim_try() did not get, for messages.  0: a
- * prepared transaction has it, or nobody any more.
+ * The process id of one backend that has what al_claim_try() did not get, for
+ * messages.  0: a prepared transaction has it, or nobody has it any more.
  */
 int
 al_claim_blocker(const AlClaim *claim)
@@ -432,7 +431,7 @@ al_claim_blocker(const AlClaim *claim)
 	}
 	if (pids == NIL && claim->mode == AL_CLAIM_SHARE)
 	{
-		/* It is a pin; see al_claim_may_share(). */
+		/* It is a pin, which only al_claim_may_share() has noticed. */
 		set_tag(&tag, KEY, claim->hash);
 		pids = pids_of(conflicts(&tag, ExclusiveLock));
 	}

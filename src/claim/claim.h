@@ -9,23 +9,23 @@
 
 #include "atomic_lock.h"
 
-/* What a claim on a key is for; see lock_claim.c */
+/* What a claim on a key is for; claim.c has the lock mode of each */
 typedef enum AlClaimMode
 {
 	AL_CLAIM_PIN,				/* to rely on a holding */
 	AL_CLAIM_SHARE,				/* to begin or end a shared holding */
-	AL_CLAIM_SHARE_EXTEND,
-	AL_CLAIM_EXTEND,			/* the exclusive holding */
+	AL_CLAIM_SHARE_EXTEND,		/* to extend a shared holding */
+	AL_CLAIM_EXTEND,			/* to extend the exclusive holding */
 	AL_CLAIM_TAKE				/* anything else */
 } AlClaimMode;
 
 typedef struct AlClaim
 {
-	uint64		hash;			/* of the key; 0: nothing is claimed */
+	uint64		hash;			/* of the key; 0: no claim */
 	uint64		holding;		/* of the shared holding, or 0 */
 	AlClaimMode mode;
-	bool		is_pin;			/* even if the mode is stronger */
-	bool		first;			/* of this key in the transaction */
+	bool		is_pin;			/* even where the mode is stronger */
+	bool		first;			/* the transaction had no claim on the key */
 } AlClaim;
 
 extern void al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner,

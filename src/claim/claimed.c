@@ -3,10 +3,11 @@
  * claimed.c
  *		The keys that the current transaction has claimed.
  *
- * Model: when the transaction ends, or rolls back to a savepoint, the claims go, and
- * whoever waits for one of these keys is woken: after the outcome is visible and the
- * claims are gone, which is when the resource owner has released its locks.  With a
- * key go the pins on it (lease/pin.c), since a pin is worth as much as its claim.
+ * Model: when the transaction ends, or rolls back to a savepoint, its claims go, and
+ * those who wait for these keys are woken.  They are woken after the outcome is
+ * visible and the claims are gone, that is, when the resource owner has released its
+ * locks.  The pins on a key (lease/pin.c) go with its claim, since they are worth no
+ * more than the claim.
  *
  * Locking: none of its own.  Nothing here raises once the commit has begun.
  *
@@ -26,22 +27,21 @@
 #include "shmem/hint.h"
 #include "shmem/queue.h"
 
-/* A key that the transaction has claimed */
 typedef struct ClaimedKey
 {
 	uint64		hash;
 	TimestampTz held_until;		/* 0: not known */
-	uint64		owner_hash;		/* of whom it was granted to, if so */
-	int			level;			/* of nesting, at which it was claimed */
+	uint64		owner_hash;		/* of the owner it was granted to, or 0 */
+	int			level;			/* of nesting at which it was claimed */
 	int			count;			/* of claims; 0: all given back */
-	int			previous;		/* claimed at a level above it, too: where; or -1 */
-	int			changes;		/* how many of them are not only to pin */
+	int			previous;		/* its entry of an outer level, or -1 */
+	int			changes;		/* claims that are for more than a pin */
 	int32		slot;			/* of the row that was written last ... */
 	ItemPointerData row;		/* ... and where it is; invalid: none */
-	AlPin	   *pins;			/* newest first, those of levels above at the end */
+	AlPin	   *pins;			/* newest first, then those of outer levels */
 } ClaimedKey;
 
-/* Which entry of a key is the newest */
+/* Where the newest entry of a key is */
 typedef struct ClaimedPlace
 {
 	uint64		hash;
@@ -60,22 +60,23 @@ typedef struct ClaimedPlace
 #define SH_DEFINE
 #include "lib/simplehash.h"
 
-#define PLACES_KEPT 1024		/* a larger table is not kept for the next transaction */
+/* A larger table is not kept for the next transaction. */
+#define PLACES_KEPT 1024
 
 /*
- * Keys claimed by the current transaction, in the order of their levels.  In
- * TopTransactionContext, which outlives the release of the locks.
+ * Keys claimed by the current transaction, in the order of their levels.  The array
+ * is in TopTransactionContext, which outlives the release of the locks.
  */
 static ClaimedKey *claimed = NULL;
 static places_hash *places = NULL;	/* empty between transactions */
-static int	claims = 0;
+static int	claims = 0;			/* entries of the array */
 static int	keys = 0;			/* claimed, each counted once */
 static int	claims_size = 0;
 static bool wake_pending = false;	/* a subtransaction is being rolled back */
 static bool has_no_limit = false;	/* this transaction may claim any number */
 static uint64 changes = 1;		/* see al_claimed_changes() */
 
-/* Forget all of them: they are over, or a prepared transaction has them now. */
+/* Forget all claims: they are over, or belong to a prepared transaction now. */
 void
 al_claimed_forget(void)
 {
@@ -91,7 +92,7 @@ al_claimed_forget(void)
 		places_reset(places);
 }
 
-/* The newest entry of a key */
+/* The newest entry of a key, or NULL */
 static ClaimedKey *
 find_claimed(uint64 hash)
 {
@@ -100,7 +101,7 @@ find_claimed(uint64 hash)
 	return place ? &claimed[place->place] : NULL;
 }
 
-/* What was claimed of a key at a level is gone; what was above it is the newest */
+/* Make the entry of the outer level the newest one of the key. */
 static void
 unlink_claimed(const ClaimedKey *key)
 {
@@ -114,8 +115,8 @@ unlink_claimed(const ClaimedKey *key)
 }
 
 /*
- * Wake those who wait for the keys that were claimed at a level of nesting or below
- * it.  Where that is committed, leave hints to where their rows are.
+ * Drop the entries of a level and those nested in it, and wake those who wait for
+ * their keys.  On commit, leave hints to the rows that were written.
  */
 static void
 wake(int level, bool committed)
@@ -147,7 +148,7 @@ al_claimed_released(bool committed)
 	al_claimed_forget();
 }
 
-/* A level of nesting is rolled back; its locks will be released next. */
+/* A subtransaction rolls back; its locks will be released next. */
 void
 al_claimed_subabort(int level)
 {
@@ -156,8 +157,8 @@ al_claimed_subabort(int level)
 }
 
 /*
- * Locks of a subtransaction have been released, if one was rolled back.  What else
- * is released with resources of its own (a portal) did not hold claims.
+ * A resource owner other than the top one has released its locks.  Claims were among
+ * them only if a subtransaction was rolled back: a portal has none.
  */
 void
 al_claimed_subreleased(int level)
@@ -168,7 +169,7 @@ al_claimed_subreleased(int level)
 	wake(level, false);
 }
 
-/* A subtransaction commits: its claims are those of the one above it. */
+/* A subtransaction commits: its claims now belong to the outer level. */
 void
 al_claimed_subcommit(int level)
 {
@@ -210,8 +211,8 @@ al_claimed_subcommit(int level)
 }
 
 /*
- * A claim is about to be taken: make room to note it, since nothing may go wrong
- * once it is taken.  Raises 54000 if it would be one key too many.
+ * Make room for the note of a claim before the claim is taken, since nothing may
+ * fail afterwards.  Raises 54000 if it would be one key too many.
  */
 void
 al_claimed_reserve(uint64 hash)
@@ -238,14 +239,13 @@ al_claimed_reserve(uint64 hash)
 		places_grow(places, (uint64) places->size * 2);
 }
 
-/* Let this transaction claim any number of keys. */
 void
 al_claimed_lift_limit(void)
 {
 	has_no_limit = true;
 }
 
-/* A claim was taken, to pin a holding or for what is not known yet. */
+/* Note a claim, for a pin or anything else.  al_claimed_reserve() has made room. */
 void
 al_claimed_add(uint64 hash, bool is_pin)
 {
@@ -254,7 +254,9 @@ al_claimed_add(uint64 hash, bool is_pin)
 	ClaimedPlace *place = places_insert(places, hash, &found);
 	ClaimedKey *key = found ? &claimed[place->place] : NULL;
 
-	/* A rollback to a savepoint leaves a weaker claim, but it wakes. */
+	/*
+	 * One entry for each level: its rollback may leave a weaker claim, and so wakes.
+	 */
 	if (key == NULL || key->level < level)
 	{
 		ClaimedKey	new_key = {.hash = hash, .level = level, .previous = -1};
@@ -266,7 +268,6 @@ al_claimed_add(uint64 hash, bool is_pin)
 		}
 		else
 			keys++;
-		/* al_claimed_reserve() has made room */
 		Assert(claimed != NULL && claims < claims_size);
 		place->place = claims;
 		key = &claimed[claims++];
@@ -282,7 +283,7 @@ al_claimed_add(uint64 hash, bool is_pin)
 		key->changes++;
 }
 
-/* A claim was given back, at the level at which it was taken */
+/* Note that a claim was given back, at the level at which it was taken. */
 void
 al_claimed_remove(uint64 hash, bool is_pin)
 {
@@ -299,7 +300,7 @@ al_claimed_remove(uint64 hash, bool is_pin)
 		claims--;
 }
 
-/* Has this transaction claimed a key for more than to pin its holding? */
+/* Has this transaction claimed a key for more than a pin? */
 bool
 al_claimed_is_changing(uint64 hash)
 {
@@ -310,14 +311,12 @@ al_claimed_is_changing(uint64 hash)
 	return key != NULL;
 }
 
-/* Has this transaction claimed a key? */
 bool
 al_claimed_has(uint64 hash)
 {
 	return find_claimed(hash) != NULL;
 }
 
-/* How many keys this transaction has claimed */
 int
 al_claimed_count(void)
 {
@@ -325,9 +324,9 @@ al_claimed_count(void)
 }
 
 /*
- * A lease was granted to an owner, or extended, under a claim of this transaction.
- * Nobody who looks at the key before "held_until" (0: not known) needs to be woken
- * when it commits, but those who wait for the same owner.
+ * Note that a lease was granted or extended under a claim of this transaction.
+ * Waiters that look again before "held_until" (0: not known) need not be woken at
+ * commit, except those who wait for the same owner.
  */
 void
 al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until)
@@ -342,7 +341,7 @@ al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_unti
 		note->owner_hash = owner->hash;
 }
 
-/* The pins on keys of a hash: the newest, from which "next" leads to the others */
+/* The newest pin on the keys of a hash; "next" leads to the others. */
 AlPin *
 al_claimed_pins(uint64 hash)
 {
@@ -352,8 +351,8 @@ al_claimed_pins(uint64 hash)
 }
 
 /*
- * A holding was pinned, under a claim of this transaction.  Nobody who looks at
- * the key before "held_until" needs to be woken when it ends.
+ * Note that a holding was pinned under a claim of this transaction.  Waiters that
+ * look again before "held_until" need not be woken when the pin ends.
  */
 void
 al_claimed_pin(uint64 hash, AlPin *pin, TimestampTz held_until)
@@ -369,9 +368,9 @@ al_claimed_pin(uint64 hash, AlPin *pin, TimestampTz held_until)
 }
 
 /*
- * This number changes with whatever this transaction changes about holdings, with
- * a rollback to a savepoint, and at the end: what was seen of a holding that
- * the transaction has claimed or pinned stays so while it does not.
+ * This number changes whenever this transaction changes a holding or rolls back to a
+ * savepoint, and when it ends.  While the number is the same, what was seen of a
+ * holding under a claim or pin of this transaction is still true.
  */
 uint64
 al_claimed_changes(void)
@@ -386,9 +385,8 @@ al_claimed_changed(void)
 }
 
 /*
- * A row was written: the holding in a slot of a key, by the hash of the key.  Its
- * place is a hint when it is committed: before that it would lead nobody else to
- * the version that they see.
+ * Note where the row of a holding was written.  Its place becomes a hint at commit:
+ * before that, it would lead others to a version that they do not see.
  */
 void
 al_claimed_written(uint64 hash, int32 slot, ItemPointer row)

@@ -10,15 +10,15 @@
 #include "atomic_lock.h"
 
 /*
- * What the transaction has pinned: a holding, which nobody else can end before
- * the transaction has.  See lease/pin.c.
+ * A holding that the transaction has pinned: nobody else can end it before the
+ * transaction ends.  See lease/pin.c.
  */
 typedef struct AlPin
 {
-	struct AlPin *next;			/* of a key with the same hash */
+	struct AlPin *next;			/* of the same key, or one with its hash */
 	int64		fencing_token;
 	int32		slot;
-	uint64		seen;			/* al_claimed_changes() when it was last looked at */
+	uint64		seen;			/* al_claimed_changes() at the last look */
 	AlString	key;
 	AlString	owner;
 } AlPin;

@@ -3,23 +3,23 @@
  * durability.c
  *		How durable the commit of a transaction is.
  *
- * Model: the durability of a transaction follows from what it did with locks.  One
- * that granted or extended a lease is committed with synchronous_commit at least
- * "on": an acknowledged grant must survive a crash.  One that did nothing but release
- * is committed asynchronously: a lost release only leaves a lease to run out.  One
- * that also wrote anything else keeps the session's level, which is why a release
- * notes how much WAL this backend had written: more at commit means somebody else's
- * data.
+ * Model: the durability of a transaction follows from what it did with locks.  A
+ * transaction that granted or extended a lease commits with synchronous_commit at
+ * least "on", because an acknowledged grant must survive a crash.  A transaction
+ * that did nothing but release commits asynchronously, because a lost release only
+ * leaves a lease that expires.  A transaction that also wrote anything else keeps
+ * the level of the session.  To notice that, a release notes how much WAL this
+ * backend has written: more at commit is data of somebody else.
  *
- * The level is changed where the commit reads it and nowhere earlier, because SET
+ * The level is changed in the variable that the commit reads, at pre-commit: SET
  * LOCAL would be undone at the end of a function with a SET clause.
  *
- * Where synchronous standbys are wanted, PostgreSQL acknowledges a commit whose wait
- * for them was cancelled, with a warning that no driver looks at.  The new primary may
- * not know of that commit.  For a grant this will not do: it is in doubt, and its
- * connection ends without an acknowledgement.  Whether it is in doubt is judged by
- * what the standbys have confirmed, not by how the wait ended.  The client is told
- * when the claims are gone, so that it can acquire again at once.
+ * When the wait for a synchronous standby is cancelled, PostgreSQL acknowledges the
+ * commit all the same, with a warning that no driver looks at.  But the new primary
+ * may not know of that commit.  A grant is then in doubt: its connection ends
+ * without an acknowledgement.  Whether it is in doubt is judged by what the standbys
+ * have confirmed, not by how the wait ended.  The client is told after the claims
+ * are gone, so that it can acquire again at once.
  *
  * Locking: SyncRepLock, for a moment.  What comes after the commit may flush WAL and
  * wait for a standby, as a commit does.
@@ -36,25 +36,24 @@
 #include "base/settings.h"
 #include "claim/durability.h"
 
-/* What the current transaction has written, as far as its commit cares */
+/* What the current transaction has written, as far as its commit is concerned */
 typedef enum Wrote
 {
 	WROTE_NOTHING,				/* nothing of ours */
-	WROTE_RELEASES,				/* nothing but releases that may be relaxed */
+	WROTE_RELEASES,				/* only releases that may be relaxed */
 	WROTE_MORE
 } Wrote;
 
-/* State of the current transaction */
 static struct
 {
-	bool		granted;		/* or extended a lease */
-	bool		force_flush;	/* ... that must be durable */
+	bool		granted;		/* it granted or extended a lease ... */
+	bool		force_flush;	/* ... which must be durable */
 	Wrote		wrote;
 	int64		wal_records;	/* of pgWalUsage, after the last release */
 }			xact;
 
-static int	session_level = -1; /* synchronous_commit to go back to, or -1 */
-static bool relaxed = false;	/* this commit is not flushed, because of us */
+static int	session_level = -1; /* synchronous_commit to restore, or -1 */
+static bool relaxed = false;	/* we made this commit asynchronous */
 static bool in_doubt = false;	/* this commit has a grant that a standby may lack */
 
 static void
@@ -75,7 +74,7 @@ restore_commit_level(void)
 	session_level = -1;
 }
 
-/* The transaction is about to be committed, or prepared. */
+/* Choose the level of a commit or PREPARE that is about to begin. */
 void
 al_durability_before_commit(bool prepare)
 {
@@ -94,10 +93,10 @@ al_durability_before_commit(bool prepare)
 }
 
 /*
- * Must standbys confirm this commit, and have they not done so yet?  This is judged as
- * SyncRepWaitForLSN() does it, at the level of the commit.  Of the record of PREPARE
- * it is only known where it begins.  A standby that has confirmed a part of it has
- * done so to the end of a page.
+ * Must standbys confirm this commit, and have they not done so yet?  This is judged
+ * as in SyncRepWaitForLSN(), at the level of the commit.  Of the record of PREPARE
+ * only the beginning is known; standbys that have confirmed a part of it have done
+ * so up to the end of a page.
  */
 static bool
 lacks_standbys(bool prepare)
@@ -112,7 +111,7 @@ lacks_standbys(bool prepare)
 	else if (synchronous_commit == SYNCHRONOUS_COMMIT_REMOTE_APPLY && !prepare)
 		mode = SYNC_REP_WAIT_APPLY;
 
-	/* Waiters are let go before it is noted that nobody is to be waited for. */
+	/* The server releases the waiters before it notes that no standby is needed. */
 	LWLockAcquire(SyncRepLock, LW_SHARED);
 	if (prepare)
 		lacks = WalSndCtl->lsn[mode] <= ProcLastRecPtr ||
@@ -126,10 +125,10 @@ lacks_standbys(bool prepare)
 }
 
 /*
- * The transaction has been committed, or prepared: set the session's level again.
- * Where a relaxed commit has more WAL than its own record, somebody else's
- * pre-commit callback wrote after ours: make up for the flush before the client
- * hears of the commit.
+ * After a commit or PREPARE: restore the level of the session.  If the WAL of a
+ * relaxed commit is more than the commit record, the pre-commit callback of another
+ * module wrote after ours.  Then make up for the flush before the client hears of
+ * the commit.
  */
 void
 al_durability_after_commit(bool prepare)
@@ -144,7 +143,6 @@ al_durability_after_commit(bool prepare)
 	}
 }
 
-/* The transaction is over. */
 void
 al_durability_at_end(void)
 {
@@ -153,7 +151,7 @@ al_durability_at_end(void)
 	memset(&xact, 0, sizeof(xact));
 }
 
-/* Was the transaction that is over committed in doubt?  True only once. */
+/* Was the last transaction committed in doubt?  True only once. */
 bool
 al_durability_is_in_doubt(void)
 {
@@ -163,7 +161,7 @@ al_durability_is_in_doubt(void)
 	return result;
 }
 
-/* A lease was granted or extended, so that its commit must be flushed. */
+/* Note that a lease was granted or extended: the commit must be flushed. */
 void
 al_durability_granted(void)
 {
@@ -174,8 +172,9 @@ al_durability_granted(void)
 }
 
 /*
- * A lease is about to be released.  Whatever this transaction has written
- * before gave it an xid; what it wrote since its last release is WAL.
+ * Note that a lease is about to be released.  If the transaction has written
+ * anything before its first release, it has an xid; if it has written since its last
+ * one, WAL has grown.
  */
 void
 al_durability_before_release(void)
@@ -194,7 +193,6 @@ al_durability_before_release(void)
 		xact.wrote = WROTE_RELEASES;
 }
 
-/* A lease was released */
 void
 al_durability_released(void)
 {

@@ -3,21 +3,19 @@
  * held.c
  *		Holdings with the lifetime of a transaction.
  *
- * Model: such a holding is a claim on the key (claim/claim.c), which excludes
- * whatever else is done with the key and goes when the transaction ends,
- * prepared or not.  It has no row and needs no transaction id.  Here is what
- * is known about it besides: the transaction itself has a list, and the
- * first few of the list are shown to others in shared memory, where there is
- * any: for people, and for the owner where it calls from another session.  Who has
- * the key, the claim says.
+ * Model: such a holding is a claim on the key (claim/claim.c).  It excludes
+ * everything else that is done with the key, and goes when the transaction ends,
+ * prepared or not.  It has no row and needs no transaction id.  Who has the key is
+ * known from the claim.  This file knows the rest: the transaction has a list of its
+ * holdings, and shows the first few to others in shared memory, where there is any:
+ * to people, and to an owner who calls from another session.
  *
- * The list is a stack of versions.  A holding that changes (released,
- * converted, handed over) gets a new version on top, and a rollback to a
- * savepoint takes off those made since.  A release is seen by others
- * when the transaction ends, as that of a lease is.
+ * The list is a stack of versions.  A holding that is released, converted or handed
+ * over gets a new version on top.  A rollback to a savepoint removes the versions
+ * made since.  Others see a release when the transaction ends, as with leases.
  *
- * Locking rules: what is shown is written and read under a lock of its own, held
- * for copying a few entries.
+ * Locking rules: a lock of its own protects what is shown, and is held while a few
+ * entries are copied.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,15 +42,14 @@ typedef struct Version
 	uint64		hash;			/* of the key */
 	bool		ended;
 	bool		forced;			/* ended by an administrator */
-	int			level;			/* of nesting, at which it was made */
-	int			previous;		/* of the same holding, or -1 */
-	int			next;
+	int			level;			/* of nesting at which it was made */
+	int			previous;		/* the older version of the holding, or -1 */
+	int			next;			/* the newer version, or -1 */
 } Version;
 
 /*
- * A holding, as far as it is shown to others.
- * The texts of a holding are one after the other in those of the set: key, owner,
- * holder.
+ * What others see of a holding.  Its texts follow each other in those of the set:
+ * key, owner, holder.
  */
 typedef struct Shown
 {
@@ -90,11 +87,11 @@ typedef struct Memory
 
 static Memory *memory = NULL;	/* until this process attaches */
 
-/* Of the current transaction, in TopTransactionContext */
+/* Versions of the current transaction, in TopTransactionContext */
 static Version *versions = NULL;
 static int	count = 0;
 static int	size = 0;
-static bool is_shown = false;
+static bool is_shown = false;	/* others see any of them */
 
 static Size
 memory_size(void)
@@ -130,7 +127,7 @@ shown_key(const ShownSet *set, const Shown *shown)
 	return key;
 }
 
-/* Does a set show a holding of the same key and owner? */
+/* Does a set already show a holding of this key by this owner? */
 static bool
 is_in(const ShownSet *set, const Version *version)
 {
@@ -147,7 +144,7 @@ is_in(const ShownSet *set, const Version *version)
 	return false;
 }
 
-/* Show a holding; false: there is no room for it */
+/* Add a holding to a set; false where the set has no room for it. */
 static bool
 show_one(ShownSet *set, const Version *version)
 {
@@ -179,9 +176,9 @@ show_one(ShownSet *set, const Version *version)
 
 /*
  * Let others see what this transaction holds, and then what it held before, newest
- * first: until it commits, that is held for all others.  If it has become a lease,
- * they do not see the row yet; if it was handed over, a rollback to a savepoint may
- * bring it back.
+ * first, because for others that is held until the transaction commits.  A holding
+ * that has become a lease has a row that they do not see yet; one that was handed
+ * over may come back by a rollback to a savepoint.
  */
 static void
 show(void)
@@ -215,9 +212,9 @@ show(void)
 }
 
 /*
- * The place of a holding of the same key and owner that is over, and of which no
- * rollback to a savepoint can bring back another version; or -1.  So an owner that
- * takes a lock again and again does not make the list longer.
+ * The place of an ended holding of the same key and owner, of which no rollback to a
+ * savepoint can bring back another version; or -1.  Its place is used again, so that
+ * an owner that takes a lock over and over does not make the list longer.
  */
 static int
 find_ended(const AlHolding *holding, uint64 hash, int level)
@@ -234,10 +231,10 @@ find_ended(const AlHolding *holding, uint64 hash, int level)
 }
 
 /*
- * Put a version on top, or where no savepoint lies between them, in the place of
- * the one before, or of a holding of the same key and owner that is over.  What it points to must not be
- * shorter-lived, and it must not be in the list itself, which may move.  Returns
- * where it is.
+ * Put a version on top of the list.  If no savepoint lies between, it takes the
+ * place of the previous version, or of an ended holding that find_ended() has found.
+ * The holding must not be in the list itself, which may move, and what it points to
+ * must last as long as the list.  Returns the place.
  */
 static int
 push(const AlHolding *holding, uint64 hash, int previous, bool ended)
@@ -296,8 +293,8 @@ keep_text(AlString string)
 }
 
 /*
- * The transaction, which has claimed the key, holds it from now on.  Lists an
- * own copy.
+ * Note a new holding of this transaction, which has claimed the key.  The list has
+ * copies of the texts.
  */
 void
 al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
@@ -310,7 +307,7 @@ al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
 	(void) push(&copy, key->hash, -1, false);
 }
 
-/* A holding of al_held_mine() has changed in place, or to another owner */
+/* Note that a holding of al_held_mine() has changed in place, or changed owners. */
 void
 al_held_change(const AlHolding *holding, const AlOwner *owner)
 {
@@ -322,7 +319,7 @@ al_held_change(const AlHolding *holding, const AlOwner *owner)
 	(void) push(&copy, versions[holding->held].hash, holding->held, false);
 }
 
-/* A holding of al_held_mine() is over; forced: by an administrator */
+/* Note that a holding of al_held_mine() is over; forced: by an administrator. */
 void
 al_held_end(const AlHolding *holding, bool forced)
 {
@@ -333,8 +330,8 @@ al_held_end(const AlHolding *holding, bool forced)
 }
 
 /*
- * What this transaction holds of a key, or of all keys where that is NULL: a
- * list of AlHolding *, which are copies.
+ * Copies of the holdings that this transaction has of a key, or of all keys where
+ * that is NULL: a list of AlHolding *
  */
 List *
 al_held_mine(const AlKey *key)
@@ -356,8 +353,8 @@ al_held_mine(const AlKey *key)
 }
 
 /*
- * The first of those holdings of a key that this transaction has had and ended, a
- * copy; or NULL
+ * A copy of the earliest holding of a key that this transaction has ended, other
+ * than by force; or NULL
  */
 const AlHolding *
 al_held_ended(const AlKey *key)
@@ -379,7 +376,6 @@ al_held_ended(const AlKey *key)
 	return first;
 }
 
-/* How many holdings this transaction has */
 int
 al_held_count(void)
 {
@@ -404,7 +400,7 @@ make_holding(bool is_shared, int pid)
 	return holding;
 }
 
-/* One of the texts of what is shown, from an offset on, copied */
+/* A copy of one of the texts of a shown holding, from an offset on */
 static text *
 shown_text(const ShownSet *set, const Shown *shown, int offset, int length)
 {
@@ -425,7 +421,7 @@ holding_of(const ShownSet *set, const Shown *shown)
 	return holding;
 }
 
-/* What a process shows, copied; NULL where there is no shared memory */
+/* A copy of what a process shows; NULL where there is no shared memory */
 static ShownSet *
 look_at(int proc)
 {
@@ -441,8 +437,9 @@ look_at(int proc)
 }
 
 /*
- * What other transactions hold of a key: a list of AlHolding *.  Of those that
- * are not shown, or prepared, only the mode is known, and "holder" is NULL.
+ * What other transactions hold of a key: a list of AlHolding *.  Only the mode is
+ * known of holdings that are not shown and of those of prepared transactions; their
+ * "holder" is NULL.
  */
 List *
 al_held_by_others(const AlKey *key)
@@ -482,9 +479,9 @@ al_held_by_others(const AlKey *key)
 }
 
 /*
- * What an owner holds of a key by another transaction.  Otherwise, without an owner,
- * what it may hold, since nobody can know whose that is.  Otherwise NULL.  Says
- * whether another transaction holds the key, whoever its owner is.
+ * The holding that an owner has of a key in another transaction.  If there is none,
+ * a holding whose owner nobody can know, or NULL.  "is_in_use" is set to whether any
+ * other transaction holds the key.
  */
 AlHolding *
 al_held_elsewhere(const AlKey *key, const AlOwner *owner, bool *is_in_use)
@@ -506,7 +503,7 @@ al_held_elsewhere(const AlKey *key, const AlOwner *owner, bool *is_in_use)
 	return unknown;
 }
 
-/* What others show of what their transactions hold in this database */
+/* What other backends show of their holdings in this database */
 List *
 al_held_shown(void)
 {
@@ -527,7 +524,7 @@ al_held_shown(void)
 }
 
 /*
- * What was made at a level of nesting is undone, or all of it is over.  Raises
+ * Undo what was made at a level of nesting; 0: the transaction is over.  Raises
  * nothing.
  */
 void
@@ -551,7 +548,7 @@ al_held_abort(int level)
 	}
 }
 
-/* What was made at a level of nesting now belongs to the one above it */
+/* What was made at a level of nesting now belongs to the outer level. */
 void
 al_held_commit(int level)
 {

@@ -3,9 +3,9 @@
  * holding.c
  *		What is true of a holding, by itself and the clock.
  *
- * Model: a key has one exclusive holding, or any number of shared ones.  A holding is
- * live while it is not released, the clock is before expires_at, and the session or
- * transaction with which it ends still runs.
+ * Model: a key has one exclusive holding, or any number of shared ones.  A holding
+ * is live while it is not released, the clock is before expires_at, and the session
+ * or transaction with which it ends still runs.
  *
  * Locking: none.
  *
@@ -23,7 +23,6 @@
 #include "claim/holding.h"
 #include "shmem/session.h"
 
-/* The last moment to which a holding may be extended */
 TimestampTz
 al_end_of_life(const AlHolding *holding)
 {
@@ -32,7 +31,7 @@ al_end_of_life(const AlHolding *holding)
 	return al_add_duration(holding->acquired_at, AL_MS_TO_US(al_max_lifetime_ms));
 }
 
-/* Has the session with which a holding ends gone? */
+/* Does the holding end with a session, and has that session ended? */
 static bool
 is_orphaned(const AlHolding *holding)
 {
@@ -41,9 +40,9 @@ is_orphaned(const AlHolding *holding)
 }
 
 /*
- * Until when a holding that nobody released keeps its key closed: lock_delay
- * from its end, or from when its session had died at the latest.  Before that,
- * as far as its end is known; DT_NOEND: it is not.
+ * Until when a holding that was not released keeps its key closed: lock_delay after
+ * its end, or after the latest moment at which its session can have ended.
+ * DT_NOEND: the end is not known.
  */
 TimestampTz
 al_closed_until(const AlHolding *holding)
@@ -76,7 +75,7 @@ al_is_owned_by(const AlHolding *holding, const AlOwner *owner)
 {
 	if (owner->generated)
 		return false;
-	/* NULL: it is nobody's, or nobody can know whose it is. */
+	/* NULL: the holding is nobody's, or nobody can know whose it is. */
 	return holding->owner && al_owner_equal(al_string(holding->owner), owner->name);
 }
 
@@ -87,9 +86,8 @@ al_is_shared(const AlHolding *holding)
 }
 
 /*
- * Until when a holding that is written keeps whoever waits for the key from it.
- * 0: not known, since others may share it too, or since its session may end, or
- * have ended, at any time.
+ * Until when a holding that is written keeps waiters from the key.  0: not known,
+ * because waiters may share the key, or because its session may end at any time.
  */
 TimestampTz
 al_held_until(const AlHolding *holding)
@@ -97,7 +95,7 @@ al_held_until(const AlHolding *holding)
 	return al_is_shared(holding) || holding->lifetime == AL_SESSION ? 0 : holding->expires_at;
 }
 
-/* Which of several holdings lasts longest */
+/* The holding that lasts longest; NULL where there are none */
 const AlHolding *
 al_longest(List *holdings)
 {
@@ -114,7 +112,6 @@ al_longest(List *holdings)
 	return longest;
 }
 
-/* Is the holding one that ends with this session? */
 bool
 al_is_of_this_session(const AlHolding *holding)
 {

@@ -12,15 +12,15 @@
 #include "atomic_lock.h"
 
 /*
- * A holding: a row of app_lock, or what a transaction has without one
- * (lock_held.c).  Pointers lead into "tuple", or to what is to be written.
+ * A holding: a row of app_lock, or what a transaction holds without a row (held.c).
+ * Pointers lead into "tuple", or to values that are yet to be written.
  */
 typedef struct AlHolding
 {
-	ItemPointerData tid;		/* invalid: there is no row, or not yet */
+	ItemPointerData tid;		/* invalid: there is no row yet, or never */
 	HeapTuple	tuple;
-	bool		is_alone;		/* slot 0: when found, the key had no other rows */
-	bool		is_new;			/* nor this one, not even a dead or unfinished one */
+	bool		is_alone;		/* slot 0: the key had no other rows at the look */
+	bool		is_new;			/* nor this row, not even a dead or unfinished one */
 	AlLifetime	lifetime;
 	int64		fencing_token;
 	TimestampTz acquired_at;
@@ -29,14 +29,14 @@ typedef struct AlHolding
 	int32		slot;
 	AlString	key;
 	text	   *holder;
-	text	   *owner;			/* NULL after force_release, or not known */
+	text	   *owner;			/* NULL: after force_release, or not known */
 	bool		has_owner_hash;
 	int32		owner_hash;
-	TimestampTz released_at;	/* 0: not released; in its row it is expires_at */
+	TimestampTz released_at;	/* 0: not released; a row has it in expires_at */
 	struct varlena *meta;		/* jsonb, may be toasted; NULL: none */
 	int			pid;			/* of the session, or of the transaction; or 0 */
 	TimestampTz backend_start;	/* of the session */
-	int			held;			/* AL_TRANSACTION: see lock_held.c */
+	int			held;			/* AL_TRANSACTION: its place in held.c */
 } AlHolding;
 
 extern TimestampTz al_end_of_life(const AlHolding *holding);

@@ -1,33 +1,33 @@
 /*-------------------------------------------------------------------------
  *
  * app_lock.c
- *		The only code that reads or writes app_lock.
+ *		Reading and writing app_lock.
  *
- * Model: rows are read and written directly, below the executor.  That is
- * fast, and it runs nobody's code: no triggers, no rules, no row security, no
- * expressions.  Permissions, read-only transactions and recovery are checked
- * by the callers; table/catalog.c has checked the columns and the indexes.
+ * Model: rows are read and written directly, below the executor.  That is fast, and
+ * it runs no code of users: no triggers, no rules, no row security, no expressions.
+ * The callers check permissions, read-only transactions and recovery;
+ * table/catalog.c has checked the columns and the indexes.
  *
- * Reads see the newest committed state and what the own transaction has done,
- * at every isolation level, by a snapshot taken for the read.  A SERIALIZABLE
- * transaction must not take predicate locks here either, or two acquires of
- * different keys could fail with 40001 because their rows share a page.
- * So scans are those of table/scan.c.
+ * At every isolation level, reads see the newest committed state and what their own
+ * transaction has done, by a snapshot taken for the read.  A SERIALIZABLE
+ * transaction must not take predicate locks either, or two acquires of different
+ * keys whose rows share a page could fail with 40001.  So it scans as table/scan.c
+ * does.
  *
- * A key has a row in slot 0, if it was ever held exclusively, and a row in some
- * higher slot for each shared holding that there was at one time.
+ * A key that was ever held exclusively has a row in slot 0.  It has as many rows in
+ * higher slots as it had shared holdings at one time.
  *
- * Writes keep rows in place: a released row stays, and the next grant of its
- * key updates it.  Key and slot never change and owner_hash rarely, so the
- * updates are HOT and the indexes do not grow.
+ * Writes keep rows in place: a released row stays, and the next grant of its key
+ * updates it.  Key and slot never change and owner_hash rarely, so updates are HOT
+ * and the indexes do not grow.
  *
  * Locking rules: app_lock is open with AccessShareLock for reads and
- * RowExclusiveLock for writes, kept until commit once something is written.
- * Whoever writes a row has claimed its key (claim/claim.c); the primary key is
- * the last line of defence.  Claims for shared holdings do not exclude each
- * other, so two may want the same dead row: al_table_try_put() tells the second.
- * After each write the command counter is advanced, so that the same statement
- * may come back to the row.
+ * RowExclusiveLock for writes, which is kept until commit once something is written.
+ * Whoever writes a row has claimed its key (claim/claim.c); the primary key is the
+ * last line of defence.  Claims for shared holdings do not exclude each other, so
+ * two transactions may choose the same dead row: al_table_try_put() tells the
+ * second.  After each write the command counter is advanced, so that the same
+ * statement may come back to the row.
  *
  *-------------------------------------------------------------------------
  */
@@ -72,8 +72,8 @@ raise_no_index(Relation rel, const char *column)
 }
 
 /*
- * The indexes that find rows by key and by owner.  Never remembered: REINDEX
- * CONCURRENTLY puts others in their place.
+ * The indexes that find rows by key and by owner.  Their OIDs are not remembered,
+ * because REINDEX CONCURRENTLY replaces the indexes.
  */
 static Oid
 key_index(Relation rel)
@@ -108,9 +108,9 @@ al_table_owner_index(Relation rel)
 }
 
 /*
- * An ordinary index fetch would prune the page at each look, since pages of
- * app_lock are always nearly full, and that costs a fifth of an acquire and its
- * release.  Here it is pruned when the next update would find no room on it.
+ * An ordinary index fetch would prune the page at each look, since pages of app_lock
+ * are always nearly full.  That costs a fifth of an acquire and its release.  So a
+ * page is pruned only when the next update would find no room on it.
  */
 static void
 prune_if_full(Relation rel, Buffer buffer, Size room, uint32 length)
@@ -120,9 +120,8 @@ prune_if_full(Relation rel, Buffer buffer, Size room, uint32 length)
 }
 
 /*
- * Keys of a scan of the primary key: rows of a key in a slot, or from one on.
- * They are in terms of the table's columns, as al_scan_begin() wants them, or
- * of the index.
+ * Scan keys that find the rows of a key in a slot, or from a slot on, by columns of
+ * the index, or by those of the table as al_scan_begin() expects them
  */
 static void
 init_scan_keys(ScanKey keys, bool of_index, const AlKey *key, bool and_above, int32 slot)
@@ -135,8 +134,8 @@ init_scan_keys(ScanKey keys, bool of_index, const AlKey *key, bool and_above, in
 }
 
 /*
- * Read the visible row version that an index entry leads to, if there is one.  The
- * caller has pinned its block, once.
+ * Read the row version that an index entry leads to and the snapshot sees.  The
+ * caller has pinned its block, once.  Returns false where there is none.
  */
 bool
 al_table_fetch(IndexScanDesc scan, ItemPointer tid, Buffer buffer, Snapshot snapshot,
@@ -170,7 +169,7 @@ al_table_fetch(IndexScanDesc scan, ItemPointer tid, Buffer buffer, Snapshot snap
 	return found;
 }
 
-/* The same, of a block that is not pinned */
+/* Read a row version as al_table_fetch() does, from a block that is not pinned. */
 static bool
 fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding)
 {
@@ -181,7 +180,7 @@ fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding
 	return found;
 }
 
-/* Find the row in a slot of a key by the index */
+/* Find the row in a slot of a key by the index. */
 static bool
 find_by_index(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
 			  AlHolding *holding)
@@ -201,7 +200,6 @@ find_by_index(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
 	return found;
 }
 
-/* The slot of the index entry that a scan has returned */
 static int32
 entry_slot(IndexScanDesc scan)
 {
@@ -211,9 +209,9 @@ entry_slot(IndexScanDesc scan)
 }
 
 /*
- * Find the row in slot 0 of a key by the index, and see whether it has entries
- * for other slots: it may, where there are too many of old versions to look at.
- * And whether the key has any.
+ * Find the row in slot 0 of a key by the index.  "is_alone" is set to whether the
+ * key has no entries for other slots, and to false where too many old versions would
+ * have to be looked at.  "is_new" is set to whether the key has no entry at all.
  */
 static bool
 find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *holding,
@@ -247,8 +245,8 @@ find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *hol
 }
 
 /*
- * Find rows of a key, from a slot on, as al_scan does it, which costs more but
- * takes no predicate locks.  Returns a list of holdings.
+ * Find the rows of a key in a slot, or from a slot on, by an AlScan, which costs
+ * more but takes no predicate locks.  Returns a list of holdings.
  */
 static List *
 find_serializable(Relation rel, const AlKey *key, bool and_above, int32 slot)
@@ -272,9 +270,9 @@ find_serializable(Relation rel, const AlKey *key, bool and_above, int32 slot)
 }
 
 /*
- * Does the table have a block?  Our lock keeps it from getting shorter, and
- * tells us when it did, so what is known of its length needs no look at the
- * file.
+ * Does the table have a block?  Our lock keeps the table from being truncated and
+ * tells us when it was, so a length that the relation cache knows needs no look at
+ * the file.
  */
 static bool
 has_block(Relation rel, BlockNumber block)
@@ -287,10 +285,10 @@ has_block(Relation rel, BlockNumber block)
 }
 
 /*
- * Many keys that are used one after the other, such as those of the rows that one
- * statement updates, often have rows one after the other too.  Where the last two
- * had, the place behind them is as good as a hint, and costs much less than the
- * index where the keys are more than there are hints.
+ * Keys that are used one after the other, such as those of the rows that a statement
+ * updates, often have neighbouring rows too.  Where the last two rows were
+ * neighbours, the place behind them is as good as a hint, and costs much less than
+ * the index where there are more keys than hints.
  */
 static ItemPointerData last_place;
 static bool in_sequence = false;
@@ -315,8 +313,8 @@ note_place(ItemPointer tid)
 }
 
 /*
- * Find the version of the row in a slot of a key that a snapshot sees, at a place,
- * or going on to newer versions from there.  False says nothing.
+ * Find the version of the row in a slot of a key that a snapshot sees, at a place or
+ * by following the chain of updates from there.  False says nothing.
  */
 static bool
 follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot snapshot,
@@ -327,10 +325,9 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 	bool		more = true;
 
 	/*
-	 * Neither the place nor a link need lead into the table: VACUUM may have
-	 * removed the end of it, which what an aborted transaction left on another
-	 * page still links to, and a row that was moved to another partition has a
-	 * link to no block.
+	 * The place or a link may lead out of the table.  VACUUM may have removed its
+	 * end, to which a version that an aborted transaction left on another page still
+	 * links.  And a row that was moved to another partition has a link to no block.
 	 */
 	while (more && !found && has_block(rel, ItemPointerGetBlockNumberNoCheck(&tid)))
 	{
@@ -353,7 +350,7 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 			tuple.t_tableOid = RelationGetRelid(rel);
 			tuple.t_self = tid;
 
-			/* A link may lead to a place that was given to another row. */
+			/* The place that a link leads to may have been given to another row. */
 			more = !TransactionIdIsValid(previous_xmax) ||
 				TransactionIdEquals(previous_xmax, HeapTupleHeaderGetXmin(header));
 			found = more && HeapTupleSatisfiesVisibility(&tuple, snapshot, buffer);
@@ -387,9 +384,8 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 }
 
 /*
- * Find the row in a slot of a key without the index.  In a sequence no hint is
- * left where there was none: it would take the place of a key that is used more
- * often.
+ * Find the row in a slot of a key without the index.  In a sequence, no new hint is
+ * left: it would take the place of a key that is used more often.
  */
 static bool
 find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot, AlHolding *holding)
@@ -411,8 +407,8 @@ find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot, AlHo
 }
 
 /*
- * Find the row of the exclusive holding of a key, which is claimed, as the next in
- * a sequence.  False says nothing.
+ * Find the row of the exclusive holding of a key, which is claimed, at the next
+ * place of a sequence.  False says nothing.
  */
 bool
 al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
@@ -434,7 +430,7 @@ al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
 	return true;
 }
 
-/* A holding of a key that is in no row */
+/* Set a holding to one that has no row. */
 void
 al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
 {
@@ -445,8 +441,8 @@ al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
 }
 
 /*
- * Find the row in a slot of a key.  Returns false, with an empty holding of
- * that key, where there is none.
+ * Find the row in a slot of a key.  Where there is none, returns false and sets the
+ * holding as al_table_no_row() does.
  */
 bool
 al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
@@ -486,7 +482,6 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 	return found;
 }
 
-/* Has a page so much room for a new row? */
 static bool
 has_room(Relation rel, BlockNumber block, Size room)
 {
@@ -503,8 +498,8 @@ has_room(Relation rel, BlockNumber block, Size room)
 }
 
 /*
- * Which block the new row of a holding will likely be in: one that heap_insert()
- * is told to try first, or else the one that it will have to add
+ * The block in which the new row of a holding will likely be: one that heap_insert()
+ * is told to try first, or else the block that it will have to add
  */
 BlockNumber
 al_table_next_block(Relation rel, const AlHolding *holding)
@@ -539,13 +534,13 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 }
 
 /*
- * Find the rows of a key, from a slot on, all as one snapshot sees them: a list of
- * AlHolding *, in the order of their slots, those included that are over.  A row
- * that is updated while an old snapshot is around has many index entries, of which
- * hints say which row version is the current one; then the others are passed over.
+ * Find the rows of a key, from a slot on, as one snapshot sees them: a list of
+ * AlHolding * in the order of their slots, with those that are over.  A row that is
+ * updated while an old snapshot exists has many index entries.  A hint tells which
+ * version is the current one, and the remaining entries are skipped.
  *
- * "is_alone" is set to whether the index has no entries for shared holdings, not
- * even for what is dead.
+ * "is_alone" is set to whether the index has no entries for shared holdings, dead or
+ * alive.
  */
 List *
 al_table_find_all(Relation rel, const AlKey *key, int32 first_slot, bool *is_alone)
@@ -610,7 +605,7 @@ al_table_find_all(Relation rel, const AlKey *key, int32 first_slot, bool *is_alo
 	index_close(index, AccessShareLock);
 	if (!is_empty && IsolationIsSerializable())
 	{
-		/* It has looked at the first entry only. */
+		/* Only the first entry was looked at. */
 		*is_alone = false;
 		return find_serializable(rel, key, true, first_slot);
 	}
@@ -618,9 +613,10 @@ al_table_find_all(Relation rel, const AlKey *key, int32 first_slot, bool *is_alo
 }
 
 /*
- * Look again at what al_table_find() has found, under a claim, which keeps it
- * so.  A row version that is still there, made by the same transaction and not
- * outdated, is the last one; that costs much less than finding it anew.
+ * Look again, under a claim, at what was found without one.  If the same row version
+ * is still there and not outdated, it is the last one: that costs much less than
+ * finding it anew.  The version is known by its place and the transaction that made
+ * it.
  */
 void
 al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
@@ -642,13 +638,13 @@ al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
 }
 
 /*
- * Make index entries for a row version that is not heap-only.  table/catalog.c
- * has seen to it that the indexes need no executor, and that the only
- * condition is that of app_lock_owner_idx.  Of an update the indexes are told
- * that it left their columns alone, even where owner_hash has changed: it
- * makes them remove entries of dead versions before they grow.  No update
- * changes what is in the primary key, so it need not be checked, which would
- * cost a look at each former version that cannot be removed yet.
+ * Make index entries for a row version that is not heap-only.  The indexes need no
+ * executor, and the only condition is that of app_lock_owner_idx: table/catalog.c
+ * has checked it.  At an update, the indexes are told that their columns have not
+ * changed, even where owner_hash has: then they remove entries of dead versions
+ * before they grow.  No update changes key or slot, so the primary key is not
+ * checked again, which would cost a look at each former version that cannot be
+ * removed yet.
  */
 static void
 insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
@@ -683,8 +679,8 @@ insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)
 }
 
 /*
- * Write a holding: over its row, which nobody else can be changing, or as a new
- * one.  Raises 23505 or XX000 where somebody writes to the table by hand.
+ * Write a holding, over its row, which nobody else can be changing, or as a new row.
+ * Raises 23505 or XX000 where somebody writes to the table by hand.
  */
 void
 al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
@@ -696,7 +692,7 @@ al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
 
 	Assert(al_string_equal(key->name, holding->key));
 
-	/* Whoever wants the key for itself must look for shared holdings from now on. */
+	/* From now on a writer must look for shared holdings of the key. */
 	if (is_shared)
 		al_sole_set(key, false);
 
@@ -715,9 +711,9 @@ al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
 }
 
 /*
- * Write a holding over a row that others may be changing; false where they
- * are, or have done so since it was read.  To lock the row first is how not to
- * wait for them.
+ * Write a holding over a row that others may be changing.  Returns false where they
+ * are changing it, or have changed it since it was read.  The row is locked first,
+ * because that can skip a locked row instead of waiting for it.
  */
 bool
 al_table_try_put(Relation rel, const AlKey *key, AlHolding *holding)
@@ -739,8 +735,8 @@ al_table_try_put(Relation rel, const AlKey *key, AlHolding *holding)
 }
 
 /*
- * Remove the row of a holding, whose key the caller has claimed; false where
- * somebody has locked it by hand, which is not waited for.
+ * Remove the row of a holding whose key the caller has claimed.  Returns false, and
+ * does not wait, where somebody has locked the row by hand.
  */
 bool
 al_table_try_delete(Relation rel, AlHolding *holding)

@@ -4,13 +4,12 @@
  *		Rows of lock_audit: who ended a lease by force, and why.
  *
  * Model: a forced end of a lease leaves a row in lock_audit, in the same
- * transaction, and a line in the server log, which stays when the transaction rolls
- * back.  Both say which key, who had it, who ended it and why.  The former owner
- * appears in the audit as a digest only, and nowhere else.  The row is written below
- * the executor, as those of app_lock are, so that a trigger on lock_audit cannot run
- * with the privileges of a DBA.
+ * transaction, and a message in the server log, which stays when the transaction
+ * rolls back.  Both tell the key, who had it, who ended it and why.  The former
+ * owner appears only as a digest, and only in the row.  The row is written below the
+ * executor, so that a trigger on lock_audit cannot run with the privileges of a DBA.
  *
- * Locking rules: lock_audit is only ever inserted into.
+ * Locking rules: lock_audit is only inserted into.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,7 +42,7 @@ owner_digest(text *owner)
 							   CStringGetTextDatum("hex"));
 }
 
-/* Name of a role, or its number where it has been dropped meanwhile */
+/* The name of a role, or its OID where it has been dropped */
 static const char *
 role_name(Oid role)
 {
@@ -64,7 +63,7 @@ display_role(const char *name)
 	return al_display(al_cstring(name));
 }
 
-/* Record that somebody ended a holding, or where that is NULL none, by force */
+/* Record the forced end of a holding; "ended" is NULL where the key was free. */
 void
 al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason)
 {

@@ -3,19 +3,16 @@
  * catalog.c
  *		Where the objects of the extension are in this database.
  *
- * Model: the extension may be in any schema, and may be dropped and created
- * again while a session goes on, so OIDs are looked up when they are first
- * needed and forgotten when the relation cache says that one of the relations
- * changed.  What the rest relies on is checked here, once for each change:
- * that they are what the install script made (a library newer or older than
- * the script must not read them), and that there is no index which direct
- * table access cannot keep up to date without running user code.
- *
- * Nothing here looks at search_path.
+ * Model: the extension may be in any schema, and may be dropped and created again
+ * during a session.  So OIDs are looked up when they are first needed, without
+ * search_path, and are forgotten when the relation cache says that one of the
+ * relations has changed.  What other files rely on is checked here once after each
+ * change: the relations are what the install script made, since a library of another
+ * version must not read them, and no index needs user code to be kept up to date.
  *
  * Locking rules: a relation is opened with the lock that the caller asks for.
- * Taking that lock processes invalidations, so the OID is looked at again
- * while the lock is held.
+ * Taking the lock processes invalidations, so the OID is compared again under the
+ * lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -53,11 +50,11 @@
 typedef struct ColumnDefinition
 {
 	const char *name;
-	Oid			type;			/* 0: lock_mode, see find_modes() */
+	Oid			type;			/* 0: the enum lock_mode, see find_modes() */
 	Oid			collation;		/* 0: any */
 } ColumnDefinition;
 
-/* Labels of lock_mode: of exclusive and of shared holdings */
+/* OIDs of the labels of lock_mode: exclusive, shared */
 static Oid	modes[2];
 
 static const ColumnDefinition app_lock_columns[Natts_app_lock] = {
@@ -98,7 +95,7 @@ typedef struct CachedRelation
 	const ColumnDefinition *columns;	/* of a table */
 	int			natts;
 	Oid			oid;
-	bool		checked;		/* it is as it must be */
+	bool		checked;		/* check_definition() has found it good */
 } CachedRelation;
 
 static CachedRelation app_lock = {
@@ -123,7 +120,7 @@ static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &fence};
 static bool oids_valid = false;
 static uint32 invalidations = 0;
 static Oid	force_release_oid;	/* 0: not looked up yet */
-static Oid	lock_status_oid;	/* likewise, of lock_status() of all keys */
+static Oid	lock_status_oid;	/* of the one without arguments; 0: not looked up yet */
 
 static void
 relcache_callback(Datum arg, Oid relid)
@@ -147,7 +144,7 @@ al_catalog_init(void)
 	CacheRegisterRelcacheCallback(relcache_callback, (Datum) 0);
 }
 
-/* The schema of the extension; where it is not installed, 0, or raises 42704 */
+/* The schema of the extension.  Where it is not installed, 0, or raises 42704. */
 static Oid
 extension_schema(bool missing_ok)
 {
@@ -179,7 +176,10 @@ extension_schema(bool missing_ok)
 	return schema;
 }
 
-/* Its name; raises 42704 where it is not installed, or about to go */
+/*
+ * The name of the schema.  Raises 42704 where the extension is not installed, and
+ * 3F000 where the schema is being dropped.
+ */
 char *
 al_schema_name(void)
 {
@@ -193,9 +193,9 @@ al_schema_name(void)
 }
 
 /*
- * Find our objects.  An invalidation that arrives meanwhile is not lost, and an
- * error in the middle leaves nothing that passes for found.  Where the extension
- * is not installed, returns false, or raises 42704.
+ * Look our relations up.  OIDs pass for valid only after the last one, and only if
+ * no invalidation arrived meanwhile.  Where the extension is not installed, returns
+ * false, or raises 42704.
  */
 static bool
 look_up(bool missing_ok)
@@ -229,7 +229,7 @@ raise_missing(const char *name)
 			 errhint("Drop the extension and create it again.")));
 }
 
-/* What the modes are in a column of a type; false where it is not lock_mode */
+/* Find the labels of a type; false where it is not lock_mode. */
 static bool
 find_modes(Oid type)
 {
@@ -246,7 +246,7 @@ find_modes(Oid type)
 	return true;
 }
 
-/* What a column of app_lock has for a mode; app_lock was opened before */
+/* The value of the column "mode"; app_lock must have been opened before. */
 Datum
 al_mode_value(bool is_shared)
 {
@@ -254,8 +254,8 @@ al_mode_value(bool is_shared)
 }
 
 /*
- * Raise unless a relation is what the install script made of it: a tuple that
- * is formed for other columns, or read as them, would be garbage.
+ * Raise 55000 unless a relation is what the install script made: a tuple that is
+ * formed or read with other columns would be garbage.
  */
 static void
 check_definition(Relation rel, const CachedRelation *cached)
@@ -286,9 +286,9 @@ check_definition(Relation rel, const CachedRelation *cached)
 }
 
 /*
- * Is this index without a condition, or with that of app_lock_owner_idx, which
- * we know how to apply?  The condition is looked at as it is in the catalog: the
- * relation cache would simplify it, and so call functions that are in it.
+ * Has an index no condition, or that of app_lock_owner_idx, which we can apply?  The
+ * condition is read from the catalog: the relation cache would simplify it, which
+ * calls functions in it.
  */
 static bool
 has_good_predicate(Relation rel, Relation index)
@@ -308,9 +308,9 @@ has_good_predicate(Relation rel, Relation index)
 }
 
 /*
- * Raise unless every index can be kept up to date without an executor: plain
- * columns, unique at once or not at all, no condition but the one we know.
- * The primary key of app_lock, by which rows are found, is key and slot.
+ * Raise 55000 unless every index can be kept up to date without an executor: a
+ * B-tree of plain columns, no deferrable or exclusion constraint, no other condition
+ * than ours.  The primary key of app_lock, by which rows are found, is key and slot.
  */
 static void
 check_indexes(Relation rel)
@@ -343,9 +343,9 @@ check_indexes(Relation rel)
 }
 
 /*
- * Open one of our relations.  Raises 42704 where the extension is not
- * installed, 55000 where somebody has changed the relation so that we cannot
- * use it.  With "missing_ok" the answer is NULL where it is not there.
+ * Open one of our relations.  Raises 42704 where the extension is not installed, and
+ * 55000 where the relation is missing or changed so that we cannot use it.  With
+ * "missing_ok", returns NULL where it is not there.
  */
 static Relation
 open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
@@ -402,8 +402,8 @@ al_open_app_lock(LOCKMODE lockmode)
 }
 
 /*
- * A function is going to write: raise 25006 in a read-only transaction and on a
- * standby, where "function" is named in the message, and see to shared memory.
+ * Prepare a function to write: attach shared memory.  Raises 25006 in a read-only
+ * transaction and on a standby, and 25000 in parallel mode, naming the function.
  */
 void
 al_prepare_writing(const char *function)
@@ -414,7 +414,7 @@ al_prepare_writing(const char *function)
 	(void) al_shmem_attach();
 }
 
-/* Open app_lock for a function that writes; raises what al_prepare_writing() does. */
+/* Open app_lock for a function that writes.  Raises as al_prepare_writing() does. */
 Relation
 al_open_for_writing(const char *function)
 {
@@ -429,8 +429,9 @@ al_is_installed(void)
 }
 
 /*
- * Open app_lock to write to it without waiting for anybody, nor raising where
- * it is not there: then the answer is NULL, and "missing" whether that is why.
+ * Open app_lock to write to it, without waiting for a lock.  Returns NULL where a
+ * lock is not free, and also, with "missing" set, where the extension is not
+ * installed.
  */
 Relation
 al_open_now(bool *missing)
@@ -443,7 +444,7 @@ al_open_now(bool *missing)
 		*missing = true;
 		return NULL;
 	}
-	/* That on the sequence is for the secret of hashes, should it be read again. */
+	/* The secret of hashes, which is in the sequence, may have to be read again. */
 	if (!OidIsValid(app_lock.oid) || !OidIsValid(fence.oid) ||
 		!ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock) ||
 		!ConditionalLockRelationOid(fence.oid, AccessShareLock))
@@ -464,9 +465,9 @@ al_open_audit(LOCKMODE lockmode)
 }
 
 /*
- * May the current role execute one of our functions?  Whoever asks by way of a
- * view or function of somebody else need not have the right to look into our
- * schema, so the function is looked up without asking for that.
+ * May the current role execute one of our functions?  A caller by way of somebody
+ * else's view or function need not have USAGE on our schema, so the function is
+ * looked up without checking that.
  */
 static bool
 may_execute(Oid *function, const char *name, int nargs, const Oid *argtypes)
@@ -482,8 +483,8 @@ may_execute(Oid *function, const char *name, int nargs, const Oid *argtypes)
 }
 
 /*
- * Is the current role an administrator of locks?  Those who may end anybody's
- * lease are, and the owner of the extension always may.
+ * Is the current role an administrator of locks, that is, may it end leases of
+ * others?  The owner of the extension always may.
  */
 bool
 al_is_admin(void)
@@ -493,7 +494,7 @@ al_is_admin(void)
 	return may_execute(&force_release_oid, "force_release", lengthof(argtypes), argtypes);
 }
 
-/* May the current role see what others hold?  Those who may list it all do. */
+/* May the current role see what others hold, that is, list all keys? */
 bool
 al_is_monitor(void)
 {

@@ -3,50 +3,46 @@
  * fence.c
  *		Fencing tokens: numbers that rise with every grant.
  *
- * Model: a token is the next number of the sequence app_lock_fence, drawn
- * while the key is claimed, so that two grants of a key draw in the order in
- * which they are granted.
+ * Model: a token is the next number of the sequence app_lock_fence, drawn while the
+ * key is claimed, so that two grants of a key draw in the order in which they are
+ * granted.
  *
- * nextval() is not used, for two reasons: it would change what lastval()
- * answers the session, which some drivers rely on, and it hands out numbers
- * whose WAL is not flushed, which a crash can hand out again.  Here the
- * sequence is logged DRAW_AHEAD numbers in advance and that record is flushed
- * before any of them is used, so a number that anybody has seen never comes
- * back, committed or not.  The relation stays an ordinary sequence for
- * pg_dump, setval() and ALTER SEQUENCE.
+ * nextval() is not used.  It would change what lastval() answers the session, which
+ * some drivers rely on.  It also hands out numbers whose WAL is not flushed, which a
+ * crash can hand out again.  Here, the sequence is logged DRAW_AHEAD numbers in
+ * advance, and that record is flushed before any of them is used.  So no number that
+ * anybody has seen comes back, committed or not.  For pg_dump, setval() and ALTER
+ * SEQUENCE the relation is an ordinary sequence.
  *
- * What a sequence does not survive is a copy of the database that lost the
- * last WAL, or was made of an older state: a promoted standby, a
- * point-in-time recovery, a restored dump, a clone.  There a new epoch begins:
- * the next token is
+ * A sequence does not survive a copy of the database that lost the last WAL or was
+ * made from an older state: a promoted standby, point-in-time recovery, a restored
+ * dump, a clone.  There, a new epoch begins, and the next token is
  *
  *		the clock in microseconds since 2000,
- *		or the last one + EPOCH_GAP, where the clock is not clearly ahead.
+ *		or the last token + EPOCH_GAP, where the clock is not clearly ahead of it.
  *
- * The clock is above every token of every other copy, also of those that this
- * one cannot know of: epochs began at their clock, and fewer than a million
- * tokens a second are drawn.  The gap is for a server whose clock is behind
- * that of the copy it comes from: no standby loses a million grants.  Tokens
- * stay below 2^53, the integers of JavaScript, for two centuries.
+ * The clock is above every token of every other copy, even of copies that this one
+ * cannot know of: epochs began at their clock, and fewer than a million tokens a
+ * second are drawn.  The gap covers a server whose clock is behind that of the copy
+ * it comes from: no standby loses a million grants.  For two centuries tokens stay
+ * below 2^53, up to which JavaScript has exact integers.
  *
- * A copy knows itself by its identity, a hash of server and its start, of
- * timeline and database, which is kept in the upper half of the sequence's
- * log_cnt; the lower half is how many numbers are still covered by WAL.  Neither is dumped,
- * and setval() and ALTER SEQUENCE clear both, so that after those a new epoch
- * begins too.
+ * A copy knows itself by its identity, a hash of the server, its start, the timeline
+ * and the database.  The identity is in the upper half of the sequence's log_cnt;
+ * the lower half says how many numbers WAL still covers.  Neither is dumped, and
+ * setval() and ALTER SEQUENCE clear both, so a new epoch begins after those too.
  *
- * The tuple of the sequence is longer than its columns.  Behind them is the
- * secret of the database's hashes (base/hash.c), which no SQL shows and no dump
- * has.  setval() changes the tuple in place and ALTER SEQUENCE copies it, so both
- * keep the secret; what recovers from a crash, follows by streaming, or is a
- * physical copy has it as it has the page.  pg_upgrade --swap makes the sequence
- * anew and without it: nobody has claims then, and another secret is made.
+ * The tuple of the sequence is longer than its columns.  Behind them is the secret
+ * of the database's hashes (base/hash.c), which no SQL shows and no dump has.
+ * setval() changes the tuple in place and ALTER SEQUENCE copies it, so both keep the
+ * secret.  Crash recovery, standbys and physical copies have it as they have the
+ * page.  pg_upgrade --swap makes the sequence anew, without the secret: nobody has
+ * claims then, and another secret is made.
  *
- * Locking rules: a content lock on the only page of the sequence, held over a
- * flush of WAL once in DRAW_AHEAD draws, and when the secret is made.  An error that
- * is raised under it says that the page is corrupt.  The
- * sequence is written at once, outside of the transaction, so nobody waits
- * for anybody's commit.
+ * Locking rules: a content lock on the only page of the sequence, held over a flush
+ * of WAL once in DRAW_AHEAD draws and when the secret is made.  Errors raised under
+ * it mean that the page is corrupt.  The sequence is written at once, outside of the
+ * transaction, so nobody waits for anybody's commit.
  *
  *-------------------------------------------------------------------------
  */
@@ -71,7 +67,7 @@
 #define EPOCH_GAP	(1024 * 1024)
 #define CLOCK_LEAD	(16 * 1024)
 
-/* Where the secret is in the tuple, and how long that makes the tuple's data */
+/* Where the secret is in the data of the tuple, and the length of that data */
 #define SECRET_OFFSET	MAXALIGN(sizeof(FormData_pg_sequence_data))
 #define DATA_LENGTH		(SECRET_OFFSET + sizeof(AlHash))
 
@@ -80,10 +76,10 @@
 #define LOG_CNT_COVERED(log_cnt)	((uint32) (log_cnt))
 
 /*
- * What makes this copy of the database different from all others, never 0.
- * The timeline is read each time: a backend lives on when its standby is
- * promoted.  The start of the server stands for copies that are no new
- * timeline, such as a disk snapshot that is started elsewhere.
+ * What makes this copy of the database different from all others; never 0.  The
+ * timeline is read each time, because a backend survives the promotion of its
+ * standby.  The start of the server tells apart copies without a new timeline, such
+ * as a disk snapshot that is started elsewhere.
  */
 static uint32
 identity(void)
@@ -96,7 +92,7 @@ identity(void)
 		uint32		database;
 	}			parts = {GetSystemIdentifier(), PgStartTime, GetWALInsertionTimeLine(), MyDatabaseId};
 
-	/* fits the signed log_cnt, and is not what setval() leaves there */
+	/* It fits the signed log_cnt, and is not what setval() leaves there. */
 	return (hash_bytes((const unsigned char *) &parts, sizeof(parts)) >> 1) | 1;
 }
 
@@ -109,7 +105,7 @@ sequence_data(Page page)
 	return (Form_pg_sequence_data) ((char *) tuple + tuple->t_hoff);
 }
 
-/* Log and flush the page as it will be when what is covered is used up */
+/* Log and flush the page as it will be when all covered numbers are used */
 static void
 log_ahead(Relation rel, Buffer buffer, int64 token, uint32 copy)
 {
@@ -128,9 +124,8 @@ log_ahead(Relation rel, Buffer buffer, int64 token, uint32 copy)
 }
 
 /*
- * The fencing tokens of so many grants: the first of as many numbers in a row.
- * The caller has the keys claimed for taking.  Raises 2200H when there are no more
- * tokens.
+ * Draw "count" consecutive fencing tokens, and return the first.  The caller has the
+ * keys claimed for taking.  Raises 2200H when no tokens are left.
  */
 int64
 al_fence_draw(int count)
@@ -158,10 +153,10 @@ al_fence_draw(int count)
 	covered = LOG_CNT_COVERED(data->log_cnt);
 
 	/*
-	 * As in nextval(), the first draw after a checkpoint has to log: replay
-	 * starts there and would not see what was logged before.  Unlike there,
-	 * the buffer is marked dirty before the look at the redo pointer, so that
-	 * a checkpoint which moves it meanwhile waits for our lock and writes
+	 * As in nextval(), the first draw after a checkpoint has to log, because replay
+	 * starts there and would not see what was logged before.  Unlike there, the
+	 * buffer is marked dirty before the look at the redo pointer, so that a
+	 * checkpoint which moves the pointer meanwhile waits for our lock and writes
 	 * this draw.
 	 */
 	MarkBufferDirty(buffer);
@@ -181,7 +176,7 @@ al_fence_draw(int count)
 	else
 		covered -= count;
 
-	/* wal_level = minimal in the transaction that made it: nothing is covered */
+	/* wal_level = minimal, and this transaction made it: nothing is covered */
 	if (!RelationNeedsWAL(rel))
 		covered = 0;
 	data->log_cnt = LOG_CNT(copy, covered);
@@ -193,7 +188,7 @@ al_fence_draw(int count)
 	return token;
 }
 
-/* Copy the secret from the page; false where there is none yet */
+/* Copy the secret from the page; false where there is none yet. */
 static bool
 read_secret(Page page, AlHash *secret)
 {
@@ -206,7 +201,7 @@ read_secret(Page page, AlHash *secret)
 	return true;
 }
 
-/* Put a secret behind the columns, and flush that before anybody goes by it */
+/* Write a secret behind the columns, and flush it before anybody uses it. */
 static void
 write_secret(Relation rel, Buffer buffer, const AlHash *secret)
 {
@@ -222,7 +217,7 @@ write_secret(Relation rel, Buffer buffer, const AlHash *secret)
 	memcpy(longer.data + tuple->t_hoff + SECRET_OFFSET, secret, sizeof(AlHash));
 	if (!PageIndexTupleOverwrite(page, FirstOffsetNumber, (Item) longer.data, length))
 		elog(ERROR, "no room for a secret in sequence \"%s\"", RelationGetRelationName(rel));
-	/* Tokens that were drawn and not logged must not come back with this image. */
+	/* Replay of this image must not bring back tokens drawn since the last one. */
 	sequence_data(page)->log_cnt = 0;
 	lsn = GenericXLogFinish(state);
 	if (RelationNeedsWAL(rel))
@@ -230,8 +225,8 @@ write_secret(Relation rel, Buffer buffer, const AlHash *secret)
 }
 
 /*
- * The secret of the database's hashes, which is made where it is not there.  False:
- * there is none yet, and this is a standby.  Raises 42704 where the extension is
+ * The secret of the database's hashes, which is made if it is missing.  Returns
+ * false on a standby where there is none yet.  Raises 42704 where the extension is
  * not installed.
  */
 bool
@@ -249,7 +244,7 @@ al_fence_secret(AlHash *secret)
 
 	if (!found && !RecoveryInProgress())
 	{
-		/* An ALTER SEQUENCE that is not committed yet has copied the page. */
+		/* This waits for an unfinished ALTER SEQUENCE, which has copied the page. */
 		rel = al_open_fence(RowExclusiveLock);
 		buffer = ReadBuffer(rel, 0);
 		if (!pg_strong_random(&fresh, sizeof(fresh)))
@@ -258,13 +253,12 @@ al_fence_secret(AlHash *secret)
 					 errmsg("could not generate random values")));
 		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 		/* Somebody else may have been faster. */
-		found = read_secret(BufferGetPage(buffer), secret);
-		if (!found)
+		if (!read_secret(BufferGetPage(buffer), secret))
 		{
 			write_secret(rel, buffer, &fresh);
 			*secret = fresh;
-			found = true;
 		}
+		found = true;
 		UnlockReleaseBuffer(buffer);
 		relation_close(rel, RowExclusiveLock);
 	}

@@ -5,14 +5,14 @@
  *
  * Model: app_lock_owner_idx finds rows by their owner, but an entry in it costs
  * space and an update that is not HOT.  So the row of a single exclusive lease whose
- * owner was generated with it is not in the index.  Instead the owner says in which
- * block of the table the row was written (base/owner.c).  Generated owners of
- * anything else are in the index, as those are that the application named.
+ * owner was generated with it is not in the index.  Instead, the owner says in which
+ * block the row was written (base/owner.c).  All other owners, generated or named by
+ * the application, are in the index.
  *
- * A row moves to another block where an update found no room, or when somebody
- * rewrites the table.  What an owner says is believed only where the row is there,
- * even if it is released: an owner is generated for one row.  Otherwise the whole
- * table is searched.
+ * A row moves to another block when an update finds no room, or when somebody
+ * rewrites the table.  What an owner says is believed only if its row is in that
+ * block, even a released one, since an owner is generated for one row.  Otherwise
+ * the whole table is searched.
  *
  * Locking: none.  The caller has app_lock open.
  *
@@ -38,7 +38,7 @@
 #include "table/row.h"
 #include "table/scan.h"
 
-/* Add a row to those of an owner, with a copy of its own, unless it is over */
+/* Add a copy of a row to those of an owner, unless the row is released. */
 static List *
 add_row(List *owned, AlHolding *row)
 {
@@ -46,7 +46,7 @@ add_row(List *owned, AlHolding *row)
 
 	if (row->released_at != 0)
 	{
-		/* A worker may have left many. */
+		/* There may be many of a worker that comes back to its keys. */
 		heap_freetuple(row->tuple);
 		return owned;
 	}
@@ -58,8 +58,8 @@ add_row(List *owned, AlHolding *row)
 }
 
 /*
- * Add what a scan finds of an owner, released rows included.  Does it have rows
- * that its index entries, if there are any, do not lead to?
+ * Add the rows of an owner that a scan finds.  Returns whether any of them, released
+ * or not, has no index entry for this owner.
  */
 static bool
 scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
@@ -86,7 +86,7 @@ scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
 	return outside;
 }
 
-/* Add the row that an owner was generated for; false where it is elsewhere */
+/* Add the row that an owner was generated for; false: it is in another block. */
 static bool
 find_in_place(Relation rel, const AlOwner *owner, uint32 place, List **owned)
 {
@@ -151,9 +151,9 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 }
 
 /*
- * The rows of an owner that are not released: a list of AlOwned *, in no order,
- * and some perhaps twice.  The block comes before the index: a row that gets an
- * entry meanwhile is found by either.
+ * The rows of an owner that are not released: a list of AlOwned *, in no order, some
+ * perhaps twice.  The block is searched before the index, so that a row that gets an
+ * entry in between is found by one of them.
  */
 List *
 al_owner_rows(Relation rel, const AlOwner *owner)

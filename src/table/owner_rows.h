@@ -14,7 +14,7 @@
 typedef struct AlOwned
 {
 	AlKey		key;
-	AlHolding  *row;			/* as it was found; NULL: has none */
+	AlHolding  *row;			/* as it was found; NULL: no row */
 } AlOwned;
 
 extern List *al_owner_rows(Relation rel, const AlOwner *owner);

@@ -4,8 +4,8 @@
  *		Rows of app_lock, taken apart and formed.
  *
  * Model: table/catalog.c has checked that the columns are those of table/columns.h.
- * A row may have fewer than the table, as one that is older than a column has;
- * those that are missing at its end are null.
+ * A row may have fewer columns than the table, because nulls at its end are left
+ * out, or because it is older than a column.  Missing columns are null.
  *
  * Locking: none.  The caller has app_lock open.
  *
@@ -25,7 +25,7 @@
 #include "table/columns.h"
 #include "table/row.h"
 
-/* Take a row apart.  The holding has a copy of its own. */
+/* Take a row apart.  The holding leads into a copy of the row. */
 void
 al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 {
@@ -57,12 +57,15 @@ al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->backend_start = IS_NULL(backend_start) ? 0 :
 		DatumGetTimestampTz(VALUE(backend_start));
 
-	/* Somebody's UPDATE by hand; what is empty, nobody can present. */
+	/* Somebody has updated the row by hand.  Nobody can present an empty owner. */
 	if (holding->owner == NULL && holding->released_at == 0)
 		holding->owner = cstring_to_text("");
 }
 
-/* Just slot, and what says whether a row is over; much cheaper than al_row_read() */
+/*
+ * Read only the slot and what says whether the row is over.  This is much cheaper
+ * than al_row_read().
+ */
 void
 al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
 {
@@ -86,7 +89,7 @@ al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->backend_start = is_null ? 0 : DatumGetTimestampTz(value);
 }
 
-/* Form a tuple of the first columns of app_lock, but not of all */
+/* Form a tuple of the first columns of app_lock only */
 static HeapTuple
 form_first_columns(TupleDesc desc, int natts, Datum *values, bool *nulls)
 {
@@ -107,8 +110,8 @@ form_first_columns(TupleDesc desc, int natts, Datum *values, bool *nulls)
 }
 
 /*
- * Form the row of a holding, without the nulls at its end: a row that has no
- * nulls at all takes less space, and less time to read.
+ * Form the row of a holding, without the nulls at its end.  A row without nulls
+ * takes less space, and less time to read.
  */
 HeapTuple
 al_row_form(Relation rel, const AlHolding *holding)

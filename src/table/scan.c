@@ -3,11 +3,9 @@
  * scan.c
  *		Scans of our tables that see the newest committed state.
  *
- * Model: the snapshot is taken for the scan, at every isolation level.
- * Predicate locks are taken for MVCC snapshots only, so a SERIALIZABLE
- * transaction scans with SnapshotAny and applies the MVCC snapshot itself.
- *
- * A scan of a whole table can be one of a part of its blocks.
+ * Model: a snapshot is taken for each scan, at every isolation level.  Predicate
+ * locks are taken for MVCC snapshots only, so a SERIALIZABLE transaction scans with
+ * SnapshotAny and applies the MVCC snapshot itself.
  *
  * Locking rules: the relation is open with AccessShareLock at least.
  *
@@ -26,13 +24,13 @@
 #include "table/scan.h"
 
 /*
- * Scan a relation, by an index or as a whole, seeing the newest committed
- * state.  Keys are in terms of the relation's columns.
+ * Begin to scan a relation by an index, or as a whole where "index" is 0.  Keys are
+ * in terms of the columns of the relation.
  */
 void
 al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys)
 {
-	/* The latest snapshot cannot be had there. */
+	/* GetLatestSnapshot() fails in parallel mode. */
 	PreventCommandIfParallelMode("functions of atomic_lock");
 
 	scan->rel = rel;
@@ -43,7 +41,7 @@ al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys)
 									nkeys, keys);
 }
 
-/* The next row, good until the next call; NULL at the end */
+/* The next row, valid until the next call; NULL at the end */
 HeapTuple
 al_scan_next(AlScan *scan)
 {
@@ -68,8 +66,8 @@ al_scan_end(AlScan *scan)
 }
 
 /*
- * Scan so many blocks of a table, which it must have, beginning with one of them;
- * after the last block comes the first
+ * Begin to scan "count" blocks of a table from "block" on, which it must have.  The
+ * first block follows the last one.
  */
 void
 al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block, BlockNumber count)

@@ -9,7 +9,6 @@
 #include "access/skey.h"
 #include "utils/relcache.h"
 
-/* A scan that sees the newest committed state; see lock_scan.c */
 typedef struct AlScan
 {
 	Relation	rel;
