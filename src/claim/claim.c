@@ -31,22 +31,14 @@
  *
  * A pin keeps a lease from being taken, even after the lease has expired.  It lets
  * extensions pass, and no lock mode does that without letting shared claims pass too.
- * So anyone who wants to share a key whose exclusive lease has expired must ask
- * whether that lease is pinned: does another transaction have a lock that conflicts
- * with Exclusive, but none that conflicts with Share?  An expired lease cannot be
- * pinned any more, so asking once is enough.  A pin of a shared lease is on the
+ * So anyone who wants to share a key whose exclusive lease has expired asks whether
+ * that lease is pinned: see al_claim_may_share().  A pin of a shared lease is on the
  * holding too.
- *
- * A transaction may pin the lease and also share the key, or another key with the
- * same hash, but it must not be taken for one that only shares.  So it claims
- * whichever it does second in a mode that lets nobody share: ShareRowExclusive to
- * pin, AccessExclusive to share.
  *
  * Shared holdings of different owners do not exclude each other.  What is done with
  * the shared holding of one owner is serialized by a claim on that holding, which is
  * taken later where the owner is yet to be generated.  A shared acquire excludes
- * extensions of an exclusive lease: until an extension commits, the acquire would
- * judge the old expiry.
+ * extensions of an exclusive lease, or it would judge the old expiry.
  *
  * A holding with the lifetime of a transaction has no row: it is a claim on the key,
  * and the transaction class tells others that it is one (claim/held.c).  The upgrade
@@ -239,7 +231,11 @@ al_claim_holding(const AlKey *key, const AlOwner *owner)
 
 /*
  * May the key of this claim, whose exclusive lease has expired and was not released,
- * be shared?  Not if another transaction has pinned that lease.
+ * be shared?  Not if another transaction has pinned that lease, that is, has a lock
+ * on the key that conflicts with Exclusive, but none that conflicts with Share.  An
+ * expired lease cannot be pinned any more, so asking once is enough.  A transaction
+ * that pins and also shares, this key or one with the same hash, claims what it does
+ * second in a mode that lets nobody share: see claim_internal().
  */
 bool
 al_claim_may_share(const AlClaim *claim)
@@ -285,11 +281,10 @@ al_claim_drop(const AlClaim *claim)
 }
 
 /*
- * Declare the transaction's claim on a key to be a holding that ends with the
- * transaction.  While such a holding lasts, nobody may drop the extension, or create
- * it with another secret.  The caller's own lock on app_lock does not ensure that:
- * it belongs to the portal, which may fail in a subtransaction while the claim
- * stays.
+ * Declare the transaction's claim on a key to be a holding that ends with it.  While
+ * the holding lasts, nobody may drop the extension, or create it with another
+ * secret.  The caller's own lock on app_lock does not ensure that: it belongs to the
+ * portal, which may fail in a subtransaction while the claim stays.
  */
 void
 al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
@@ -329,11 +324,14 @@ al_claim_upgrade_end(const AlKey *key)
  * numbers (PGPROC), with -1 for each prepared transaction
  */
 static List *
-conflicts(const LOCKTAG *tag, LOCKMODE mode)
+conflicts(uint16 class, uint64 hash, LOCKMODE mode)
 {
-	VirtualTransactionId *vxids = GetLockConflicts(tag, mode, NULL);
+	LOCKTAG		tag;
+	VirtualTransactionId *vxids;
 	List	   *procs = NIL;
 
+	set_tag(&tag, class, hash);
+	vxids = GetLockConflicts(&tag, mode, NULL);
 	for (; VirtualTransactionIdIsValid(*vxids); vxids++)
 	{
 		PGPROC	   *proc = al_vxid_proc(*vxids);
@@ -367,49 +365,33 @@ pids_of(List *procs)
 List *
 al_claim_transactions(uint64 hash, bool is_exclusive)
 {
-	LOCKTAG		tag;
-
-	set_tag(&tag, TRANSACTION, hash);
-	return conflicts(&tag, is_exclusive ? ShareLock : AccessExclusiveLock);
+	return conflicts(TRANSACTION, hash, is_exclusive ? ShareLock : AccessExclusiveLock);
 }
 
 bool
 al_claim_is_others(uint64 hash)
 {
-	LOCKTAG		tag;
-
-	set_tag(&tag, KEY, hash);
-	return conflicts(&tag, AccessExclusiveLock) != NIL;
+	return conflicts(KEY, hash, AccessExclusiveLock) != NIL;
 }
 
 /*
  * Is another transaction extending the owner's lease?  An extension of an exclusive
- * lease is known by its mode, which conflicts with RowExclusive but not with
- * AccessShare.
+ * lease is known by its mode: it conflicts with RowExclusive, not with AccessShare.
  */
 bool
 al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared)
 {
-	LOCKTAG		tag;
-
 	if (is_shared)
-	{
-		set_tag(&tag, HOLDING, al_holding_hash(key, owner));
-		return conflicts(&tag, ShareUpdateExclusiveLock) != NIL;
-	}
-	set_tag(&tag, KEY, key->hash);
-	return list_length(conflicts(&tag, RowExclusiveLock)) >
-		list_length(conflicts(&tag, AccessShareLock));
+		return conflicts(HOLDING, al_holding_hash(key, owner), ShareUpdateExclusiveLock) != NIL;
+	return list_length(conflicts(KEY, key->hash, RowExclusiveLock)) >
+		list_length(conflicts(KEY, key->hash, AccessShareLock));
 }
 
 /* Process ids of other backends whose unfinished transactions have a key */
 List *
 al_claim_blockers(uint64 hash)
 {
-	LOCKTAG		tag;
-
-	set_tag(&tag, KEY, hash);
-	return pids_of(conflicts(&tag, AccessExclusiveLock));
+	return pids_of(conflicts(KEY, hash, AccessExclusiveLock));
 }
 
 /*
@@ -419,21 +401,12 @@ al_claim_blockers(uint64 hash)
 int
 al_claim_blocker(const AlClaim *claim)
 {
-	LOCKTAG		tag;
-	List	   *pids;
+	List	   *pids = pids_of(conflicts(KEY, claim->hash, key_mode(claim)));
 
-	set_tag(&tag, KEY, claim->hash);
-	pids = pids_of(conflicts(&tag, key_mode(claim)));
 	if (pids == NIL && claim->holding != 0)
-	{
-		set_tag(&tag, HOLDING, claim->holding);
-		pids = pids_of(conflicts(&tag, holding_mode(claim)));
-	}
+		pids = pids_of(conflicts(HOLDING, claim->holding, holding_mode(claim)));
+	/* Otherwise it is a pin, which only al_claim_may_share() has noticed. */
 	if (pids == NIL && claim->mode == AL_CLAIM_SHARE)
-	{
-		/* It is a pin, which only al_claim_may_share() has noticed. */
-		set_tag(&tag, KEY, claim->hash);
-		pids = pids_of(conflicts(&tag, ExclusiveLock));
-	}
+		pids = pids_of(conflicts(KEY, claim->hash, ExclusiveLock));
 	return pids == NIL ? 0 : linitial_int(pids);
 }

@@ -125,10 +125,9 @@ lacks_standbys(bool prepare)
 }
 
 /*
- * After a commit or PREPARE: restore the level of the session.  If the WAL of a
- * relaxed commit is more than the commit record, the pre-commit callback of another
- * module wrote after ours.  Then make up for the flush before the client hears of
- * the commit.
+ * After a commit or PREPARE: restore the level of the session.  If a relaxed commit
+ * has more WAL than its own record, the pre-commit callback of another module wrote
+ * after ours.  Then make up for the flush before the client hears of the commit.
  */
 void
 al_durability_after_commit(bool prepare)

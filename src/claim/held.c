@@ -273,15 +273,6 @@ push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 	return place;
 }
 
-static AlString
-keep_string(AlString string)
-{
-	AlString	copy = {MemoryContextAlloc(TopTransactionContext, string.len + 1), string.len};
-
-	memcpy((char *) copy.data, string.data, string.len);
-	return copy;
-}
-
 static text *
 keep_text(AlString string)
 {
@@ -292,16 +283,13 @@ keep_text(AlString string)
 	return copy;
 }
 
-/*
- * Note a new holding of this transaction, which has claimed the key.  The list has
- * copies of the texts.
- */
+/* Note a new holding of a key that this transaction has claimed. */
 void
 al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
 {
 	AlHolding	copy = *holding;
 
-	copy.key = keep_string(key->name);
+	copy.key = al_string(keep_text(key->name));
 	copy.owner = keep_text(al_string(holding->owner));
 	copy.holder = keep_text(al_string(holding->holder));
 	(void) push(&copy, key->hash, -1, false);
@@ -329,10 +317,7 @@ al_held_end(const AlHolding *holding, bool forced)
 	versions[place].forced = forced;
 }
 
-/*
- * Copies of the holdings that this transaction has of a key, or of all keys where
- * that is NULL: a list of AlHolding *
- */
+/* Copies of the holdings of this transaction, all or those of a key: AlHolding * */
 List *
 al_held_mine(const AlKey *key)
 {
@@ -352,10 +337,7 @@ al_held_mine(const AlKey *key)
 	return holdings;
 }
 
-/*
- * A copy of the earliest holding of a key that this transaction has ended, other
- * than by force; or NULL
- */
+/* A copy of the earliest holding of a key that ended here, not by force; or NULL */
 const AlHolding *
 al_held_ended(const AlKey *key)
 {
@@ -400,22 +382,16 @@ make_holding(bool is_shared, int pid)
 	return holding;
 }
 
-/* A copy of one of the texts of a shown holding, from an offset on */
-static text *
-shown_text(const ShownSet *set, const Shown *shown, int offset, int length)
-{
-	return cstring_to_text_with_len(set->texts + shown->texts_at + offset, length);
-}
-
 static AlHolding *
 holding_of(const ShownSet *set, const Shown *shown)
 {
 	AlHolding  *holding = make_holding(shown->is_shared, set->pid);
+	AlString	key = shown_key(set, shown);
+	const char *owner = key.data + key.len;
 
-	holding->key = al_string(shown_text(set, shown, 0, shown->key_length));
-	holding->owner = shown_text(set, shown, shown->key_length, shown->owner_length);
-	holding->holder = shown_text(set, shown, shown->key_length + shown->owner_length,
-								 shown->holder_length);
+	holding->key = al_string(al_string_text(key));
+	holding->owner = cstring_to_text_with_len(owner, shown->owner_length);
+	holding->holder = cstring_to_text_with_len(owner + shown->owner_length, shown->holder_length);
 	holding->fencing_token = shown->fencing_token;
 	holding->acquired_at = shown->acquired_at;
 	return holding;
@@ -437,9 +413,8 @@ look_at(int proc)
 }
 
 /*
- * What other transactions hold of a key: a list of AlHolding *.  Only the mode is
- * known of holdings that are not shown and of those of prepared transactions; their
- * "holder" is NULL.
+ * What other transactions hold of a key: a list of AlHolding *.  Of holdings that
+ * are not shown, or prepared, only the mode is known, and "holder" is NULL.
  */
 List *
 al_held_by_others(const AlKey *key)
@@ -523,10 +498,7 @@ al_held_shown(void)
 	return holdings;
 }
 
-/*
- * Undo what was made at a level of nesting; 0: the transaction is over.  Raises
- * nothing.
- */
+/* Undo what was made at a level; 0: the transaction is over.  Raises nothing. */
 void
 al_held_abort(int level)
 {

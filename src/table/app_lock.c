@@ -11,8 +11,7 @@
  * At every isolation level, reads see the newest committed state and what their own
  * transaction has done, by a snapshot taken for the read.  A SERIALIZABLE
  * transaction must not take predicate locks either, or two acquires of different
- * keys whose rows share a page could fail with 40001.  So it scans as table/scan.c
- * does.
+ * keys whose rows share a page could fail with 40001; so it scans by table/scan.c.
  *
  * A key that was ever held exclusively has a row in slot 0.  It has as many rows in
  * higher slots as it had shared holdings at one time.
@@ -271,8 +270,7 @@ find_serializable(Relation rel, const AlKey *key, bool and_above, int32 slot)
 
 /*
  * Does the table have a block?  Our lock keeps the table from being truncated and
- * tells us when it was, so a length that the relation cache knows needs no look at
- * the file.
+ * tells us when it was, so no look at the file is needed where a length is cached.
  */
 static bool
 has_block(Relation rel, BlockNumber block)
@@ -370,12 +368,9 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 		{
 			al_row_read(rel, &tuple, holding);
 			if (holding->slot != slot || !al_string_equal(holding->key, key->name))
-			{
 				more = found = false;
-				ReleaseBuffer(buffer);
-				continue;
-			}
-			prune_if_full(rel, buffer, room, tuple.t_len);
+			else
+				prune_if_full(rel, buffer, room, tuple.t_len);
 		}
 		ReleaseBuffer(buffer);
 		CHECK_FOR_INTERRUPTS();
@@ -498,8 +493,8 @@ has_room(Relation rel, BlockNumber block, Size room)
 }
 
 /*
- * The block in which the new row of a holding will likely be: one that heap_insert()
- * is told to try first, or else the block that it will have to add
+ * In which block the new row of a holding will likely be: the one that heap_insert()
+ * is told to try first, or else the one that it will have to add
  */
 BlockNumber
 al_table_next_block(Relation rel, const AlHolding *holding)
@@ -537,10 +532,8 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
  * Find the rows of a key, from a slot on, as one snapshot sees them: a list of
  * AlHolding * in the order of their slots, with those that are over.  A row that is
  * updated while an old snapshot exists has many index entries.  A hint tells which
- * version is the current one, and the remaining entries are skipped.
- *
- * "is_alone" is set to whether the index has no entries for shared holdings, dead or
- * alive.
+ * version is the current one, and the remaining entries are skipped.  "is_alone" is
+ * set to whether the index has no entries for shared holdings, dead or alive.
  */
 List *
 al_table_find_all(Relation rel, const AlKey *key, int32 first_slot, bool *is_alone)
@@ -613,10 +606,9 @@ al_table_find_all(Relation rel, const AlKey *key, int32 first_slot, bool *is_alo
 }
 
 /*
- * Look again, under a claim, at what was found without one.  If the same row version
- * is still there and not outdated, it is the last one: that costs much less than
- * finding it anew.  The version is known by its place and the transaction that made
- * it.
+ * Look again, under a claim, at what was found without one.  If the same row
+ * version, made by the same transaction, is still there and not outdated, it is the
+ * last one: that costs much less than finding it anew.
  */
 void
 al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
@@ -642,9 +634,8 @@ al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)
  * executor, and the only condition is that of app_lock_owner_idx: table/catalog.c
  * has checked it.  At an update, the indexes are told that their columns have not
  * changed, even where owner_hash has: then they remove entries of dead versions
- * before they grow.  No update changes key or slot, so the primary key is not
- * checked again, which would cost a look at each former version that cannot be
- * removed yet.
+ * before they grow.  No update changes the primary key, so it is not checked again,
+ * which would cost a look at each former version that cannot be removed yet.
  */
 static void
 insert_index_entries(Relation rel, HeapTuple tuple, bool is_update)

@@ -51,24 +51,11 @@ role_name(Oid role)
 	return name ? name : psprintf("%u", role);
 }
 
-static Datum
-role_datum(const char *name)
-{
-	return DirectFunctionCall1(namein, CStringGetDatum(name));
-}
-
-static char *
-display_role(const char *name)
-{
-	return al_display(al_cstring(name));
-}
-
 /* Record the forced end of a holding; "ended" is NULL where the key was free. */
 void
 al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason)
 {
 	Relation	rel = al_open_audit(RowExclusiveLock);
-	bool		was_held = ended != NULL;
 	const char *session_role = role_name(GetSessionUserId());
 	const char *acting_role = role_name(GetUserId());
 	Datum		values[Natts_lock_audit] = {0};
@@ -82,7 +69,7 @@ al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *rea
 	VALUE(at) = TimestampTzGetDatum(GetCurrentTimestamp());
 	VALUE(action) = CStringGetTextDatum(action);
 	VALUE(key) = PointerGetDatum(al_string_text(key->name));
-	if (was_held)
+	if (ended)
 	{
 		VALUE(previous_holder) = PointerGetDatum(ended->holder);
 		VALUE(previous_owner_digest) = owner_digest(ended->owner);
@@ -92,8 +79,8 @@ al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *rea
 	else
 		IS_NULL(previous_holder) = IS_NULL(previous_owner_digest) =
 			IS_NULL(fencing_token) = true;
-	VALUE(session_role) = role_datum(session_role);
-	VALUE(acting_role) = role_datum(acting_role);
+	VALUE(session_role) = DirectFunctionCall1(namein, CStringGetDatum(session_role));
+	VALUE(acting_role) = DirectFunctionCall1(namein, CStringGetDatum(acting_role));
 	InitFunctionCallInfoData(*client_addr, NULL, 0, InvalidOid, NULL, NULL);
 	VALUE(client_addr) = inet_client_addr(client_addr);
 	IS_NULL(client_addr) = client_addr->isnull;
@@ -106,11 +93,11 @@ al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *rea
 	ereport(LOG,
 			(al_hide_owners(),
 			 errmsg("%s of lock \"%s\" by role \"%s\": %s", action, al_display(key->name),
-					display_role(acting_role), al_display(al_string(reason))),
+					al_display(al_cstring(acting_role)), al_display(al_string(reason))),
 			 errdetail("The lock was held by %s, fencing token %lld.  The session was started by role \"%s\" from %s.",
-					   was_held ? al_display(al_string(ended->holder)) : "nobody",
-					   was_held ? (long long) ended->fencing_token : 0LL,
-					   display_role(session_role),
+					   ended ? al_display(al_string(ended->holder)) : "nobody",
+					   ended ? (long long) ended->fencing_token : 0LL,
+					   al_display(al_cstring(session_role)),
 					   client_addr->isnull ? "a Unix-domain socket" :
 					   DatumGetCString(DirectFunctionCall1(inet_out, VALUE(client_addr))))));
 }

@@ -11,8 +11,7 @@
  * version must not read them, and no index needs user code to be kept up to date.
  *
  * Locking rules: a relation is opened with the lock that the caller asks for.
- * Taking the lock processes invalidations, so the OID is compared again under the
- * lock.
+ * Taking it processes invalidations, so the OID is compared again under the lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -164,15 +163,11 @@ extension_schema(bool missing_ok)
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 
-	if (!OidIsValid(schema))
-	{
-		if (missing_ok)
-			return InvalidOid;
+	if (!OidIsValid(schema) && !missing_ok)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("extension \"atomic_lock\" is not installed in this database"),
 				 errhint("Use CREATE EXTENSION atomic_lock.")));
-	}
 	return schema;
 }
 
@@ -193,9 +188,9 @@ al_schema_name(void)
 }
 
 /*
- * Look our relations up.  OIDs pass for valid only after the last one, and only if
- * no invalidation arrived meanwhile.  Where the extension is not installed, returns
- * false, or raises 42704.
+ * Look our relations up.  OIDs are valid only after the last one, and if there was
+ * no invalidation meanwhile.  Where the extension is not installed, returns false,
+ * or raises 42704.
  */
 static bool
 look_up(bool missing_ok)
@@ -430,8 +425,7 @@ al_is_installed(void)
 
 /*
  * Open app_lock to write to it, without waiting for a lock.  Returns NULL where a
- * lock is not free, and also, with "missing" set, where the extension is not
- * installed.
+ * lock is not free, or, with "missing" set, where the extension is not installed.
  */
 Relation
 al_open_now(bool *missing)
@@ -465,9 +459,8 @@ al_open_audit(LOCKMODE lockmode)
 }
 
 /*
- * May the current role execute one of our functions?  A caller by way of somebody
- * else's view or function need not have USAGE on our schema, so the function is
- * looked up without checking that.
+ * May the current role execute one of our functions?  The function is looked up
+ * without checking USAGE on our schema: a view of somebody else may be asking.
  */
 static bool
 may_execute(Oid *function, const char *name, int nargs, const Oid *argtypes)
@@ -483,8 +476,7 @@ may_execute(Oid *function, const char *name, int nargs, const Oid *argtypes)
 }
 
 /*
- * Is the current role an administrator of locks, that is, may it end leases of
- * others?  The owner of the extension always may.
+ * May the current role end leases of others?  The owner of the extension always may.
  */
 bool
 al_is_admin(void)
@@ -494,7 +486,7 @@ al_is_admin(void)
 	return may_execute(&force_release_oid, "force_release", lengthof(argtypes), argtypes);
 }
 
-/* May the current role see what others hold, that is, list all keys? */
+/* May the current role list what others hold? */
 bool
 al_is_monitor(void)
 {

@@ -4,40 +4,33 @@
  *		Fencing tokens: numbers that rise with every grant.
  *
  * Model: a token is the next number of the sequence app_lock_fence, drawn while the
- * key is claimed, so that two grants of a key draw in the order in which they are
+ * key is claimed, so two grants of a key draw in the order in which they are
  * granted.
  *
- * nextval() is not used.  It would change what lastval() answers the session, which
- * some drivers rely on.  It also hands out numbers whose WAL is not flushed, which a
- * crash can hand out again.  Here, the sequence is logged DRAW_AHEAD numbers in
- * advance, and that record is flushed before any of them is used.  So no number that
- * anybody has seen comes back, committed or not.  For pg_dump, setval() and ALTER
- * SEQUENCE the relation is an ordinary sequence.
+ * nextval() is not used: it would change what lastval() answers the session, and it
+ * hands out numbers whose WAL is not flushed, which a crash can hand out again.
+ * Here, the sequence is logged DRAW_AHEAD numbers in advance, and that record is
+ * flushed before any of them is used.  So no number that anybody has seen comes
+ * back, committed or not.
  *
- * A sequence does not survive a copy of the database that lost the last WAL or was
- * made from an older state: a promoted standby, point-in-time recovery, a restored
- * dump, a clone.  There, a new epoch begins, and the next token is
- *
- *		the clock in microseconds since 2000,
- *		or the last token + EPOCH_GAP, where the clock is not clearly ahead of it.
- *
- * The clock is above every token of every other copy, even of copies that this one
- * cannot know of: epochs began at their clock, and fewer than a million tokens a
- * second are drawn.  The gap covers a server whose clock is behind that of the copy
- * it comes from: no standby loses a million grants.  For two centuries tokens stay
- * below 2^53, up to which JavaScript has exact integers.
+ * A copy of the database that lost the last WAL, or was made from an older state,
+ * begins a new epoch: a promoted standby, point-in-time recovery, a restored dump, a
+ * clone.  Its next token is the clock in microseconds since 2000, or the last token
+ * plus EPOCH_GAP where the clock is not clearly ahead of it.  Since all epochs begin
+ * like that, and fewer than a million tokens a second are drawn, the clock is above
+ * every token of every copy.  The gap is for a server whose clock is behind: no
+ * standby loses a million grants.
  *
  * A copy knows itself by its identity, a hash of the server, its start, the timeline
  * and the database.  The identity is in the upper half of the sequence's log_cnt;
  * the lower half says how many numbers WAL still covers.  Neither is dumped, and
  * setval() and ALTER SEQUENCE clear both, so a new epoch begins after those too.
  *
- * The tuple of the sequence is longer than its columns.  Behind them is the secret
- * of the database's hashes (base/hash.c), which no SQL shows and no dump has.
- * setval() changes the tuple in place and ALTER SEQUENCE copies it, so both keep the
- * secret.  Crash recovery, standbys and physical copies have it as they have the
- * page.  pg_upgrade --swap makes the sequence anew, without the secret: nobody has
- * claims then, and another secret is made.
+ * Behind its columns, the tuple of the sequence has the secret of the database's
+ * hashes (base/hash.c), which no SQL shows and no dump has.  setval() changes the
+ * tuple in place and ALTER SEQUENCE copies it, so both keep the secret; standbys and
+ * physical copies have it with the page.  After pg_upgrade --swap, which makes the
+ * sequence anew while nobody has claims, another secret is made.
  *
  * Locking rules: a content lock on the only page of the sequence, held over a flush
  * of WAL once in DRAW_AHEAD draws and when the secret is made.  Errors raised under
@@ -156,8 +149,7 @@ al_fence_draw(int count)
 	 * As in nextval(), the first draw after a checkpoint has to log, because replay
 	 * starts there and would not see what was logged before.  Unlike there, the
 	 * buffer is marked dirty before the look at the redo pointer, so that a
-	 * checkpoint which moves the pointer meanwhile waits for our lock and writes
-	 * this draw.
+	 * checkpoint which moves it meanwhile waits for our lock and writes this draw.
 	 */
 	MarkBufferDirty(buffer);
 	if (LOG_CNT_IDENTITY(data->log_cnt) != copy)
@@ -225,9 +217,8 @@ write_secret(Relation rel, Buffer buffer, const AlHash *secret)
 }
 
 /*
- * The secret of the database's hashes, which is made if it is missing.  Returns
- * false on a standby where there is none yet.  Raises 42704 where the extension is
- * not installed.
+ * The secret of the database's hashes, made if it is missing; false: a standby has
+ * none yet.  Raises 42704 where the extension is not installed.
  */
 bool
 al_fence_secret(AlHash *secret)
