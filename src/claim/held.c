@@ -93,25 +93,13 @@ static int	count = 0;
 static int	size = 0;
 static bool is_shown = false;	/* others see any of them */
 
-static Size
-memory_size(void)
-{
-	return add_size(offsetof(Memory, sets), mul_size(MaxBackends, sizeof(ShownSet)));
-}
-
 static void
 init_memory(void *address)
 {
 	al_shmem_init_lock(&((Memory *) address)->lock);
 }
 
-static void
-attach_memory(void *address)
-{
-	memory = address;
-}
-
-const AlShmemPart al_held_part = {memory_size, init_memory, attach_memory};
+const AlShmemPart al_held_part = {offsetof(Memory, sets), sizeof(ShownSet), init_memory, (void **) &memory};
 
 static bool
 is_held(const Version *version)

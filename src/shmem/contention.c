@@ -52,12 +52,6 @@ typedef struct Memory
 
 static Memory *memory = NULL;	/* until this process attaches */
 
-static Size
-memory_size(void)
-{
-	return sizeof(Memory);
-}
-
 static void
 init_memory(void *address)
 {
@@ -78,13 +72,7 @@ init_memory(void *address)
 	}
 }
 
-static void
-attach_memory(void *address)
-{
-	memory = address;
-}
-
-const AlShmemPart al_contention_part = {memory_size, init_memory, attach_memory};
+const AlShmemPart al_contention_part = {sizeof(Memory), 0, init_memory, (void **) &memory};
 
 static uint64
 tag_of(const AlKey *key)

@@ -35,25 +35,13 @@
 static pg_atomic_uint64 *hints = NULL;
 static uint32 hint_count = HINTS;
 
-static Size
-hints_size(void)
-{
-	return HINTS * sizeof(pg_atomic_uint64);
-}
-
 static void
 init_hints(void *memory)
 {
 	al_shmem_init_words(memory, HINTS);
 }
 
-static void
-attach_hints(void *memory)
-{
-	hints = memory;
-}
-
-const AlShmemPart al_hint_part = {hints_size, init_hints, attach_hints};
+const AlShmemPart al_hint_part = {HINTS * sizeof(pg_atomic_uint64), 0, init_hints, (void **) &hints};
 
 static uint64
 hash_of(uint64 key_hash, int32 slot)

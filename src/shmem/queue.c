@@ -97,12 +97,6 @@ static Queue *queue = NULL;		/* until this process attaches */
 static Slot *my_slot = NULL;	/* while waiting in a queue */
 static int64 next_pause;		/* while waiting without one */
 
-static Size
-queue_size(void)
-{
-	return add_size(offsetof(Queue, slots), mul_size(MaxBackends, sizeof(Slot)));
-}
-
 static void
 init_queue(void *memory)
 {
@@ -121,13 +115,7 @@ init_queue(void *memory)
 	}
 }
 
-static void
-attach_queue(void *memory)
-{
-	queue = memory;
-}
-
-const AlShmemPart al_queue_part = {queue_size, init_queue, attach_queue};
+const AlShmemPart al_queue_part = {offsetof(Queue, slots), sizeof(Slot), init_queue, (void **) &queue};
 
 static Bucket *
 bucket_of(uint64 hash)

@@ -47,12 +47,6 @@ typedef struct Sessions
 
 static Sessions *sessions = NULL;	/* until this process attaches */
 
-static Size
-sessions_size(void)
-{
-	return sizeof(Sessions);
-}
-
 static void
 init_sessions(void *memory)
 {
@@ -63,13 +57,7 @@ init_sessions(void *memory)
 	al_shmem_init_words(&new_sessions->left_at, 1);
 }
 
-static void
-attach_sessions(void *memory)
-{
-	sessions = memory;
-}
-
-const AlShmemPart al_session_part = {sessions_size, init_sessions, attach_sessions};
+const AlShmemPart al_session_part = {sizeof(Sessions), 0, init_sessions, (void **) &sessions};
 
 /* Raises only what interrupts raise. */
 bool

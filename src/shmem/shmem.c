@@ -49,12 +49,18 @@ static bool is_attached = false;
 static int	tranche;			/* while the memory is initialized */
 
 static Size
+part_size(const AlShmemPart *part)
+{
+	return MAXALIGN(add_size(part->size, mul_size(MaxBackends, part->size_per_backend)));
+}
+
+static Size
 memory_size(void)
 {
 	Size		size = MAXALIGN(sizeof(Header));
 
 	for (int i = 0; i < part_count; i++)
-		size = add_size(size, MAXALIGN(parts[i]->size()));
+		size = add_size(size, part_size(parts[i]));
 	return size;
 }
 
@@ -68,7 +74,7 @@ init_memory(void *memory)
 	for (int i = 0; i < part_count; i++)
 	{
 		parts[i]->init(place);
-		place += MAXALIGN(parts[i]->size());
+		place += part_size(parts[i]);
 	}
 }
 
@@ -80,8 +86,8 @@ attach_memory(void *memory)
 	al_register_tranche(((Header *) memory)->tranche, "atomic_lock");
 	for (int i = 0; i < part_count; i++)
 	{
-		parts[i]->attach(place);
-		place += MAXALIGN(parts[i]->size());
+		*parts[i]->address = place;
+		place += part_size(parts[i]);
 	}
 	is_attached = true;
 }

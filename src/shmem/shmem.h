@@ -8,12 +8,13 @@
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 
-/* What a module keeps in shared memory */
+/* What a module keeps in shared memory; see shmem.c */
 typedef struct AlShmemPart
 {
-	Size		(*size) (void);
-	void		(*init) (void *memory); /* called once, with zeroed memory */
-	void		(*attach) (void *memory);	/* once in each process */
+	Size		size;
+	Size		size_per_backend;
+	void		(*init) (void *memory); /* which is zeroed; called once */
+	void	  **address;		/* the module's pointer to it, in each process */
 } AlShmemPart;
 
 extern void al_shmem_init(const AlShmemPart *const *new_parts, int count);

@@ -40,13 +40,6 @@
 #define COUNTERS	1024		/* of index entries */
 
 static pg_atomic_uint64 *entries = NULL;
-static pg_atomic_uint64 *counters = NULL;
-
-static Size
-sole_size(void)
-{
-	return (PLACES + COUNTERS) * sizeof(pg_atomic_uint64);
-}
 
 static void
 init_sole(void *memory)
@@ -54,14 +47,7 @@ init_sole(void *memory)
 	al_shmem_init_words(memory, PLACES + COUNTERS);
 }
 
-static void
-attach_sole(void *memory)
-{
-	entries = memory;
-	counters = entries + PLACES;
-}
-
-const AlShmemPart al_sole_part = {sole_size, init_sole, attach_sole};
+const AlShmemPart al_sole_part = {(PLACES + COUNTERS) * sizeof(pg_atomic_uint64), 0, init_sole, (void **) &entries};
 
 /* The entry that a key has, and its place */
 static uint64
@@ -107,15 +93,15 @@ al_sole_set(const AlKey *key, bool is_sole)
 uint64
 al_sole_entries(const AlKey *key)
 {
-	if (counters == NULL)
+	if (entries == NULL)
 		return 0;
-	return pg_atomic_read_u64(&counters[key->hash % COUNTERS]) + 1;
+	return pg_atomic_read_u64(&entries[PLACES + key->hash % COUNTERS]) + 1;
 }
 
 /* Count an index entry that was made.  The key is still claimed. */
 void
 al_sole_entry_made(const AlKey *key)
 {
-	if (counters)
-		(void) pg_atomic_fetch_add_u64(&counters[key->hash % COUNTERS], 1);
+	if (entries)
+		(void) pg_atomic_fetch_add_u64(&entries[PLACES + key->hash % COUNTERS], 1);
 }

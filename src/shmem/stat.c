@@ -48,12 +48,6 @@ static int	saved_size = 0;
 static AlStats *stats = NULL;	/* until this process attaches */
 static AlDatabase *my_database = NULL;
 
-static Size
-stats_size(void)
-{
-	return sizeof(AlStats);
-}
-
 static void
 init_stats(void *memory)
 {
@@ -71,13 +65,7 @@ init_stats(void *memory)
 	}
 }
 
-static void
-attach_stats(void *memory)
-{
-	stats = memory;
-}
-
-const AlShmemPart al_stat_part = {stats_size, init_stats, attach_stats};
+const AlShmemPart al_stat_part = {sizeof(AlStats), 0, init_stats, (void **) &stats};
 
 /* The statistics; NULL if this process has not attached to shared memory. */
 AlStats *

@@ -55,25 +55,13 @@ PGDLLEXPORT void atomic_lock_sweeper_main(Datum arg);
 
 static AlSweeper *sweeper = NULL;	/* until this process attaches */
 
-static Size
-sweeper_size(void)
-{
-	return sizeof(AlSweeper);
-}
-
 static void
 init_sweeper(void *memory)
 {
 	al_shmem_init_lock(&((AlSweeper *) memory)->lock);
 }
 
-static void
-attach_sweeper(void *memory)
-{
-	sweeper = memory;
-}
-
-const AlShmemPart al_sweeper_part = {sweeper_size, init_sweeper, attach_sweeper};
+const AlShmemPart al_sweeper_part = {sizeof(AlSweeper), 0, init_sweeper, (void **) &sweeper};
 
 /* NULL while this process has not attached to shared memory */
 AlSweeper *
