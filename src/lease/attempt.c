@@ -3,31 +3,24 @@
  * attempt.c
  *		One attempt to get a key: may it be granted, and under which claim?
  *
- * Model: as in lease/state.c, look, claim, look again.  The first look leaves
- * out what it can: it only has to find the usual refusals, and which claim is
- * needed.  What is seen under the claim decides.
+ * Model: look, claim, look again, as in lease/state.c.  The first look only has to find
+ * the usual refusals and which claim is needed.  The look under the claim decides.  An
+ * attempt ends with a refusal, or with a claim under which the grant can be written
+ * (lease/grant.c).
  *
- * An attempt ends with a refusal, or with a claim under which the grant can be
- * written (lease/grant.c) and nothing in the way.
+ * An owner that has the key converts it, or acquires it in a stronger mode, without
+ * waiting in the queue: while it holds the key, no waiter can have the key exclusively.
  *
- * Convert is an acquire by an owner who has the key, and keeps all but the
- * mode; an acquire that asks for more than the owner has does the same.  It
- * needs not stand in line, because nobody in line can have the key for itself
- * before.
+ * A sweep claims free keys for the few milliseconds of a batch.  An attempt waits for
+ * that, and for nobody else.
  *
- * A sweep claims keys that are free, for the few milliseconds of a batch, and is
- * waited for that long.
- *
- * Locking rules: claims are only tried.  A refused attempt drops its claim.
+ * Locking rules: claims are tried, without waiting.  A refused attempt drops its claim.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "access/xact.h"
 #include "miscadmin.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
@@ -46,7 +39,7 @@
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 
-/* An acquire that meets a sweep tries again so often, after so many microseconds */
+/* How often an attempt that meets a sweep tries again, and microseconds in between */
 #define MOST_RETRIES	25
 #define RETRY_PAUSE		1000L
 
@@ -56,7 +49,7 @@ is_unreleased(const AlHolding *row)
 	return ItemPointerIsValid(&row->tid) && row->released_at == 0;
 }
 
-/* Does a row keep its key closed: not released, but over since a moment ago? */
+/* Does lock_delay keep a key closed, because this lease expired a moment ago? */
 bool
 al_attempt_is_closed(const AlHolding *row, TimestampTz now)
 {
@@ -64,9 +57,8 @@ al_attempt_is_closed(const AlHolding *row, TimestampTz now)
 		now < al_closed_until(row);
 }
 
-/*
- * Which row keeps the key closed, if one does?  Those who shared it keep nobody
- * from sharing it.
+/* The row that keeps the key closed for longest, or NULL; a shared one closes it for
+ * exclusive requests only.
  */
 static const AlHolding *
 find_closed(const AlAttempt *attempt)
@@ -89,7 +81,7 @@ find_closed(const AlAttempt *attempt)
 	return last;
 }
 
-/* Does a holding allow all that is asked for? */
+/* Does the mode of a holding allow all that is asked for? */
 static bool
 is_enough(const AlHolding *holding, const AlAcquire *request)
 {
@@ -97,8 +89,8 @@ is_enough(const AlHolding *holding, const AlAcquire *request)
 }
 
 /*
- * Take a holding, if it is live, into account: as what the owner has, or as what
- * is in the way, of which result->holding becomes what lasts longest.
+ * Take a live holding into account: it is the owner's, or it may be in the way.  The
+ * one in the way that lasts longest becomes result->holding.
  */
 static void
 consider(AlAttempt *attempt, AlHolding *holding)
@@ -122,10 +114,10 @@ consider(AlAttempt *attempt, AlHolding *holding)
 }
 
 /*
- * The holding that began first of those that this transaction has, or that are over
- * without the key being free to anybody else since; or NULL.  To release a lock and
- * acquire it again, for whichever owner, must not be a way to hold it for longer
- * than atomic_lock.max_lifetime.
+ * The oldest holding among those that this transaction has, and those that are over but
+ * whose key the transaction has kept from others since; or NULL.  Its life goes on in
+ * a new grant, for whichever owner: nobody may hold a lock for longer than
+ * atomic_lock.max_lifetime by releasing it and acquiring it again.
  */
 static const AlHolding *
 find_kept(const AlAttempt *attempt)
@@ -151,8 +143,8 @@ find_kept(const AlAttempt *attempt)
 }
 
 /*
- * Would what is granted be over at once, since nothing is left of its life?  The
- * end of what the owner has stays, if it is later than that.
+ * Would the grant end at once, since nothing is left of its life?  Not where the owner
+ * has a lease, since a new grant never ends before that.
  */
 static bool
 is_past_life(const AlAttempt *attempt)
@@ -168,9 +160,7 @@ is_past_life(const AlAttempt *attempt)
 	return al_end_of_life(began) <= attempt->result->at;
 }
 
-/*
- * What would come of the request, or why not, going by the rows and the clock.
- */
+/* What the request leads to, by the holdings seen and the clock */
 static AlOutcome
 judge(AlAttempt *attempt)
 {
@@ -211,7 +201,7 @@ judge(AlAttempt *attempt)
 		if (is_enough(attempt->own, request))
 			return AL_REACQUIRED;
 
-		/* A lease that is shared cannot be had alone just for a while. */
+		/* A shared lease cannot become exclusive just until the transaction ends. */
 		if (request->lifetime == AL_TRANSACTION && attempt->own->lifetime != AL_TRANSACTION)
 		{
 			result->holding = *attempt->own;
@@ -236,9 +226,8 @@ judge(AlAttempt *attempt)
 }
 
 /*
- * Does somebody who waits come first?  Not where the owner has the key, nor
- * where our own transaction has: what it released and has not committed was
- * never on offer.
+ * Does a waiter come first?  Not if the owner has the key, or if this transaction has
+ * claimed it: what it has released, but not committed, was never offered to waiters.
  */
 static bool
 is_queued(const AlAttempt *attempt, char **first)
@@ -249,10 +238,11 @@ is_queued(const AlAttempt *attempt, char **first)
 }
 
 /*
- * Look at the rows of the key without a claim.  An exclusive lease is all there
- * is.  Whoever wants to share the key has to know before the claim only whether
- * the owner has it already, for whom those who wait need not be asked, and for
- * whose transaction another claim is needed.
+ * Look at the holdings of the key without a claim.  Unless "all" is wanted, the rows of
+ * shared holdings are left out if there is a live exclusive lease, or if the request
+ * is to share the key.  For the latter they only matter before the claim where the
+ * owner has one of them: it need not wait in the queue, and if its request is for the
+ * lifetime of the transaction, it needs another claim.
  */
 static void
 look(Relation rel, AlAttempt *attempt, bool all)
@@ -277,8 +267,8 @@ look(Relation rel, AlAttempt *attempt, bool all)
 }
 
 /*
- * The same, with a claim.  Where there were no rows, or none of shared holdings,
- * and the index was given no entry since, there are none.
+ * Look at the rows of the key under the claim.  Where there was no row, or no row of a
+ * shared holding, there is none now if the index was given no entry since.
  */
 static void
 look_again(Relation rel, AlAttempt *attempt)
@@ -300,16 +290,15 @@ look_again(Relation rel, AlAttempt *attempt)
 		al_sole_set(attempt->key, true);
 }
 
-/* Which claim does it take to do what was judged?  False: none. */
+/* Which claim does the grant need?  *owner is as for al_claim().  False: none. */
 static bool
-needs_claim(const AlAttempt *attempt, AlOutcome outcome, AlClaimMode *mode,
-			const AlOwner **owner)
+needs_claim(const AlAttempt *attempt, AlClaimMode *mode, const AlOwner **owner)
 {
 	const AlAcquire *request = attempt->request;
 	const AlHolding *own = attempt->own;
 	bool		is_shared = request->is_shared;
 
-	if (outcome == AL_ACQUIRED)
+	if (attempt->result->outcome == AL_ACQUIRED)
 	{
 		is_shared = is_shared && own == NULL;
 		*mode = is_shared ? AL_CLAIM_SHARE : AL_CLAIM_TAKE;
@@ -332,14 +321,33 @@ needs_claim(const AlAttempt *attempt, AlOutcome outcome, AlClaimMode *mode,
 	return true;
 }
 
-/* Does a claim do for what turned out to need another one? */
+/*
+ * Does the claim that was taken do for the grant that was judged under it?  Not if the
+ * grant turned out to need another claim, or if a waiter has come before it.
+ */
 static bool
-covers(AlClaimMode mode, AlClaimMode needed)
+is_claim_enough(const AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 {
-	return mode == needed || (mode == AL_CLAIM_SHARE && needed == AL_CLAIM_SHARE_EXTEND);
+	AlClaimMode needed = 0;
+	const AlOwner *needed_owner = NULL;
+
+	if (!needs_claim(attempt, &needed, &needed_owner) || needed_owner != owner ||
+		(mode != needed && (mode != AL_CLAIM_SHARE || needed != AL_CLAIM_SHARE_EXTEND)))
+		return false;
+	return attempt->result->outcome != AL_ACQUIRED || attempt->own ||
+		!attempt->claim.first ||
+		!al_queue_is_behind(attempt->key, attempt->request->is_shared, NULL);
 }
 
-/* Somebody else's claim is in the way: say whose */
+/* Does a pin of an expired exclusive lease keep us from sharing the key? */
+static bool
+is_pinned(const AlAttempt *attempt, AlClaimMode mode)
+{
+	return attempt->result->outcome == AL_ACQUIRED && mode == AL_CLAIM_SHARE &&
+		is_unreleased(&attempt->state.exclusive) && !al_claim_may_share(&attempt->claim);
+}
+
+/* Another transaction's claim is in the way: say whose */
 static void
 explain_claim(AlAttempt *attempt)
 {
@@ -365,9 +373,9 @@ explain_claim(AlAttempt *attempt)
 }
 
 /*
- * An owner that does not hold a key, as it seems, cannot convert it: make sure of
- * that by a look at everything at once.  What it holds by a transaction of another
- * session is in the way until that ends.
+ * An owner that does not seem to hold a key cannot convert it.  Make sure of that by a
+ * look at all rows at once.  What the owner holds by a transaction of another session
+ * is in the way until that transaction ends.
  */
 static void
 judge_at_once(Relation rel, AlAttempt *attempt)
@@ -380,7 +388,7 @@ judge_at_once(Relation rel, AlAttempt *attempt)
 	result->outcome = judge(attempt);
 	if (attempt->own == NULL && elsewhere)
 	{
-		/* Of what is not shown there is no label to tell. */
+		/* A holding that is not shown in shared memory has no label to tell. */
 		result->outcome = elsewhere->holder ? AL_HELD : AL_CLAIMED;
 		result->holding = *elsewhere;
 		result->others = 0;
@@ -397,8 +405,8 @@ al_attempt_drop(AlAttempt *attempt)
 }
 
 /*
- * Is the claim in the way that of a sweep, which is about to go, or has it gone
- * by now?  Then try again, after a moment, unless that was done often enough.
+ * Was the claim in the way that of a sweep, which goes soon, or has it gone meanwhile?
+ * Then pause if need be, and try again, up to MOST_RETRIES times.
  */
 static bool
 may_retry(const AlAttempt *attempt, int *retries)
@@ -406,7 +414,7 @@ may_retry(const AlAttempt *attempt, int *retries)
 	if (attempt->result->outcome != AL_CLAIMED || *retries >= MOST_RETRIES)
 		return false;
 	if (attempt->result->blocker == 0)
-		*retries = MOST_RETRIES;	/* gone, or a prepared transaction's */
+		*retries = MOST_RETRIES;	/* it has gone, or is a prepared transaction's */
 	else if (al_queue_is_sweeping(attempt->result->blocker))
 	{
 		(*retries)++;
@@ -418,11 +426,10 @@ may_retry(const AlAttempt *attempt, int *retries)
 }
 
 /*
- * Try to get a key without waiting for anybody but a sweep, up to the claim under which the
- * grant is written.
+ * Try to get a key, up to the claim under which the grant is written.
  *
- * Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED,
- * AL_CLOSED, AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also AL_NOT_FOUND, AL_NOT_OWNER,
+ * Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED, AL_CLOSED,
+ * AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also AL_NOT_FOUND, AL_NOT_OWNER,
  * AL_ALREADY_RELEASED, AL_EXPIRED.
  */
 void
@@ -436,9 +443,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 	for (bool all = false;; all = true)
 	{
 		const AlOwner *owner = NULL;
-		const AlOwner *owner_again = NULL;
 		AlClaimMode mode = 0;
-		AlClaimMode mode_again = 0;
 
 		CHECK_FOR_INTERRUPTS();
 		AL_TEST_POINT("before-look");
@@ -448,14 +453,13 @@ al_attempt(Relation rel, AlAttempt *attempt)
 			judge_at_once(rel, attempt);
 		if (result->outcome == AL_ACQUIRED && is_queued(attempt, &result->first))
 			result->outcome = AL_QUEUED;
-		if (!al_is_granted(result) ||
-			!needs_claim(attempt, result->outcome, &mode, &owner))
+		if (!al_is_granted(result) || !needs_claim(attempt, &mode, &owner))
 			return;
 
 		AL_TEST_POINT("before-claim");
 		if (!al_claim_try(&attempt->claim, attempt->key, owner, mode))
 		{
-			/* Knowing all, it may be another claim that is needed. */
+			/* What the first look left out may call for another claim. */
 			if (!all)
 				continue;
 			explain_claim(attempt);
@@ -467,22 +471,12 @@ al_attempt(Relation rel, AlAttempt *attempt)
 		AL_TEST_POINT("claimed");
 		look_again(rel, attempt);
 		result->outcome = judge(attempt);
-		if (al_is_granted(result) &&
-			needs_claim(attempt, result->outcome, &mode_again, &owner_again) &&
-			covers(mode, mode_again) && owner_again == owner &&
-			(result->outcome != AL_ACQUIRED || attempt->own || !attempt->claim.first ||
-			 !al_queue_is_behind(attempt->key, request->is_shared, NULL)))
+		if (al_is_granted(result) && is_claim_enough(attempt, mode, owner))
 		{
-			if (result->outcome != AL_ACQUIRED || mode != AL_CLAIM_SHARE ||
-				!is_unreleased(&attempt->state.exclusive) ||
-				al_claim_may_share(&attempt->claim))
+			if (!is_pinned(attempt, mode))
 				return;
-			al_attempt_drop(attempt);
 			explain_claim(attempt);
-			return;
 		}
-
-		/* It changed under our eyes: it needs another claim, or has a line. */
 		al_attempt_drop(attempt);
 		if (!al_is_granted(result))
 			return;
@@ -490,11 +484,11 @@ al_attempt(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * Something may have happened since a key was claimed, and the attempt granted.
- * The table was closed, so that its rows are elsewhere by now: find them again.
- * What the owner had may have run out: a claim to extend it does not do for a new
- * grant, so that is attempted anew.  Outcomes: those of al_attempt(); nobody else
- * can have been granted the key under the claim, but our own transaction can.
+ * Judge a granted attempt again, some time after it claimed the key.  The table was
+ * closed meanwhile, so its rows may have moved.  What the owner had may have expired;
+ * a claim to extend it does not do for a new grant, so that is attempted anew.  Nobody
+ * else can have been granted the key, but this transaction can.  Outcomes: those of
+ * al_attempt().
  */
 void
 al_attempt_refresh(Relation rel, AlAttempt *attempt)
@@ -515,7 +509,7 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 	}
 }
 
-/* An acquire was not granted */
+/* Count an acquire that was not granted */
 void
 al_attempt_count_refusal(const AlKey *key, const AlResult *result)
 {
@@ -539,6 +533,6 @@ al_attempt_count_refusal(const AlKey *key, const AlResult *result)
 			al_stat_count(AL_COUNT_DEADLOCKS, 1);
 			break;
 		default:
-			break;				/* a convert by who does not hold the key */
+			break;				/* a convert by an owner that does not hold the key */
 	}
 }

@@ -18,12 +18,12 @@ typedef struct AlAttempt
 	AlAcquire  *request;
 	AlResult   *result;
 	AlState		state;
-	uint64		made;			/* al_sole_entries() before it was looked at */
-	AlHolding  *own;			/* what the owner has, in the state; or NULL */
-	const AlHolding *kept;		/* whose life goes on in what is granted; or NULL */
+	uint64		made;			/* al_sole_entries() before the first look */
+	AlHolding  *own;			/* the owner's holding, in the state; or NULL */
+	const AlHolding *kept;		/* its life goes on in the grant; or NULL */
 	bool		is_claimed;
 	AlClaim		claim;
-	int64		token;			/* drawn for what is granted; 0: not yet */
+	int64		token;			/* drawn for the grant; 0: not yet */
 } AlAttempt;
 
 extern bool al_attempt_is_closed(const AlHolding *row, TimestampTz now);

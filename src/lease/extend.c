@@ -9,9 +9,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "access/xact.h"
-
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/settings.h"
@@ -20,27 +17,25 @@
 #include "lease/extend.h"
 #include "lease/state.h"
 #include "shmem/stat.h"
-#include "table/app_lock.h"
 
 /*
- * Extend a lease to ttl from now; ttl 0 repeats the length last asked for,
- * and never shortens.  What has no end but that of its session or transaction
- * keeps it so.
+ * Extend a lease to ttl microseconds from now.  ttl 0 repeats the last one, and never
+ * shortens the lease.  A holding that has no end but that of its session or transaction
+ * keeps it.  "seen" is as in AlOwnClaim.
  *
- * Outcomes: AL_EXTENDED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
- * AL_EXPIRED, AL_LIFETIME_EXCEEDED.
+ * Outcomes: AL_EXTENDED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED, AL_EXPIRED,
+ * AL_LIFETIME_EXCEEDED, AL_IN_TRANSACTION.
  */
 void
 al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 				const AlHolding *seen, int64 ttl, AlResult *result)
 {
-	AlState		state;
-	AlHolding  *own;
+	AlOwnClaim	ask = {rel, key, owner, AL_CLAIM_EXTEND, .seen = seen, .result = result};
+	AlHolding  *own = al_claim_own(&ask);
 	TimestampTz limit;
-	TimestampTz wanted;
-	AlClaim		claim;
+	TimestampTz end;
 
-	if (!al_claim_own(rel, key, owner, AL_CLAIM_EXTEND, seen, &state, &own, &claim, result))
+	if (own == NULL)
 		return;
 	result->outcome = AL_EXTENDED;
 	if (own->lifetime == AL_TRANSACTION)
@@ -53,25 +48,23 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 	if (ttl > 0)
 	{
 		own->ttl = ttl;
-		wanted = al_add_duration(result->at, ttl);
+		end = al_add_duration(result->at, ttl);
 	}
 	else
 	{
 		ttl = Min(own->ttl, AL_MS_TO_US(al_max_ttl_ms));
-		wanted = Max(al_add_duration(result->at, ttl), own->expires_at);
+		end = Max(al_add_duration(result->at, ttl), own->expires_at);
 	}
-	if (wanted > limit && limit <= own->expires_at)
+	if (end > limit && limit <= own->expires_at)
 	{
-		al_claim_drop(&claim);
+		al_claim_drop(&ask.claim);
 		result->outcome = AL_LIFETIME_EXCEEDED;
 		return;
 	}
-	own->expires_at = Min(wanted, limit);
-	if (!al_is_shared(own))
-		al_table_put(rel, key, own);
-	else if (!al_table_try_put(rel, key, own))
+	own->expires_at = Min(end, limit);
+	if (!al_put_over(rel, key, own))
 	{
-		al_claim_drop(&claim);
+		al_claim_drop(&ask.claim);
 		result->outcome = AL_EXPIRED;
 		return;
 	}

@@ -3,15 +3,13 @@
  * grant.c
  *		Writing what an attempt was granted.
  *
- * Model: under the claim of the attempt nobody else can change what it has
- * seen, but for the rows of shared holdings that are over: more than one may
- * be about to use such a row again.  Who comes second takes another.
+ * Model: a holding keeps its row unless its mode changes.  The exclusive holding has
+ * the row in slot 0.  A shared one takes the row of a shared holding that is over, or
+ * a new row.  A holding with the lifetime of a transaction has no row (claim/held.c).
  *
- * A holding keeps its row unless its mode changes.  The row in slot 0 is for
- * the exclusive holding; a shared one gets any row above that is over, or a new
- * one.  What has the lifetime of a transaction has no row (claim/held.c).
- *
- * Locking rules: the attempt has its claim, which is kept.
+ * Locking rules: the claim of the attempt is kept.  Under it nobody else can change
+ * what the attempt has seen, except rows of shared holdings that are over.  Several
+ * transactions may try to take such a row; the second one takes another row.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,7 +36,7 @@
 #include "table/app_lock.h"
 #include "table/fence.h"
 
-/* Fill in what the request says about the end of a new holding */
+/* Let a holding that is granted at "at" end as the request says */
 static void
 set_end(const AlAcquire *request, TimestampTz at, AlHolding *holding)
 {
@@ -52,8 +50,8 @@ set_end(const AlAcquire *request, TimestampTz at, AlHolding *holding)
 }
 
 /*
- * Acquire what the owner has again: the last request says with what it ends,
- * but its time does not become shorter.
+ * Change a holding of the owner as its new request says.  The lifetime is that of the
+ * new request, but the time until the holding ends does not become shorter.
  */
 static void
 renew(const AlAcquire *request, TimestampTz at, AlHolding *holding)
@@ -71,14 +69,14 @@ renew(const AlAcquire *request, TimestampTz at, AlHolding *holding)
 		holding->meta = request->meta;
 }
 
-/* A new holding, but for its row and token, and its owner where that needs the row */
+/* Make a new holding, without row and token, and without an owner that names the row */
 static void
 init_holding(AlAttempt *attempt, AlHolding *holding)
 {
 	AlAcquire  *request = attempt->request;
 	TimestampTz at = attempt->result->at;
 
-	/* Of a single exclusive lease it says where that is, which is not known yet. */
+	/* The owner generated for a single exclusive lease names the block of its row. */
 	if (request->is_shared || request->lifetime == AL_TRANSACTION)
 		request->owner.in_index = true;
 	if (request->owner.in_index && request->owner.generated && request->owner.name.len == 0)
@@ -97,7 +95,7 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	holding->meta = request->meta;
 }
 
-/* A row is written over.  If nobody has released it, it was noticed only now. */
+/* A row is taken: if it was not released, count that its lease expired */
 static void
 count_expired(const AlHolding *row)
 {
@@ -105,7 +103,7 @@ count_expired(const AlHolding *row)
 		al_stat_count(AL_COUNT_EXPIRATIONS, 1);
 }
 
-/* A hash that no longer fits is harmless, and leaving it keeps HOT. */
+/* An owner that needs no hash leaves the last one there, so that updates stay HOT. */
 static void
 set_owner_hash(const AlOwner *owner, AlHolding *holding)
 {
@@ -115,7 +113,7 @@ set_owner_hash(const AlOwner *owner, AlHolding *holding)
 	holding->owner_hash = al_owner_index_hash(owner->name);
 }
 
-/* Put a holding into a row, or into none */
+/* Let a holding take a row, or where "row" has no tid, only its slot */
 static void
 set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
 {
@@ -128,9 +126,9 @@ set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
 }
 
 /*
- * Write a new shared holding: over the row of one that is over and does not keep
- * the key closed, best of all of the same owner, or as a new row.  Its slot is
- * the fencing token modulo the number of slots, which nobody else has.
+ * Write a new shared holding over the row of one that is over and does not keep the key
+ * closed, preferably of the same owner, or else as a new row.  The slot of a new row
+ * comes from the fencing token, so that transactions do not choose the same one.
  */
 static void
 put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
@@ -183,9 +181,9 @@ generate_owner(AlOwner *owner, BlockNumber block, AlHolding *holding)
 }
 
 /*
- * Write an exclusive holding.  An owner that is still to be generated says in
- * which block the row is; where it got into another one, another owner is
- * generated, and the row written again.  The index has it if that did not help.
+ * Write an exclusive holding.  An owner that is still to be generated names the block
+ * of the row.  If the row gets into another block, another owner is generated and the
+ * row is written again.  If it moves even then, the owner is entered in the index.
  */
 static void
 put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
@@ -199,7 +197,7 @@ put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
 		generate_owner(owner, ItemPointerGetBlockNumber(&holding->tid), holding);
 	else if (names_block)
 	{
-		/* Only now it is known how long the row is. */
+		/* The block depends on the length of the row, which an owner is part of. */
 		generate_owner(owner, 0, holding);
 		generate_owner(owner, al_table_next_block(rel, holding), holding);
 	}
@@ -216,7 +214,7 @@ put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	}
 }
 
-/* Write a holding that is new, or has another mode than before, as a row */
+/* Write a holding into a row that it does not have yet, and end what it replaces */
 static void
 put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 {
@@ -234,7 +232,7 @@ put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 		al_end_row(rel, attempt->key, own, attempt->result->at, true);
 }
 
-/* What was judged, and the claim is there for: a transaction holds the key */
+/* Let the transaction hold the key, which it has claimed; there is no row to write */
 static void
 grant_transaction(Relation rel, AlAttempt *attempt)
 {
@@ -253,53 +251,17 @@ grant_transaction(Relation rel, AlAttempt *attempt)
 		al_held_change(holding, &request->owner);
 	else
 		al_held_add(attempt->key, &request->owner, holding);
-	/* Others know whose it is as soon as they see that it is there. */
+	/* Only now, so that others who see this claim also see whose it is */
 	al_claim_transaction(attempt->key, request->is_shared, RelationGetRelid(rel));
 }
 
-/* Write what an attempt was granted, as of now */
+/* Write a grant that is new, or changes the mode of what the owner has */
 static void
-write_grant(Relation rel, AlAttempt *attempt)
+grant_new(Relation rel, AlAttempt *attempt)
 {
 	AlAcquire  *request = attempt->request;
-	AlResult   *result = attempt->result;
-	AlHolding  *holding = &result->holding;
 	AlHolding  *own = attempt->own;
-	bool		is_shared = request->is_shared;
-
-	result->at = GetCurrentTimestamp();
-	if (result->outcome == AL_REACQUIRED)
-	{
-		*holding = *own;
-		if (request->is_convert)
-			return;
-		if (request->lifetime == AL_TRANSACTION)
-		{
-			if (own->lifetime != AL_TRANSACTION)
-				al_pin_note(attempt->key, own);
-			return;
-		}
-		is_shared = al_is_shared(own);
-		renew(request, result->at, holding);
-		if (holding->lifetime == AL_SESSION)
-			al_session_end_note(rel, attempt->key);
-		if (own->lifetime == AL_TRANSACTION)
-		{
-			put_row(rel, attempt, is_shared, holding);
-			al_lease_written(attempt->key, &request->owner, holding);
-			return;
-		}
-		if (!is_shared)
-			al_table_put(rel, attempt->key, holding);
-		if (!is_shared || al_table_try_put(rel, attempt->key, holding))
-		{
-			al_lease_written(attempt->key, &request->owner, holding);
-			return;
-		}
-		/* It ran out since, and somebody is being given the row: take another. */
-		result->outcome = AL_ACQUIRED;
-		attempt->own = own = NULL;
-	}
+	AlHolding  *holding = &attempt->result->holding;
 
 	if (request->is_convert ? own->lifetime == AL_TRANSACTION :
 		request->lifetime == AL_TRANSACTION)
@@ -312,7 +274,7 @@ write_grant(Relation rel, AlAttempt *attempt)
 	{
 		*holding = *own;
 		if (!request->is_convert)
-			renew(request, result->at, holding);
+			renew(request, attempt->result->at, holding);
 	}
 	else
 		init_holding(attempt, holding);
@@ -320,14 +282,54 @@ write_grant(Relation rel, AlAttempt *attempt)
 		holding->holder = own->holder;
 	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
 	holding->released_at = 0;
-	put_row(rel, attempt, is_shared, holding);
+	put_row(rel, attempt, request->is_shared, holding);
 	al_lease_written(attempt->key, &request->owner, holding);
 }
 
-/* The same, and count it */
+/*
+ * Write that the owner acquired what it has again.  If its shared lease has expired
+ * since it was judged, and another transaction is taking the row, the outcome becomes
+ * AL_ACQUIRED and nothing is written.
+ */
+static void
+grant_again(Relation rel, AlAttempt *attempt)
+{
+	const AlAcquire *request = attempt->request;
+	AlResult   *result = attempt->result;
+	AlHolding  *own = attempt->own;
+	AlHolding  *holding = &result->holding;
+
+	*holding = *own;
+	if (request->is_convert)
+		return;
+	if (request->lifetime == AL_TRANSACTION)
+	{
+		if (own->lifetime != AL_TRANSACTION)
+			al_pin_note(attempt->key, own);
+		return;
+	}
+	renew(request, result->at, holding);
+	if (holding->lifetime == AL_SESSION)
+		al_session_end_note(rel, attempt->key);
+	if (own->lifetime == AL_TRANSACTION)
+		put_row(rel, attempt, al_is_shared(own), holding);
+	else if (!al_put_over(rel, attempt->key, holding))
+	{
+		result->outcome = AL_ACQUIRED;
+		attempt->own = NULL;
+		return;
+	}
+	al_lease_written(attempt->key, &request->owner, holding);
+}
+
+/* Write what an attempt was granted, as of now, and count it; raises what writing can */
 void
 al_grant(Relation rel, AlAttempt *attempt)
 {
-	write_grant(rel, attempt);
+	attempt->result->at = GetCurrentTimestamp();
+	if (attempt->result->outcome == AL_REACQUIRED)
+		grant_again(rel, attempt);
+	if (attempt->result->outcome == AL_ACQUIRED)
+		grant_new(rel, attempt);
 	al_stat_count(attempt->own ? AL_COUNT_REGRANTS : AL_COUNT_GRANTS, 1);
 }

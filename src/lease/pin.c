@@ -1,32 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * pin.c
- *		Pins: to rely on a holding until the transaction ends.
+ *		Pins: relying on a holding until the transaction ends.
  *
- * Model: a pin is a claim (AL_CLAIM_PIN) by a transaction that has found its
- * owner's holding live.  While it is there nobody else can take, release,
- * transfer, convert, force or sweep the holding, not even when its time is up;
- * extending it passes.  So what the transaction writes is committed while the
- * owner has the key, or not at all.
+ * Model: a pin is a claim (AL_CLAIM_PIN) by a transaction that has found its owner's
+ * holding live.  While the pin lasts, other transactions may extend the holding, but
+ * cannot take, release, transfer, convert, force or sweep it, not even after it has
+ * expired.  So what the transaction writes is committed while the owner has the key,
+ * or not at all.
  *
- * The clock is asked once, when the holding is pinned.  From then on the pin
- * proves it, and is kept in memory: with the claims of the transaction
- * (xact.c), so that it goes when its claim goes, at the end or with a
- * savepoint.  The only one who can end a pinned holding is the transaction
- * itself.  Whenever it has changed anything, what is in memory is compared with
- * the row again: the same grant, not released, is still proven.
+ * The clock is read once, when the holding is pinned.  From then on the pin, which is
+ * kept with the transaction's claims (claim/claimed.c) and goes with them, proves the
+ * holding.  Only the transaction itself can end a pinned holding.  So after each change
+ * that it makes, the pin is compared with the row: the same grant must be there, and
+ * not released.
  *
- * Locking rules: a pin waits for unfinished transactions that are changing the
- * holding.  app_lock stays locked with AccessShareLock to the end of the
- * transaction, or of the cursor in which it was pinned, so that nobody drops it,
- * and with it what was proven.  Nothing is written: no transaction id, no WAL.
+ * Locking rules: to pin is to wait for transactions that are changing the holding.
+ * app_lock stays locked with AccessShareLock to the end of the transaction, or of the
+ * cursor that pinned, so that nobody drops the table with the row.  Nothing is
+ * written: no transaction id, no WAL.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/table.h"
-#include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -44,7 +42,7 @@
 #include "table/app_lock.h"
 #include "table/catalog.h"
 
-/* The pin that was asked for last; there while nothing has changed since */
+/* The last answer; valid while al_claimed_changes() is still last_changes */
 static const AlPin *last = NULL;
 static uint64 last_changes = 0;
 
@@ -56,7 +54,7 @@ remember(const AlPin *pin)
 	return pin;
 }
 
-/* Is what was pinned still there?  Asked only after this transaction has changed something. */
+/* Does the owner still have what was pinned, after this transaction changed something? */
 static bool
 is_still_there(const AlKey *key, AlPin *pin)
 {
@@ -75,7 +73,7 @@ is_still_there(const AlKey *key, AlPin *pin)
 	return found;
 }
 
-/* Find what this transaction has pinned of a key, for an owner */
+/* This transaction's pin of a key for an owner, or NULL */
 static const AlPin *
 find_pin(const AlKey *key, AlString owner)
 {
@@ -89,7 +87,7 @@ find_pin(const AlKey *key, AlString owner)
 	return NULL;
 }
 
-/* Note that a holding was pinned, by a claim of this transaction */
+/* Note that a claim of this transaction pins a holding */
 const AlPin *
 al_pin_note(const AlKey *key, const AlHolding *holding)
 {
@@ -113,9 +111,9 @@ al_pin_note(const AlKey *key, const AlHolding *holding)
 }
 
 /*
- * Pin the exclusive lease of a key for an owner who is likely to have it, since a
- * statement that writes many rows usually may: claim, then look, once.  False: it
- * did not work out, and nothing is claimed.
+ * Pin the exclusive lease of a key for the owner that the last pin was for, who is
+ * likely to have this one too: claim without a first look.  False: the owner does not
+ * have it, or the claim was not free; nothing is claimed.
  */
 static bool
 claim_first(Relation rel, const AlKey *key, AlString owner, AlHolding *holding)
@@ -133,19 +131,16 @@ claim_first(Relation rel, const AlKey *key, AlString owner, AlHolding *holding)
 }
 
 /*
- * Pin what an owner holds of a key until the transaction ends, or find that it
- * has been.  NULL where the owner does not hold it, with what al_judge_owner()
- * has to say of that.  Waits for unfinished transactions; raises what a claim
- * can.
+ * Pin what an owner holds of a key until the transaction ends, or find that it is
+ * pinned already.  NULL where the owner does not hold the key, with the outcome of
+ * al_claim_own().  Waits for unfinished transactions; raises what al_claim() can.
  */
 const AlPin *
 al_pin(AlString name, AlString owner_name, AlResult *result)
 {
 	AlKey		key;
 	AlOwner		owner;
-	AlState		state;
-	AlHolding  *own;
-	AlClaim		claim;
+	AlOwnClaim	ask;
 	const AlPin *pin;
 	Relation	rel;
 	bool		is_last_owner;
@@ -164,17 +159,18 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 	rel = al_open_app_lock(AccessShareLock);
 	if (version != al_secret_version())
 		al_key_init(&key, name);
-	if (is_last_owner && claim_first(rel, &key, owner_name, &state.exclusive))
+	if (is_last_owner && claim_first(rel, &key, owner_name, &ask.state.exclusive))
 	{
 		table_close(rel, NoLock);
-		return al_pin_note(&key, &state.exclusive);
+		return al_pin_note(&key, &ask.state.exclusive);
 	}
 	al_owner_init(&owner, owner_name);
-	if (!al_claim_own(rel, &key, &owner, AL_CLAIM_PIN, NULL, &state, &own, &claim, result))
+	ask = (AlOwnClaim) {rel, &key, &owner, AL_CLAIM_PIN, .result = result};
+	if (!al_claim_own(&ask))
 	{
 		table_close(rel, AccessShareLock);
 		return NULL;
 	}
 	table_close(rel, NoLock);
-	return al_pin_note(&key, own);
+	return al_pin_note(&key, ask.own);
 }

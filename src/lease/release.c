@@ -9,8 +9,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "access/xact.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
@@ -23,7 +21,7 @@
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 
-/* Write that a holding is over; "forget": as if its owner never had it */
+/* Write that a holding is over; "forget": as if its owner had never had it */
 void
 al_end_row(Relation rel, const AlKey *key, AlHolding *holding, TimestampTz now, bool forget)
 {
@@ -34,7 +32,7 @@ al_end_row(Relation rel, const AlKey *key, AlHolding *holding, TimestampTz now, 
 	al_table_put(rel, key, holding);
 }
 
-/* End what an owner holds by this transaction, but for one of that */
+/* End what an owner holds by this transaction, except for the holding "but" */
 void
 al_end_mine(const AlState *state, const AlOwner *owner, const AlHolding *but)
 {
@@ -50,49 +48,45 @@ al_end_mine(const AlState *state, const AlOwner *owner, const AlHolding *but)
 }
 
 /*
- * Release what an owner holds; for "seen" see al_claim_own().
+ * Release what an owner holds.  "seen" is as in AlOwnClaim.
  *
- * Outcomes: AL_RELEASED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
- * AL_EXPIRED.
+ * Outcomes: AL_RELEASED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED, AL_EXPIRED,
+ * AL_IN_TRANSACTION.
  */
 void
 al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 				 const AlHolding *seen, AlResult *result)
 {
-	AlState		state;
-	AlHolding  *own;
-	AlClaim		claim;
+	AlOwnClaim	ask = {rel, key, owner, AL_CLAIM_TAKE, .seen = seen, .result = result};
+	AlHolding  *own = al_claim_own(&ask);
 
-	if (!al_claim_own(rel, key, owner, AL_CLAIM_TAKE, seen, &state, &own, &claim, result))
+	if (own == NULL)
 		return;
 
-	al_end_mine(&state, owner, NULL);
+	al_end_mine(&ask.state, owner, NULL);
 	if (own->lifetime == AL_TRANSACTION)
 		return;
 	al_durability_before_release();
 	own->released_at = result->at;
 	own->meta = NULL;
-	if (al_is_shared(own) && !al_table_try_put(rel, key, own))
+	if (!al_put_over(rel, key, own))
 	{
-		/* It ran out since, and somebody is being given the row. */
-		al_claim_drop(&claim);
+		al_claim_drop(&ask.claim);
 		result->outcome = AL_EXPIRED;
 		return;
 	}
-	if (!al_is_shared(own))
-		al_table_put(rel, key, own);
 	result->holding = *own;
 	al_durability_released();
 	al_stat_count(AL_COUNT_RELEASES, 1);
 }
 
 /*
- * End all holdings of a key, whoever has them, and return what they were: a list
- * of AlHolding *.  The former owners are forgotten, so that to them the lock is
- * gone, not released.  The key stays claimed, unless it is in a transaction.
+ * End all holdings of a key, whoever has them, and return copies of what they were: a
+ * list of AlHolding *.  The former owners are forgotten, so for them the lock is not
+ * found, rather than released.
  *
- * Outcomes: AL_RELEASED; AL_NOT_FOUND; AL_IN_TRANSACTION, where another transaction
- * holds the key: that would have to end.
+ * Outcomes: AL_RELEASED, AL_NOT_FOUND, and the key stays claimed; AL_IN_TRANSACTION,
+ * where another transaction holds the key to its end, and nothing is claimed.
  */
 List *
 al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result)

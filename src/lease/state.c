@@ -1,19 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * state.c
- *		What there is of a key, and what an owner may do with it.
+ *		The state of a key, and what an owner may do with it.
  *
  * Model: look, claim, look again.  A verb first looks at the rows of the key without
- * any lock.  Where that refuses the caller, it is finished and has written nothing.
- * Otherwise it claims the key and judges the rows a second time: what it sees under
- * the claim stays so until the transaction ends, and only then does it write.
+ * any lock.  If that look refuses the caller, the verb ends and has written nothing.
+ * Otherwise it claims the key and looks again.  What it sees under the claim stays
+ * true until the transaction ends, so then it writes.
  *
- * Of an owner's own rows that are over, the newest tells what became of its holding,
- * for as long as nobody has been given the row.
+ * If all rows of an owner are over, the newest one tells what became of its holding,
+ * until somebody else is given that row.
  *
- * Locking rules: see claim/claim.c for what meets what.  The verbs wait for claims.
- * A verb that refuses after it has claimed drops the claim again.  The caller has
- * app_lock open with RowExclusiveLock, and has checked that the transaction may write.
+ * Locking rules: claim/claim.c says which claims conflict.  Verbs that act on an
+ * owner's holding wait for claims, and drop their own if they refuse.  To write, the
+ * caller has app_lock open with RowExclusiveLock, and has checked that the transaction
+ * may write.  To read or pin takes AccessShareLock only.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,7 +45,7 @@ al_is_granted(const AlResult *result)
 	return result->outcome == AL_ACQUIRED || result->outcome == AL_REACQUIRED;
 }
 
-/* What kept a request from being granted */
+/* Why a request was not granted, before its wait ended */
 AlOutcome
 al_obstacle(const AlResult *result)
 {
@@ -53,7 +54,7 @@ al_obstacle(const AlResult *result)
 	return result->outcome;
 }
 
-/* A lease was granted to an owner or extended, and is written. */
+/* The row of a lease that was granted to an owner or extended is written. */
 void
 al_lease_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
 {
@@ -62,8 +63,8 @@ al_lease_written(const AlKey *key, const AlOwner *owner, const AlHolding *holdin
 }
 
 /*
- * Has this transaction kept the key of a row from others, since it has written or
- * pinned the row?  What was forgotten, an administrator has ended.
+ * Has this transaction kept the key of a row from others, because it wrote or pinned
+ * the row?  A row without an owner does not count: an administrator ended it.
  */
 bool
 al_is_kept(const AlKey *key, const AlHolding *row)
@@ -80,7 +81,7 @@ al_is_kept(const AlKey *key, const AlHolding *row)
 	return false;
 }
 
-/* What of the state of a key is live: a list of AlHolding * */
+/* The live holdings in a state: a list of AlHolding * that point into it */
 List *
 al_live_holdings(const AlState *state, TimestampTz now)
 {
@@ -97,10 +98,7 @@ al_live_holdings(const AlState *state, TimestampTz now)
 	return list_concat(holdings, state->mine);
 }
 
-/*
- * Find the rows of shared holdings, unless it is known that there are none since
- * state->exclusive was found
- */
+/* Find the rows of shared holdings, unless the search for state->exclusive saw none */
 void
 al_find_shared(Relation rel, const AlKey *key, AlState *state)
 {
@@ -111,10 +109,10 @@ al_find_shared(Relation rel, const AlKey *key, AlState *state)
 }
 
 /*
- * Look at all that there is of a key, but for other transactions: all rows as they
- * were at one moment.  Without a claim this is the only look that can tell that
- * somebody does not hold the key: of two looks at different rows, the first can be
- * before the holding moved from one row to the other, and the second after it did.
+ * Look at all rows of a key as they were at one moment, and at what this transaction
+ * holds.  Without a claim, only this look can tell that an owner does not hold the
+ * key.  Two looks at different rows can miss a holding that moves from the second row
+ * to the first between them.
  */
 void
 al_look(Relation rel, const AlKey *key, AlState *state)
@@ -127,7 +125,7 @@ al_look(Relation rel, const AlKey *key, AlState *state)
 	if (is_alone)
 	{
 		al_table_find(rel, key, &state->exclusive);
-		/* There are no other rows as long as the index was given none. */
+		/* There are no other rows unless the index was given an entry meanwhile. */
 		if (made == al_sole_entries(key))
 			return;
 	}
@@ -142,7 +140,7 @@ al_look(Relation rel, const AlKey *key, AlState *state)
 	state->exclusive.is_alone = is_alone;
 }
 
-/* Is this what a transaction held, which has a row by now? */
+/* Does a holding that a transaction had without a row have one by now? */
 static bool
 has_become_row(const AlHolding *held, List *holdings)
 {
@@ -157,12 +155,10 @@ has_become_row(const AlHolding *held, List *holdings)
 }
 
 /*
- * All live holdings of a key, those of other transactions included, for people
- * and for those who wait: a list of AlHolding *, as of "now".  An exclusive
- * lease that is live is the only holding, or an unfinished transaction of the
- * same owner keeps it from being taken; then that is all to look at.  Otherwise
- * the transactions come before the rows: one that has ended meanwhile has made
- * visible what became of its holding.
+ * All live holdings of a key as of *now, including those of other transactions, for
+ * people and for waiters: a list of AlHolding *.  No other owner can hold the key
+ * besides a live exclusive lease, so that is looked at first.  Otherwise transactions
+ * are looked at before rows: where one ends in between, its outcome is in the rows.
  */
 List *
 al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now)
@@ -192,9 +188,9 @@ al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now)
 }
 
 /*
- * Leases in the way of a waiter: a list of AlHolding *.  Its own is not, and
- * others that share the key are not for who shares it, unless somebody waits
- * to have it alone.
+ * The leases in the way of a waiter: a list of AlHolding *.  Leases of its own owner
+ * are not in its way.  Shared leases are in the way of a waiter that would share the
+ * key only if another waiter wants it exclusively.
  */
 List *
 al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
@@ -219,8 +215,8 @@ al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
 }
 
 /*
- * May this owner do something with its holding?  AL_RELEASED: it may, and "own"
- * is it.  Otherwise result->holding says why not.
+ * May this owner do something with its holding?  AL_RELEASED: yes, and *own is the
+ * holding.  Otherwise result->holding says why not, except with AL_NOT_FOUND.
  */
 AlOutcome
 al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
@@ -233,7 +229,7 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 	*own = NULL;
 	result->at = GetCurrentTimestamp();
 
-	/* Usually it is this, and all there is. */
+	/* Usually this is the only holding. */
 	if (al_is_owned_by(&state->exclusive, owner) && al_is_live(&state->exclusive, result->at))
 	{
 		*own = unconstify(AlHolding *, &state->exclusive);
@@ -274,130 +270,139 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 	return AL_NOT_OWNER;
 }
 
-/*
- * The claim for what an owner does with its holding: AL_CLAIM_TAKE, _EXTEND or
- * _PIN, or what this is where the holding is shared
- */
-static AlClaimMode
-mode_for(const AlHolding *own, AlClaimMode mode)
+/* Claim what it takes to do something with a holding of the owner */
+static void
+claim_for(AlOwnClaim *ask, const AlHolding *holding, AlClaimMode mode)
 {
-	if (!al_is_shared(own) || mode == AL_CLAIM_PIN)
-		return mode;
-	return mode == AL_CLAIM_EXTEND ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_SHARE;
+	bool		is_shared = al_is_shared(holding);
+
+	if (is_shared && mode != AL_CLAIM_PIN)
+		mode = mode == AL_CLAIM_EXTEND ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_SHARE;
+	al_claim(&ask->claim, ask->key, is_shared ? ask->owner : NULL, mode);
+}
+
+static AlOutcome
+judge(AlOwnClaim *ask)
+{
+	ask->result->outcome = al_judge_owner(&ask->state, ask->owner, ask->result, &ask->own);
+	return ask->result->outcome;
+}
+
+static AlOutcome
+judge_all(AlOwnClaim *ask)
+{
+	al_look(ask->rel, ask->key, &ask->state);
+	return judge(ask);
 }
 
 /*
- * Look at a key without a claim: may the owner do something with its holding?  The
- * cheap look comes first, and is enough to say that it may, or that somebody else
- * has the key alone.  Otherwise returns what a transaction of another session has to
- * be waited for: what the owner holds by it, or may hold, or its lease, which has run
- * out and is being extended; or NULL.
+ * Judge without a claim whether the owner may do something with its holding.  The
+ * cheap look comes first.  It is enough to say that the owner may, or that somebody
+ * else has the key exclusively.  Otherwise another session's transaction may have to
+ * be waited for.  This returns what that transaction holds, or may hold, for the owner,
+ * or the owner's expired lease that it is extending; NULL if there is neither.
  */
 static AlHolding *
-look_for_own(Relation rel, const AlKey *key, const AlOwner *owner, const AlHolding *seen,
-			 AlState *state, AlHolding **own, AlResult *result)
+look_for_own(AlOwnClaim *ask)
 {
+	AlState    *state = &ask->state;
 	AlHolding  *elsewhere;
 
 	state->shared = NIL;
-	state->mine = al_held_mine(key);
-	if (seen && !al_is_shared(seen) && al_is_live(seen, GetCurrentTimestamp()))
-		state->exclusive = *seen;
-	else if (!al_table_find(rel, key, &state->exclusive) ||
+	state->mine = al_held_mine(ask->key);
+	if (ask->seen && !al_is_shared(ask->seen) && al_is_live(ask->seen, GetCurrentTimestamp()))
+		state->exclusive = *ask->seen;
+	else if (!al_table_find(ask->rel, ask->key, &state->exclusive) ||
 			 !al_is_live(&state->exclusive, GetCurrentTimestamp()))
-		al_find_shared(rel, key, state);
-	result->outcome = al_judge_owner(state, owner, result, own);
-	if (result->outcome == AL_RELEASED || al_is_live(&state->exclusive, result->at))
+		al_find_shared(ask->rel, ask->key, state);
+	ask->seen = NULL;
+	if (judge(ask) == AL_RELEASED || al_is_live(&state->exclusive, ask->result->at))
 		return NULL;
 
-	/* Of what a transaction held, the rows tell once it has ended. */
+	/* Transactions come before rows, for the reason given at al_holdings_of_key(). */
 	AL_TEST_POINT("not-own");
-	elsewhere = al_held_elsewhere(key, owner, &result->is_in_use);
-	al_look(rel, key, state);
-	result->outcome = al_judge_owner(state, owner, result, own);
-	if (result->outcome == AL_EXPIRED)
+	elsewhere = al_held_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
+	if (judge_all(ask) == AL_EXPIRED)
 	{
-		/* It had not when the owner began to extend it, if it does. */
-		if (al_claim_is_extended(key, owner, al_is_shared(&result->holding)))
-			return &result->holding;
-		al_look(rel, key, state);
-		result->outcome = al_judge_owner(state, owner, result, own);
+		/* If the owner is extending it, that began before the lease expired. */
+		if (al_claim_is_extended(ask->key, ask->owner, al_is_shared(&ask->result->holding)))
+			return &ask->result->holding;
+		(void) judge_all(ask);
 	}
-	return result->outcome == AL_RELEASED ? NULL : elsewhere;
+	return ask->result->outcome == AL_RELEASED ? NULL : elsewhere;
 }
 
 /*
- * Look at a key, and claim it if the owner may change its holding, or pin it:
- * true, and "own", which is in the state, stays so.  Waits for unfinished
- * transactions, and so for that of another session in which the owner holds the
- * key.  Where nobody can know whether it does, the outcome is AL_IN_TRANSACTION.
- * A holding of the own transaction needs no claim; then claim->hash is 0.
- * "seen" is a row of the owner that the caller has found, or NULL, and saves the
- * first look.
+ * Claim the key if the owner may change or pin its holding.  Returns that holding,
+ * which nobody else can change from now on, or NULL with the outcome and without a
+ * claim.  A holding of this transaction needs no claim.
+ *
+ * Waits for unfinished transactions, including one of another session in which the
+ * owner holds the key.  Where nobody can know whether it does, the outcome is
+ * AL_IN_TRANSACTION.
  */
-bool
-al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode mode,
-			 const AlHolding *seen, AlState *state, AlHolding **own, AlClaim *claim,
-			 AlResult *result)
+AlHolding *
+al_claim_own(AlOwnClaim *ask)
 {
+	AlResult   *result = ask->result;
+
 	for (;;)
 	{
 		AlHolding  *elsewhere;
 		bool		is_shared;
 
 		CHECK_FOR_INTERRUPTS();
-		claim->hash = 0;
-		elsewhere = look_for_own(rel, key, owner, seen, state, own, result);
-		seen = NULL;
+		ask->claim.hash = 0;
+		elsewhere = look_for_own(ask);
 		if (elsewhere && elsewhere->owner == NULL)
 		{
-			/*
-			 * Nobody can know whose it is.  It may be prepared, and wait for the very
-			 * connection that a wait of ours would keep.
-			 */
+			/* It may be prepared, and its COMMIT PREPARED may need our connection. */
 			result->outcome = AL_IN_TRANSACTION;
 			result->blocker = elsewhere->pid;
-			return false;
+			return NULL;
 		}
 		if (elsewhere)
 		{
-			/* Claim what meets the claim that there is, or this would be no wait. */
-			bool		is_own_share = al_is_shared(elsewhere);
-			AlClaimMode meets = elsewhere->lifetime == AL_TRANSACTION ?
-				AL_CLAIM_TAKE : AL_CLAIM_EXTEND;
-
-			if (is_own_share)
-				meets = meets == AL_CLAIM_TAKE ? AL_CLAIM_SHARE : AL_CLAIM_SHARE_EXTEND;
-			al_claim(claim, key, is_own_share ? owner : NULL, meets);
-			al_claim_drop(claim);
+			/* Only a claim that conflicts with that transaction's waits for it. */
+			claim_for(ask, elsewhere, elsewhere->lifetime == AL_TRANSACTION ?
+					  AL_CLAIM_TAKE : AL_CLAIM_EXTEND);
+			al_claim_drop(&ask->claim);
 			continue;
 		}
 		if (result->outcome != AL_RELEASED)
-			return false;
-		if ((*own)->lifetime == AL_TRANSACTION)
-			return true;
+			return NULL;
+		if (ask->own->lifetime == AL_TRANSACTION)
+			return ask->own;
 
-		is_shared = al_is_shared(*own);
+		is_shared = al_is_shared(ask->own);
 		AL_TEST_POINT("own-seen");
-		al_claim(claim, key, is_shared ? owner : NULL, mode_for(*own, mode));
+		claim_for(ask, ask->own, ask->mode);
 		AL_TEST_POINT("own-claimed");
-		al_table_find_again(rel, key, *own);
-		result->outcome = al_judge_owner(state, owner, result, own);
-		if (result->outcome != AL_RELEASED)
-		{
-			/* It is over, or in another row now. */
-			al_look(rel, key, state);
-			result->outcome = al_judge_owner(state, owner, result, own);
-		}
-		if (result->outcome == AL_RELEASED && al_is_shared(*own) == is_shared)
+		al_table_find_again(ask->rel, ask->key, ask->own);
+		/* Where it is not live any more, the owner may have another row by now. */
+		if ((judge(ask) == AL_RELEASED || judge_all(ask) == AL_RELEASED) &&
+			al_is_shared(ask->own) == is_shared)
 		{
 			AL_TEST_POINT("own-judged");
-			return true;
+			return ask->own;
 		}
 
-		al_claim_drop(claim);
+		al_claim_drop(&ask->claim);
 		if (result->outcome != AL_RELEASED)
-			return false;
-		/* It was converted before we had the claim, and needs another. */
+			return NULL;
+		/* It was converted before we had the claim, and needs another claim. */
 	}
+}
+
+/*
+ * Write a claimed holding over its row.  False: it is shared and has expired since it
+ * was judged, and another transaction is taking its row.
+ */
+bool
+al_put_over(Relation rel, const AlKey *key, AlHolding *holding)
+{
+	if (al_is_shared(holding))
+		return al_table_try_put(rel, key, holding);
+	al_table_put(rel, key, holding);
+	return true;
 }

@@ -1,6 +1,6 @@
 /*
  * state.h
- *		What there is of a key, and what can come of a verb.
+ *		The state of a key, and the outcomes of verbs.
  */
 #ifndef AL_LEASE_STATE_H
 #define AL_LEASE_STATE_H
@@ -15,65 +15,79 @@
 
 typedef enum AlOutcome
 {
-	/* done; the result's holding is the one that was written */
+	/* done; result->holding is what was written */
 	AL_ACQUIRED,
 	AL_REACQUIRED,
 	AL_RELEASED,
 	AL_EXTENDED,
 
-	/* refused, nothing written; the holding, if any, says why */
-	AL_HELD,					/* by somebody else */
-	AL_HELD_BY_OWNER,			/* by the caller's own, and that is an error */
-	AL_CLAIMED,					/* an unfinished transaction has the key */
-	AL_IN_TRANSACTION,			/* likewise, and only its end can help */
-	AL_CLOSED,					/* ran out less than lock_delay ago */
-	AL_QUEUED,					/* somebody who waits for it comes first */
-	AL_TIMEOUT,					/* waited in vain */
-	AL_DEADLOCK,				/* waiting would never have ended */
+	/* refused, nothing is written; result->holding says why, where one is in the way */
+	AL_HELD,					/* by another owner */
+	AL_HELD_BY_OWNER,			/* by this owner, which may not acquire it again */
+	AL_CLAIMED,					/* an unfinished transaction has claimed the key */
+	AL_IN_TRANSACTION,			/* an unfinished transaction holds the key to its end */
+	AL_CLOSED,					/* its lease expired less than lock_delay ago */
+	AL_QUEUED,					/* a waiter comes first */
+	AL_TIMEOUT,					/* the request's wait is over */
+	AL_DEADLOCK,				/* the wait would never end */
 	AL_NOT_FOUND,
 	AL_NOT_OWNER,
 	AL_ALREADY_RELEASED,
 	AL_EXPIRED,
 	AL_LIFETIME_EXCEEDED,
-	AL_NO_LEASE					/* a ttl for what ends with a transaction */
+	AL_NO_LEASE					/* a ttl, for a holding that ends with a transaction */
 } AlOutcome;
 
 typedef struct AlResult
 {
 	AlOutcome	outcome;
 	AlHolding	holding;
-	int			others;			/* AL_HELD: how many more hold the key */
-	TimestampTz at;				/* the moment of judging */
-	AlOutcome	obstacle;		/* AL_TIMEOUT, AL_DEADLOCK: what was in the way */
+	int			others;			/* AL_HELD, AL_NOT_OWNER: further holdings */
+	TimestampTz at;				/* when this was judged */
+	AlOutcome	obstacle;		/* AL_TIMEOUT, AL_DEADLOCK: the refusal before it */
 	int			blocker;		/* AL_CLAIMED, AL_IN_TRANSACTION: process id, or 0 */
-	bool		is_in_use;		/* AL_NOT_FOUND: an unfinished transaction holds it */
-	char	   *first;			/* AL_QUEUED: label of the first in the queue */
+	bool		is_in_use;		/* AL_NOT_FOUND: another transaction holds it */
+	char	   *first;			/* AL_QUEUED: label of the first waiter */
 	char	   *cycle;			/* AL_DEADLOCK: who waits for whom */
 	int64		waited;			/* microseconds */
 } AlResult;
 
-/* What is asked of a key, or of each of a set */
+/* A request for a key, or for each key of a set */
 typedef struct AlAcquire
 {
 	AlOwner		owner;
-	int64		ttl;			/* 0: without end, but for the lifetime */
+	int64		ttl;			/* microseconds; 0: no end but that of the lifetime */
 	bool		is_shared;
-	bool		is_convert;		/* change the mode of what the owner has */
-	int64		wait;			/* longest; 0: not at all */
+	bool		is_convert;		/* change the mode of the owner's holding */
+	int64		wait;			/* at most, in microseconds; 0: do not wait */
 	AlLifetime	lifetime;
-	AlReacquire on_reacquire;	/* what to do where the owner has it already */
+	AlReacquire on_reacquire;	/* where the owner has the key already */
 	text	   *holder;			/* NULL: not given */
 	text	   *default_holder; /* the label where none is given */
 	struct varlena *meta;		/* NULL: not given */
 } AlAcquire;
 
-/* What there is of a key, as far as it was looked for */
+/* The holdings of a key, as far as they were looked for */
 typedef struct AlState
 {
-	AlHolding	exclusive;		/* the row in slot 0, dead or alive, or none */
-	List	   *shared;			/* other rows, AlHolding * */
-	List	   *mine;			/* of the own transaction, AlHolding * */
+	AlHolding	exclusive;		/* the row in slot 0, live or over; or none */
+	List	   *shared;			/* rows in other slots, AlHolding * */
+	List	   *mine;			/* held by this transaction, AlHolding * */
 } AlState;
+
+/* What al_claim_own() is asked for, and what it finds */
+typedef struct AlOwnClaim
+{
+	Relation	rel;
+	const AlKey *key;
+	const AlOwner *owner;
+	AlClaimMode mode;			/* if the holding is exclusive: TAKE, EXTEND, PIN */
+	const AlHolding *seen;		/* a row of the owner that saves the first look, or NULL */
+	AlResult   *result;
+	AlState		state;
+	AlHolding  *own;			/* the owner's holding, in the state; or NULL */
+	AlClaim		claim;			/* hash 0: none is needed */
+} AlOwnClaim;
 
 extern bool al_is_granted(const AlResult *result);
 extern AlOutcome al_obstacle(const AlResult *result);
@@ -86,8 +100,7 @@ extern List *al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
 extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);
-extern bool al_claim_own(Relation rel, const AlKey *key, const AlOwner *owner,
-						 AlClaimMode mode, const AlHolding *seen, AlState *state,
-						 AlHolding **own, AlClaim *claim, AlResult *result);
+extern AlHolding *al_claim_own(AlOwnClaim *ask);
+extern bool al_put_over(Relation rel, const AlKey *key, AlHolding *holding);
 
 #endif							/* AL_LEASE_STATE_H */

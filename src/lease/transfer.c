@@ -3,14 +3,14 @@
  * transfer.c
  *		Handing a holding over to another owner.
  *
- * Locking rules: those of lease/state.c.
+ * Model: the holding keeps its row and its limit on life, since the key was never free.
+ * Where it is shared and the new owner shares the key already, the two become one.
+ *
+ * Locking rules: those of lease/state.c.  The new owner's share is claimed, too.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
-
-#include "access/htup_details.h"
-#include "access/xact.h"
 
 #include "atomic_lock.h"
 #include "base/clock.h"
@@ -27,11 +27,10 @@
 #include "table/fence.h"
 
 /*
- * Make one of what an owner is handed and what it has of the same key: the lifetime
- * is the stronger one, a lease before a session, and its own session before
- * somebody else's; the end is the later one, as far as each has one.  Its life began
- * with the first of them, and goes on beyond its limit only as far as the new owner's
- * did.
+ * Merge the new owner's share into the holding that it is handed.  The stronger
+ * lifetime counts: a lease before a session, the new owner's session before another
+ * one.  The later end counts, among those that have one.  Life began with the older of
+ * the two.  The result must not outlive that life, except as far as the share did.
  */
 static void
 join(AlHolding *handed, const AlHolding *had)
@@ -49,85 +48,138 @@ join(AlHolding *handed, const AlHolding *had)
 			handed->ttl = had->ttl;
 	}
 	handed->acquired_at = Min(handed->acquired_at, had->acquired_at);
-	/* It must not be a way to live for longer, nor to lose what the new owner had. */
 	handed->expires_at = Min(end, Max(al_end_of_life(handed), had->expires_at));
 	if (handed->meta == NULL)
 		handed->meta = had->meta;
 }
 
+/* The claims on what is handed over, and on what the new owner has already */
+static void
+drop_claims(AlOwnClaim *from, AlClaim *to_claim)
+{
+	if (to_claim->hash != 0)
+		al_claim_drop(to_claim);
+	if (from->claim.hash != 0)
+		al_claim_drop(&from->claim);
+	to_claim->hash = from->claim.hash = 0;
+}
+
 /*
- * Hand what an owner holds over to another owner; ttl 0 leaves its end as it
- * is.  Where the new owner shares the key already, the two become one.  It is not
- * acquired anew, since the key was not free: the limit on its life stays.
+ * Claim what an owner hands over.  If it is shared, claim the new owner's share, too,
+ * and find it: *share, or NULL.  False: refused, and nothing is claimed.
+ */
+static bool
+claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_claim,
+		   AlHolding **share)
+{
+	AlState    *state = &from->state;
+	AlResult   *result = from->result;
+	ListCell   *cell;
+
+	for (;;)
+	{
+		AlHolding  *own = al_claim_own(from);
+
+		if (own == NULL)
+			return false;
+		if (own->lifetime == AL_TRANSACTION && ttl > 0)
+		{
+			result->outcome = AL_NO_LEASE;
+			return false;
+		}
+		if (!al_is_shared(own) || al_string_equal(from->owner->name, new_owner->name))
+			return true;
+
+		al_claim(to_claim, from->key, new_owner, AL_CLAIM_SHARE);
+		al_look(from->rel, from->key, state);
+		if (al_judge_owner(state, from->owner, result, &from->own) == AL_RELEASED &&
+			al_is_shared(from->own))
+			break;
+		/* It expired while we waited for that claim. */
+		drop_claims(from, to_claim);
+	}
+
+	foreach(cell, state->shared)
+	{
+		if (al_is_owned_by(lfirst(cell), new_owner) && al_is_live(lfirst(cell), result->at))
+			*share = lfirst(cell);
+	}
+	return true;
+}
+
+/*
+ * Hand what a transaction holds over to an owner that shares the key by a lease, which
+ * goes on beyond this transaction.  False: that lease has expired meanwhile.
+ */
+static bool
+give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
+{
+	lease->fencing_token = al_fence_draw(1);
+	lease->acquired_at = Min(lease->acquired_at, from->own->acquired_at);
+	if (!al_table_try_put(from->rel, from->key, lease))
+		return false;
+	al_held_end(from->own, false);
+	from->result->holding = *lease;
+	al_lease_written(from->key, new_owner, lease);
+	al_stat_count(AL_COUNT_RELEASES, 1);
+	return true;
+}
+
+/*
+ * Write what was handed over, together with the new owner's share, as one row.  False:
+ * it has expired meanwhile.
+ */
+static bool
+write_row(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *share)
+{
+	AlHolding  *own = from->own;
+
+	if (share)
+		join(own, share);
+	if (!al_put_over(from->rel, from->key, own))
+		return false;
+	if (share)
+	{
+		share->released_at = from->result->at;
+		share->owner = NULL;
+		share->meta = NULL;
+		if (al_table_try_put(from->rel, from->key, share))
+			al_stat_count(AL_COUNT_RELEASES, 1);
+	}
+	al_end_mine(&from->state, new_owner, own);
+	al_lease_written(from->key, new_owner, own);
+	al_stat_changed();
+	return true;
+}
+
+/*
+ * Hand what an owner holds over to another owner.  ttl in microseconds; 0 leaves the
+ * end as it is.  Waits for unfinished transactions.
  *
- * Outcomes: AL_ACQUIRED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED,
- * AL_EXPIRED, AL_LIFETIME_EXCEEDED.
+ * Outcomes: AL_ACQUIRED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED, AL_EXPIRED,
+ * AL_LIFETIME_EXCEEDED, AL_IN_TRANSACTION, AL_NO_LEASE.
  */
 void
 al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 				  const AlOwner *new_owner, text *holder, int64 ttl, AlResult *result)
 {
-	AlState		state;
+	AlOwnClaim	from = {rel, key, owner, AL_CLAIM_TAKE, .result = result};
+	AlClaim		to_claim = {0};
+	AlHolding  *share = NULL;
 	AlHolding  *own;
-	AlHolding  *other = NULL;
-	AlClaim		claim;
-	AlClaim		new_claim = {0};
-	ListCell   *cell;
 
-	for (;;)
-	{
-		if (!al_claim_own(rel, key, owner, AL_CLAIM_TAKE, NULL, &state, &own, &claim, result))
-			return;
-		if (own->lifetime == AL_TRANSACTION && ttl > 0)
-		{
-			result->outcome = AL_NO_LEASE;
-			return;
-		}
-		if (!al_is_shared(own) || al_string_equal(owner->name, new_owner->name))
-			break;
-
-		al_claim(&new_claim, key, new_owner, AL_CLAIM_SHARE);
-		al_look(rel, key, &state);
-		if (al_judge_owner(&state, owner, result, &own) == AL_RELEASED &&
-			al_is_shared(own))
-		{
-			foreach(cell, state.shared)
-			{
-				if (al_is_owned_by(lfirst(cell), new_owner) &&
-					al_is_live(lfirst(cell), result->at))
-					other = lfirst(cell);
-			}
-			break;
-		}
-		/* It ran out while we waited for that claim. */
-		al_claim_drop(&new_claim);
-		if (claim.hash != 0)
-			al_claim_drop(&claim);
-	}
-
+	if (!claim_both(&from, new_owner, ttl, &to_claim, &share))
+		return;
+	own = from.own;
 	if (ttl > 0 && al_end_of_life(own) <= result->at)
 	{
-		if (new_claim.hash != 0)
-			al_claim_drop(&new_claim);
-		al_claim_drop(&claim);
+		drop_claims(&from, &to_claim);
 		result->outcome = AL_LIFETIME_EXCEEDED;
 		return;
 	}
 	result->outcome = AL_ACQUIRED;
-	if (own->lifetime == AL_TRANSACTION && other)
-	{
-		/* The new owner has a lease, which goes on beyond this transaction. */
-		other->fencing_token = al_fence_draw(1);
-		other->acquired_at = Min(other->acquired_at, own->acquired_at);
-		if (al_table_try_put(rel, key, other))
-		{
-			al_held_end(own, false);
-			result->holding = *other;
-			al_lease_written(key, new_owner, other);
-			al_stat_count(AL_COUNT_RELEASES, 1);
-			return;
-		}
-	}
+	if (own->lifetime == AL_TRANSACTION && share && give_to_lease(&from, new_owner, share))
+		return;
 
 	own->fencing_token = al_fence_draw(1);
 	if (ttl > 0)
@@ -141,34 +193,14 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	own->owner_hash = al_owner_index_hash(new_owner->name);
 	if (own->lifetime == AL_TRANSACTION)
 	{
-		al_end_mine(&state, new_owner, own);
+		al_end_mine(&from.state, new_owner, own);
 		al_held_change(own, new_owner);
-		result->holding = *own;
-		return;
 	}
-	if (other)
-		join(own, other);
-	if (!al_is_shared(own))
-		al_table_put(rel, key, own);
-	else if (!al_table_try_put(rel, key, own))
+	else if (!write_row(&from, new_owner, share))
 	{
-		/* It ran out since, and somebody is being given the row. */
-		if (new_claim.hash != 0)
-			al_claim_drop(&new_claim);
-		al_claim_drop(&claim);
+		drop_claims(&from, &to_claim);
 		result->outcome = AL_EXPIRED;
 		return;
 	}
-	if (other)
-	{
-		other->released_at = result->at;
-		other->owner = NULL;
-		other->meta = NULL;
-		if (al_table_try_put(rel, key, other))
-			al_stat_count(AL_COUNT_RELEASES, 1);
-	}
-	al_end_mine(&state, new_owner, own);
 	result->holding = *own;
-	al_lease_written(key, new_owner, own);
-	al_stat_changed();
 }
