@@ -1,23 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * acquire.c
- *		Acquire: one key or a set, waiting for it; convert; steal.
+ *		Acquire one key or a set, with or without waiting; convert; steal.
  *
- * Model: a key is attempted (lease/attempt.c), and where that is refused and the
- * request waits, again in the queue of shmem/queue.c; then the grant is written
- * (lease/grant.c).
+ * Model: a key is attempted (lease/attempt.c).  If that is refused and the request
+ * waits, the key is attempted again in the queue (shmem/queue.c).  Then the grant is
+ * written (lease/grant.c).
  *
- * A set is attempted key by key, in the order of keys, and written when all
- * are claimed: until then nothing has been written that would have to be
- * undone.  Who waits for a key of a set keeps the claims on those before.  What
- * the owner holds already is claimed last, since its heartbeats would wait for
- * that claim.
+ * The keys of a set are attempted in their order, and written when all are claimed, so
+ * that a refusal leaves nothing to undo.  A request that waits for a key keeps its
+ * claims on the keys before.  Keys that the owner holds already are claimed last, since
+ * the owner's heartbeats would wait for that claim.
  *
- * Of two who share a key and wait for each other to leave, the second is refused.
- * A claim tells who is the first.
+ * An upgrade waits until the other owners that share the key leave.  Two upgrades of a
+ * key would wait for each other, so the second is refused.  A claim tells which is first.
  *
- * Locking rules: app_lock is closed while a call sleeps.  A refused set drops
- * its claims.
+ * Locking rules: app_lock is closed while a call sleeps, or whoever has to lock it in a
+ * stronger mode would wait for that long.  A refused set drops its claims.
  *
  *-------------------------------------------------------------------------
  */
@@ -49,7 +48,7 @@
 /* Microseconds between two searches for a deadlock by one waiter */
 #define SEARCH_INTERVAL		INT64CONST(1000000)
 
-/* Might waiting help? */
+/* Can waiting help? */
 static bool
 may_pass(AlOutcome outcome)
 {
@@ -57,14 +56,14 @@ may_pass(AlOutcome outcome)
 		outcome == AL_CLOSED || outcome == AL_QUEUED;
 }
 
-/* How long a waiter may sleep as far as the obstacle is concerned */
+/* For how many microseconds the obstacle lets a waiter sleep */
 static int64
 time_to_look(const AlAttempt *attempt)
 {
 	const AlResult *result = attempt->result;
 	TimestampTz at = result->holding.expires_at;
 
-	/* Those behind need not look when the lease ends, the first will. */
+	/* Only the first waiter has to look when the lease ends. */
 	if (result->outcome == AL_CLOSED)
 		at = al_closed_until(&result->holding);
 	if ((result->outcome != AL_HELD && result->outcome != AL_CLOSED) || at == DT_NOEND ||
@@ -73,24 +72,23 @@ time_to_look(const AlAttempt *attempt)
 	return Max(at - GetCurrentTimestamp(), 0);
 }
 
-/* In line for a key since a moment */
-typedef struct Line
+typedef struct Wait
 {
 	const AlKey *key;
-	int64		since;
-} Line;
+	int64		since;			/* of al_monotonic_now() */
+} Wait;
 
 static void
 leave_queue(int code, Datum arg)
 {
-	Line	   *line = (Line *) DatumGetPointer(arg);
+	Wait	   *wait = (Wait *) DatumGetPointer(arg);
 
 	AL_TEST_POINT("leaving");
 	al_queue_leave(false);
-	al_stat_waited(line->key, al_monotonic_now() - line->since);
+	al_stat_waited(wait->key, al_monotonic_now() - wait->since);
 }
 
-/* Does the owner share the key, and has to wait until it is alone with it? */
+/* Does the owner share the key, and want it exclusively? */
 static bool
 is_upgrade(const AlAttempt *attempt)
 {
@@ -98,17 +96,16 @@ is_upgrade(const AlAttempt *attempt)
 }
 
 /*
- * Try until the key is granted, or the wait is over, or it turns out that this
- * is an upgrade and we have not joined the queue as one.  What is left in the
- * result is of the last try.
+ * Try until the key is granted, the wait is over, or the request has become an upgrade,
+ * or has ceased to be one, so that it must join the queue anew.  The result is that of
+ * the last try.
  *
- * Of an owner that upgrades in several sessions one has the claim to it, and
- * another gets it when that one leaves.  app_lock is closed while we sleep, or
- * whoever has to lock it otherwise would wait for the wait.
+ * Of several sessions of one owner that upgrade, one has the claim that says so, and
+ * another gets it when that session leaves.
  */
 static void
-attempt_in_line(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search,
-				bool as_upgrade, bool *is_first_upgrade)
+attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search,
+				 bool as_upgrade, bool *is_first_upgrade)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lock_acquire wait",
 												  ALLOCSET_SMALL_SIZES);
@@ -153,7 +150,7 @@ attempt_in_line(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sear
 	}
 }
 
-/* Wait in the queue; true: for the request this is the end */
+/* Wait in the queue; true: the request is granted or refused, false: wait anew */
 static bool
 wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search)
 {
@@ -161,7 +158,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	AlResult   *result = attempt->result;
 	bool		as_upgrade = is_upgrade(attempt);
 	bool		is_first_upgrade = as_upgrade && al_claim_upgrade(attempt->key);
-	Line		line = {attempt->key, al_monotonic_now()};
+	Wait		wait = {attempt->key, al_monotonic_now()};
 
 	if (as_upgrade && !is_first_upgrade &&
 		al_queue_has_upgrade(attempt->key, &request->owner))
@@ -171,25 +168,25 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 		result->cycle = pstrdup("Another owner that shares the lock is already waiting to convert it to exclusive mode.");
 		return true;
 	}
-	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&line));
+	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
 	{
 		al_queue_join(attempt->key, &request->owner, request->is_shared, as_upgrade,
 					  request->holder ? request->holder : request->default_holder);
-		attempt_in_line(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
+		attempt_in_queue(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
 	}
-	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&line));
+	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
 	al_queue_leave(al_is_granted(result) && attempt->is_claimed);
-	al_stat_waited(line.key, al_monotonic_now() - line.since);
+	al_stat_waited(wait.key, al_monotonic_now() - wait.since);
 	if (is_first_upgrade)
 		al_claim_upgrade_end(attempt->key);
 	return !may_pass(result->outcome);
 }
 
 /*
- * Try to get a key, waiting as long as the request allows, counted from
- * "start".  Outcomes: those of al_attempt() where the request does not wait,
- * AL_TIMEOUT and AL_DEADLOCK where it does.  A wait also ends by whatever
- * interrupts raise, and then has left nothing.
+ * Try to get a key, waiting as long as the request allows, counted from "start", which
+ * is of al_monotonic_now().  Outcomes: those of al_attempt(); if the request waits, also
+ * AL_TIMEOUT and AL_DEADLOCK.  An interrupt ends the wait with an error, and the backend
+ * leaves the queue.
  */
 static void
 attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
@@ -208,7 +205,7 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		;
 }
 
-/* The same, counted from now */
+/* attempt_since(), counted from now, which also counts a refusal in the statistics */
 void
 al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
 {
@@ -218,10 +215,8 @@ al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
 }
 
 /*
- * Acquire a key, or renew what the owner has of it already, waiting for it as
- * long as the request allows; or convert it.
- *
- * Outcomes: those of al_attempt_in_turn().
+ * Acquire a key, renew what the owner has of it already, or convert that, waiting as
+ * long as the request allows.  Outcomes: those of attempt_since().
  */
 void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
@@ -236,17 +231,20 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 	}
 }
 
-static void
-drop_all(AlAttempt *attempts, int count)
+/* The key of attempts[refused] was refused, and so is the set; returns "refused" */
+static int
+refuse_set(AlAttempt *attempts, int count, int refused)
 {
 	for (int i = 0; i < count; i++)
 		al_attempt_drop(&attempts[i]);
+	al_attempt_count_refusal(attempts[refused].key, attempts[refused].result);
+	return refused;
 }
 
 /*
- * Acquire a set of keys, which are in order: all or none.  The wait is for the
- * whole set.  Returns -1 where all are granted, otherwise which one is in the
- * way; of the others the results say nothing then.
+ * Acquire all keys of a set, which are in order, or none.  The wait is for the whole
+ * set.  Returns -1 if all are granted.  Otherwise returns the index of the key that was
+ * refused, and only the result for that key is valid.
  */
 int
 al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
@@ -274,11 +272,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 			attempt_since(rel, attempt, start);
 			waited = Max(waited, results[i].waited);
 			if (!al_is_granted(&results[i]))
-			{
-				drop_all(attempts, count);
-				al_attempt_count_refusal(&keys[i], &results[i]);
-				return i;
-			}
+				return refuse_set(attempts, count, i);
 			if (pass == 0 && results[i].outcome == AL_REACQUIRED)
 			{
 				al_attempt_drop(attempt);
@@ -293,19 +287,12 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 		if (waited > 0)
 			al_attempt_refresh(*rel, &attempts[i]);
 		if (!al_is_granted(&results[i]))
-		{
-			drop_all(attempts, count);
-			al_attempt_count_refusal(&keys[i], &results[i]);
-			return i;
-		}
+			return refuse_set(attempts, count, i);
 	}
 
-	/* The page of the sequence is shared by all: look at it once. */
+	/* Everybody draws from one page, so draw all tokens at once. */
 	for (int i = 0; i < count; i++)
-	{
-		if (results[i].outcome == AL_ACQUIRED)
-			tokens++;
-	}
+		tokens += results[i].outcome == AL_ACQUIRED;
 	if (tokens > 0)
 		token = al_fence_draw(tokens);
 	for (int i = 0; i < count; i++)
@@ -318,8 +305,8 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 }
 
 /*
- * Give a key to another owner, whoever has it.  Outcomes: AL_ACQUIRED;
- * AL_IN_TRANSACTION.  Returns what it ended: a list of AlHolding *.
+ * Grant a key to an owner, whoever holds it.  Returns the holdings that this ended: a
+ * list of AlHolding *.  Outcomes: AL_ACQUIRED; AL_IN_TRANSACTION.
  */
 List *
 al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, AlResult *result)

@@ -57,9 +57,7 @@ al_attempt_is_closed(const AlHolding *row, TimestampTz now)
 		now < al_closed_until(row);
 }
 
-/* The row that keeps the key closed for longest, or NULL; a shared one closes it for
- * exclusive requests only.
- */
+/* A row that keeps the key closed, or NULL; shared ones keep nobody from sharing it */
 static const AlHolding *
 find_closed(const AlAttempt *attempt)
 {
@@ -143,8 +141,8 @@ find_kept(const AlAttempt *attempt)
 }
 
 /*
- * Would the grant end at once, since nothing is left of its life?  Not where the owner
- * has a lease, since a new grant never ends before that.
+ * Would the grant end at once, since nothing is left of its life?  Not if it renews what
+ * the owner has and keeps the end of that, as renew() in lease/grant.c does.
  */
 static bool
 is_past_life(const AlAttempt *attempt)
@@ -158,6 +156,13 @@ is_past_life(const AlAttempt *attempt)
 		(attempt->own->expires_at != DT_NOEND || request->lifetime == AL_SESSION))
 		return false;
 	return al_end_of_life(began) <= attempt->result->at;
+}
+
+static AlOutcome
+refuse(AlResult *result, const AlHolding *why, AlOutcome outcome)
+{
+	result->holding = *why;
+	return outcome;
 }
 
 /* What the request leads to, by the holdings seen and the clock */
@@ -189,39 +194,23 @@ judge(AlAttempt *attempt)
 	else if (attempt->own)
 	{
 		if (request->on_reacquire == AL_REACQUIRE_ERROR)
-		{
-			result->holding = *attempt->own;
-			return AL_HELD_BY_OWNER;
-		}
+			return refuse(result, attempt->own, AL_HELD_BY_OWNER);
 		if (is_past_life(attempt))
-		{
-			result->holding = *attempt->own;
-			return AL_LIFETIME_EXCEEDED;
-		}
+			return refuse(result, attempt->own, AL_LIFETIME_EXCEEDED);
 		if (is_enough(attempt->own, request))
 			return AL_REACQUIRED;
-
 		/* A shared lease cannot become exclusive just until the transaction ends. */
 		if (request->lifetime == AL_TRANSACTION && attempt->own->lifetime != AL_TRANSACTION)
-		{
-			result->holding = *attempt->own;
-			return AL_HELD_BY_OWNER;
-		}
+			return refuse(result, attempt->own, AL_HELD_BY_OWNER);
 	}
 	if (result->others >= 0)
 		return AL_HELD;
 	closed = attempt->own && !al_is_shared(attempt->own) ? NULL : find_closed(attempt);
 	if (closed)
-	{
-		result->holding = *closed;
-		return AL_CLOSED;
-	}
+		return refuse(result, closed, AL_CLOSED);
 	attempt->kept = attempt->own ? NULL : find_kept(attempt);
 	if (attempt->kept && is_past_life(attempt))
-	{
-		result->holding = *attempt->kept;
-		return AL_LIFETIME_EXCEEDED;
-	}
+		return refuse(result, attempt->kept, AL_LIFETIME_EXCEEDED);
 	return AL_ACQUIRED;
 }
 
@@ -239,10 +228,9 @@ is_queued(const AlAttempt *attempt, char **first)
 
 /*
  * Look at the holdings of the key without a claim.  Unless "all" is wanted, the rows of
- * shared holdings are left out if there is a live exclusive lease, or if the request
- * is to share the key.  For the latter they only matter before the claim where the
- * owner has one of them: it need not wait in the queue, and if its request is for the
- * lifetime of the transaction, it needs another claim.
+ * shared holdings are left out where there is a live exclusive lease.  To share the key,
+ * they matter before the claim only if the owner may have one of them: then it need not
+ * wait in the queue, and for the lifetime of a transaction it needs another claim.
  */
 static void
 look(Relation rel, AlAttempt *attempt, bool all)
@@ -296,27 +284,20 @@ needs_claim(const AlAttempt *attempt, AlClaimMode *mode, const AlOwner **owner)
 {
 	const AlAcquire *request = attempt->request;
 	const AlHolding *own = attempt->own;
-	bool		is_shared = request->is_shared;
+	bool		is_new = attempt->result->outcome == AL_ACQUIRED;
+	bool		is_shared;
 
-	if (attempt->result->outcome == AL_ACQUIRED)
-	{
-		is_shared = is_shared && own == NULL;
+	Assert(is_new || request->is_convert || own != NULL);
+	if (!is_new && (request->is_convert || (own->lifetime == AL_TRANSACTION &&
+											request->lifetime == AL_TRANSACTION)))
+		return false;
+	is_shared = is_new ? request->is_shared && own == NULL : al_is_shared(own);
+	if (!is_new && request->lifetime == AL_TRANSACTION)
+		*mode = AL_CLAIM_PIN;
+	else if (is_new || own->lifetime == AL_TRANSACTION)
 		*mode = is_shared ? AL_CLAIM_SHARE : AL_CLAIM_TAKE;
-	}
 	else
-	{
-		Assert(request->is_convert || own != NULL);
-		if (request->is_convert ||
-			(own->lifetime == AL_TRANSACTION && request->lifetime == AL_TRANSACTION))
-			return false;
-		is_shared = al_is_shared(own);
-		if (request->lifetime == AL_TRANSACTION)
-			*mode = AL_CLAIM_PIN;
-		else if (is_shared)
-			*mode = own->lifetime == AL_TRANSACTION ? AL_CLAIM_SHARE : AL_CLAIM_SHARE_EXTEND;
-		else
-			*mode = own->lifetime == AL_TRANSACTION ? AL_CLAIM_TAKE : AL_CLAIM_EXTEND;
-	}
+		*mode = is_shared ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_EXTEND;
 	*owner = is_shared ? &request->owner : NULL;
 	return true;
 }
@@ -328,8 +309,8 @@ needs_claim(const AlAttempt *attempt, AlClaimMode *mode, const AlOwner **owner)
 static bool
 is_claim_enough(const AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 {
-	AlClaimMode needed = 0;
-	const AlOwner *needed_owner = NULL;
+	AlClaimMode needed;
+	const AlOwner *needed_owner;
 
 	if (!needs_claim(attempt, &needed, &needed_owner) || needed_owner != owner ||
 		(mode != needed && (mode != AL_CLAIM_SHARE || needed != AL_CLAIM_SHARE_EXTEND)))

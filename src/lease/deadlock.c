@@ -3,21 +3,22 @@
  * deadlock.c
  *		Deadlocks among waiters.
  *
- * Model: a waiter waits for the owners of the leases in its way, and so for
- * whatever any session of such an owner waits for; for the session with which
- * a lease ends whose owner nobody else knows; and for the unfinished transactions that have claimed the key, and
- * so for whatever these sessions wait for, be it in our queue or in the lock
- * manager.  Whoever would share a key that is shared waits for somebody who
- * wants it for itself, and so for the same as that one.  A waiter that has
- * waited for deadlock_timeout looks whether that leads back to itself, and
- * again every second, because leases change hands while it waits.
+ * Model: the waits-for graph has sessions as its nodes.  A waiter waits for
  *
- * Nothing is locked during the search, so what it has seen may never have
- * been true at one time.  Therefore it is done twice: leases that have the
- * same tokens, and waits that have the same numbers, were there all the time
- * in between.  Of two who find the same cycle, one resigns.
+ *	- each session in which the owner of a lease in its way waits in the queue;
+ *	- the session with which such a lease ends, if nobody else knows the owner;
+ *	- the sessions whose unfinished transactions have claimed the key.
  *
- * Locking rules: reads app_lock and the lock manager, holds nothing.
+ * Those may wait in the queue or in the lock manager.  A waiter that would share a key
+ * which others share waits for a writer before it, and so for what that writer waits
+ * for.  After deadlock_timeout a waiter searches for a cycle through itself, and then
+ * every second, because leases change hands while it waits.
+ *
+ * The search locks nothing, so the edges that it saw may not have existed at one time.
+ * Therefore it is done twice.  Leases with the same tokens and waits with the same ids
+ * existed all the time in between.  If several waiters find a cycle, one resigns.
+ *
+ * Locking rules: reads app_lock and the lock manager, keeps no lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,12 +45,12 @@
 #include "shmem/queue.h"
 #include "shmem/shmem.h"
 
-/* A session in a cycle, and why it waits for the next one */
+/* A session on the path, and why it waits for the next one */
 typedef struct Link
 {
 	int			pid;
 	AlWaiter	waiter;			/* id 0: waits in the lock manager */
-	int64		fencing_token;	/* of the lease in its way, or 0: a claim is */
+	int64		fencing_token;	/* of the lease in its way; 0: a claim is */
 	char	   *holder;			/* of that lease */
 } Link;
 
@@ -57,15 +58,15 @@ typedef struct Search
 {
 	Relation	rel;
 	List	   *visited;		/* process ids */
-	List	   *visited_keys;	/* AlWaiter *: what they wait for in the queue */
-	Link	   *links;			/* from us to where we are */
+	List	   *visited_keys;	/* AlWaiter *: one waiter for each key */
+	Link	   *links;			/* the path from this backend */
 	int			depth;
 	int			size;
 } Search;
 
 static bool search_from(Search *search, int pid);
 
-/* Does the way to any of these processes lead back to us? */
+/* Does the path, continued to any of these processes, lead back to us? */
 static bool
 search_processes(Search *search, Link *link, List *pids)
 {
@@ -91,7 +92,7 @@ search_processes(Search *search, Link *link, List *pids)
 	return false;
 }
 
-/* Processes for whose locks a backend waits in the lock manager */
+/* The processes that a backend waits for in the lock manager */
 static List *
 blocking_processes(int pid)
 {
@@ -109,7 +110,7 @@ blocking_processes(int pid)
 	return pids;
 }
 
-/* Have we been to somebody who waits for the same key?  From now on we have. */
+/* Was a waiter for the same key visited before?  Notes that one is now. */
 static bool
 is_visited_key(Search *search, const AlWaiter *waiter)
 {
@@ -125,14 +126,14 @@ is_visited_key(Search *search, const AlWaiter *waiter)
 			return true;
 	}
 	if (list_length(search->visited_keys) == MaxBackends)
-		return true;			/* others came and went meanwhile: too long a search */
+		return true;			/* waiters come and go faster than we search */
 	copy = palloc(sizeof(AlWaiter));
 	*copy = *waiter;
 	search->visited_keys = lappend(search->visited_keys, copy);
 	return false;
 }
 
-/* Has our transaction taken what we wait for, and not committed yet? */
+/* Does our own unfinished transaction hold the key that we wait for? */
 static bool
 is_in_own_way(Relation rel, const AlWaiter *waiter)
 {
@@ -155,7 +156,7 @@ is_in_own_way(Relation rel, const AlWaiter *waiter)
 	return false;
 }
 
-/* Does what a process waits for lead back to us? */
+/* Does what a process waits for lead back to us?  Then the links are the cycle. */
 static bool
 search_from(Search *search, int pid)
 {
@@ -173,15 +174,15 @@ search_from(Search *search, int pid)
 		return search_processes(search, &link, blocking_processes(pid));
 
 	/*
-	 * All who wait for a key wait for the same; but not those who share it and
-	 * wait for the others to leave.
+	 * All waiters for a key wait for the same sessions, except for an upgrade, whose
+	 * own share is not in its way.
 	 */
 	if (!link.waiter.is_upgrade && is_visited_key(search, &link.waiter))
 		return false;
 
 	/*
-	 * A session that waits for a key which its own transaction holds for another
-	 * owner is a cycle of one, but only its own search can see that.
+	 * If a session's own transaction holds the key for another owner, that is a cycle
+	 * of one.  Only the session itself can see it.
 	 */
 	pids = list_delete_int(al_claim_blockers(link.waiter.hash), pid);
 	if (pid == MyProcPid ? is_in_own_way(search->rel, &link.waiter) :
@@ -200,7 +201,7 @@ search_from(Search *search, int pid)
 		for (int i = 0; i < count; i++)
 			pids = lappend_int(pids, waiters[i].pid);
 		pfree(waiters);
-		/* An owner that was named can let go of it in another session, too. */
+		/* An owner that the application named can release it in any session. */
 		if (holding->lifetime == AL_SESSION &&
 			al_owner_looks_generated(al_string(holding->owner)))
 			pids = lappend_int(pids, holding->pid);
@@ -259,8 +260,8 @@ describe(const Search *search)
 }
 
 /*
- * Would this backend, which is in the queue, wait for ever?  If so, it has been
- * taken out of the queue, and who waits for whom is returned, else NULL.
+ * Would this backend, which is in the queue, wait forever?  Then it resigns, that is,
+ * leaves the queue, and this returns who waits for whom.  Otherwise returns NULL.
  */
 char *
 al_deadlock_find(Relation rel)

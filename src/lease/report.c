@@ -3,22 +3,20 @@
  * report.c
  *		Refusals in words.
  *
- * Model: one place turns what the verbs answer into errors, so that every
- * function says the same thing in the same words.  A message names the key
- * and the holder's label, both with control characters escaped, and never an
- * owner.
+ * Model: one file turns outcomes of verbs into errors, so that all functions use the
+ * same words.  A message names the key and the holder's label, both with control
+ * characters escaped, and never an owner.
  *
- * A refusal is an answer, not a fault, and is asked for as often as a busy key
- * is tried.  So refusals that a client gets stay out of the server log unless
- * log_min_messages is below "warning".
+ * A refusal is an answer, not a fault, and a busy key causes many.  So refusals stay
+ * out of the server log unless log_min_messages is below "warning".
  *
- * A grant in doubt (xact.c) is told of when it is committed, where nothing
- * may be thrown any more.  So it is a warning to our own process, which goes on
- * to the end of the commit and ends then, and FATAL to the client: our hook makes
- * it that.  If the hook were not heeded, the client would get a warning and lose
- * the connection, as PostgreSQL does it when a session is terminated in that wait.
+ * A grant in doubt (xact.c) is reported when it has committed, where no error may be
+ * raised.  So it is a WARNING to this process, which finishes the commit and then ends.
+ * Our hook makes it FATAL for the client and the log.  If the hook had no effect, the
+ * client would get a warning and lose the connection, as PostgreSQL does it when a
+ * session is terminated while it waits for a standby.
  *
- * Locking: none.
+ * Locking rules: none; nothing here is locked.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,13 +37,13 @@
 #include "lease/state.h"
 
 static emit_log_hook_type previous_emit_log_hook = NULL;
-static bool in_doubt = false;	/* this process ends because of a grant in doubt */
-static int	doubt_log_level;	/* log_min_messages then */
+static bool in_doubt = false;	/* this process ends, for a grant in doubt */
+static int	doubt_log_level;	/* log_min_messages at that time */
 
 /*
- * Keep our refusals out of the server log, and the claim that an administrator
- * ended a process which ends because of a doubt.  Make the doubt FATAL, for a
- * client that wanted to hear of nothing less, or is not talked to any more, too.
+ * Keep our refusals out of the server log.  Make the report of a doubt FATAL, even for
+ * a client that set client_min_messages higher or gets no more output, and keep the
+ * message that follows, which blames an administrator, out of the log.
  */
 static void
 filter_messages(ErrorData *edata)
@@ -77,15 +75,15 @@ al_report_init(void)
 }
 
 /*
- * A lease was granted or extended, and may be here only: end the connection, and
- * let nothing of what the client asked for look like a success.  Raises nothing.
+ * A lease was granted or extended, but perhaps on this server only: end the connection
+ * without a word of success to the client.  Raises no error.
  */
 void
 al_report_doubt(void)
 {
 	in_doubt = true;
 	doubt_log_level = al_log_min_messages();
-	al_set_log_min_messages(WARNING);	/* or the hook would not be asked */
+	al_set_log_min_messages(WARNING);	/* or the hook may not be called */
 	ereport(WARNING,
 			(al_errcode(ERRCODE_TRANSACTION_RESOLUTION_UNKNOWN),
 			 errmsg("terminating connection because a granted lock might not be on a synchronous standby"),
@@ -100,7 +98,7 @@ al_report_doubt(void)
 static char *
 show_time(TimestampTz time)
 {
-	return pstrdup(timestamptz_to_str(time));	/* it has one static buffer */
+	return pstrdup(timestamptz_to_str(time));	/* timestamptz_to_str() reuses its buffer */
 }
 
 static char *
@@ -109,7 +107,7 @@ show_text(text *value)
 	return al_display(al_string(value));
 }
 
-/* Until when a holding lasts, to go on with "held" */
+/* Until when a holding lasts, to follow "held" */
 static char *
 show_end(const AlHolding *holding)
 {
@@ -123,7 +121,6 @@ show_end(const AlHolding *holding)
 					show_time(holding->expires_at), holding->pid);
 }
 
-/* Mode, start and end of a holding */
 static char *
 show_span(const AlHolding *holding)
 {
@@ -132,7 +129,7 @@ show_span(const AlHolding *holding)
 					show_time(holding->acquired_at), show_end(holding));
 }
 
-/* Who holds a key, to go on with "lock ... is" */
+/* Who holds a key, to follow "lock ... is" */
 static char *
 show_holders(const AlResult *result)
 {
@@ -144,7 +141,7 @@ show_holders(const AlResult *result)
 					result->others == 1 ? "other" : "others");
 }
 
-/* What is in the way of an acquire, to go on with "lock ... is" */
+/* What is in the way of an acquire, to follow "lock ... is" */
 static char *
 obstacle_message(const AlResult *result)
 {
@@ -205,7 +202,6 @@ obstacle_hint(const AlResult *result)
 	}
 }
 
-/* Why there is no lease on a key. */
 static char *
 nobody_detail(const AlResult *result)
 {
@@ -214,7 +210,7 @@ nobody_detail(const AlResult *result)
 	return "The lock is free, was swept, or was never acquired.";
 }
 
-/* Raise that a transaction, which nobody can undo from outside, holds a key. */
+/* Raise 55P03: a transaction holds a key, and only its end can change that */
 AL_NORETURN static void
 raise_in_transaction(const AlKey *key, int pid)
 {
@@ -228,7 +224,7 @@ raise_in_transaction(const AlKey *key, int pid)
 	pg_unreachable();
 }
 
-/* Raise 22023: a transaction is not given what only leases have */
+/* Raise 22023: a transaction was to get what only leases have, such as a ttl */
 void
 al_raise_no_lease(const char *what)
 {
@@ -239,7 +235,7 @@ al_raise_no_lease(const char *what)
 	pg_unreachable();
 }
 
-/* Raise what a refusal means; the result is one */
+/* Raise the error that a refusal means; the result must be a refusal */
 void
 al_raise(const AlKey *key, const AlResult *result)
 {
@@ -348,7 +344,7 @@ al_raise(const AlKey *key, const AlResult *result)
 	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
 }
 
-/* What there is instead of the holding that was expected */
+/* Why an owner does not hold a key as it should */
 static char *
 missing_detail(const AlResult *result)
 {
@@ -370,7 +366,7 @@ missing_detail(const AlResult *result)
 	}
 }
 
-/* The same in short, to go on with "lock ... is" */
+/* What an owner that does not hold a key is told, to follow "lock ... is" */
 static char *
 missing_message(const AlResult *result)
 {
@@ -381,7 +377,7 @@ missing_message(const AlResult *result)
 	return "not held by this owner";
 }
 
-/* Raise LK006: an owner does not hold a key; or 55P03: nobody can know */
+/* Raise LK006: an owner does not hold a key; or 55P03: a transaction may hold it for the owner */
 void
 al_raise_not_held(const AlKey *key, const AlResult *result)
 {
@@ -396,8 +392,8 @@ al_raise_not_held(const AlKey *key, const AlResult *result)
 }
 
 /*
- * Raise LK005: a fencing token is not that of the grant by which an owner holds a
- * key, or it does not hold it, as the result says; or 55P03: nobody can know
+ * Raise LK005: a fencing token is not that of the owner's grant, or with a result, the
+ * owner does not hold the key; or 55P03, as al_raise_not_held() does
  */
 void
 al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
@@ -415,9 +411,9 @@ al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
 }
 
 /*
- * Raise LK006: an owner does not hold the key that covers a row of a table, or
- * with AL_HELD_BY_OWNER only shares it; or 55P03: nobody can know.  A NULL key is
- * one that the role may not see; without a result there is no owner.
+ * Raise LK006: an owner does not hold the key that covers a row of a table, or only
+ * shares it (AL_HELD_BY_OWNER); or 55P03, as al_raise_not_held() does.  The key is NULL
+ * if the role may not see it, and the result is NULL if there is no owner.
  */
 void
 al_raise_guard(const AlKey *key, const AlResult *result, Relation table)

@@ -3,19 +3,18 @@
  * session_end.c
  *		Ending what a session holds, when the session ends.
  *
- * Model: a holding with the lifetime of a session is a row like a lease, which names
- * the session (shmem/session.c).  Where that runs no more the holding has ended,
- * whatever became of the session.  That survives what a session-level advisory lock
- * would not: pg_advisory_unlock_all(), and a process id that is used again.
+ * Model: a holding with the lifetime of a session is a row that names the session
+ * (shmem/session.c).  It is over when that session does not run any more, however the
+ * session ended.
  *
  * A session that ends in an orderly way also ends its holdings in the table, in a
- * transaction of its own, whose commit wakes those who wait for them.  So does DISCARD
- * ALL, with which a pooler gives a connection to somebody else.  For that the session
- * keeps a list of keys; it may have more than it holds.
+ * transaction of its own, whose commit wakes waiters.  DISCARD ALL does the same, since
+ * a pooler then gives the connection to another client.  For that the session keeps a
+ * list of keys, which may contain keys that it does not hold any more.
  *
- * Locking rules: at its end a session waits for nobody.  What others have claimed,
- * the whole table while somebody alters it, and what there is no time for is left to
- * those who find that the session is gone.
+ * Locking rules: at its end a session waits for nobody.  Holdings whose keys others
+ * have claimed, or for which there is no time, are left to those who find that the
+ * session is gone; so is everything while somebody alters the table.
  *
  *-------------------------------------------------------------------------
  */
@@ -53,7 +52,7 @@
 #include "table/catalog.h"
 
 /*
- * Does this session hold a key by its lifetime, or may it turn out to when an
+ * Does this session hold a key with its lifetime, or may it, depending on how an
  * unfinished transaction ends?
  */
 bool
@@ -74,8 +73,8 @@ al_session_end_has(Relation rel, const AlKey *key)
 }
 
 /*
- * This session is over: let what it holds of a key run out.  Without "wait",
- * what others have claimed is left as it is.
+ * This session is over: let its holdings of a key expire.  "wait" for claims of others;
+ * otherwise what they have claimed stays as it is.
  */
 void
 al_session_end_key(Relation rel, const AlKey *key, bool wait)
@@ -114,7 +113,7 @@ al_session_end_key(Relation rel, const AlKey *key, bool wait)
 		}
 		al_durability_before_release();
 		al_stat_changed();
-		/* As a lease that ran out: then it is known when. */
+		/* An expired lease tells when it ended, which a dead session does not. */
 		holding.lifetime = AL_LEASE;
 		holding.expires_at = now;
 		if (is_shared || !wait)
@@ -123,7 +122,7 @@ al_session_end_key(Relation rel, const AlKey *key, bool wait)
 			al_table_put(rel, key, &holding);
 		al_durability_released();
 	}
-	/* What is prepared may turn out to be ours, too. */
+	/* A prepared transaction may have a holding of this session, too. */
 	if (left || (!wait && al_claim_is_others(key->hash)))
 		al_session_left();
 }
@@ -132,8 +131,8 @@ al_session_end_key(Relation rel, const AlKey *key, bool wait)
 #define BATCH	500
 
 /*
- * Microseconds that the end of a session may take, which nobody can interrupt.  Whatever
- * it holds then is free all the same, only that nobody is woken for it.
+ * Microseconds that the end of a session may take, which nobody can interrupt.  What is
+ * left then is over all the same, but nobody is woken for it.
  */
 #ifdef AL_TEST_HOOKS
 #define LONGEST_EXIT	AL_MS_TO_US(al_test_longest_exit_ms)
@@ -142,8 +141,8 @@ al_session_end_key(Relation rel, const AlKey *key, bool wait)
 #endif
 
 /*
- * By a secret of the session: that of the database may become another one, where
- * the extension is created again
+ * Hashed with a secret of the session, since the database has another one after the
+ * extension was created again
  */
 typedef struct NotedKey
 {
@@ -157,7 +156,6 @@ static long prune_at = 64;
 
 static ProcessUtility_hook_type previous_process_utility = NULL;
 
-/* The next noted key; false at the end */
 static bool
 next_noted(HASH_SEQ_STATUS *status, AlKey *key)
 {
@@ -180,7 +178,7 @@ forget(const AlKey *key)
 	pfree(name);
 }
 
-/* End what this session holds of so many noted keys, which are forgotten */
+/* End what this session holds of up to max_keys noted keys, and forget those */
 static void
 end_some(Relation rel, int max_keys)
 {
@@ -200,7 +198,7 @@ end_some(Relation rel, int max_keys)
 	}
 }
 
-/* After at_exit(), even if that has failed */
+/* Runs after at_exit(), even if that has failed */
 static void
 after_exit(int code, Datum arg)
 {
@@ -215,7 +213,7 @@ at_exit(int code, Datum arg)
 
 	AbortOutOfAnyTransaction();
 	AL_TEST_POINT("exit");
-	/* Nobody is there to wait for a flush, or for a standby. */
+	/* No client waits for a flush or a standby. */
 	synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
 	while (hash_get_num_entries(noted) > 0 && al_monotonic_now() < until)
 	{
@@ -223,7 +221,7 @@ at_exit(int code, Datum arg)
 		bool		missing;
 
 		StartTransactionCommand();
-		/* What the session has set as its default could wait, too. */
+		/* The session's defaults might make the transaction fail or wait. */
 		XactIsoLevel = XACT_READ_COMMITTED;
 		XactReadOnly = XactDeferrable = false;
 		PushActiveSnapshot(GetTransactionSnapshot());
@@ -240,7 +238,7 @@ at_exit(int code, Datum arg)
 	}
 }
 
-/* Forget those keys of which this session holds nothing any more */
+/* Forget the keys of which this session holds nothing any more */
 static void
 prune(Relation rel)
 {
@@ -256,7 +254,7 @@ prune(Relation rel)
 	prune_at = Max(hash_get_num_entries(noted) * 2, 64);
 }
 
-/* This session is about to hold a key */
+/* This session is about to hold a key with its lifetime; raises XX000 */
 void
 al_session_end_note(Relation rel, const AlKey *key)
 {
@@ -276,7 +274,7 @@ al_session_end_note(Relation rel, const AlKey *key)
 					 errmsg("could not generate random values")));
 		keys = hash_create("atomic_lock keys of the session", 64, &info,
 						   HASH_ELEM | HASH_BLOBS);
-		/* They may raise; at_exit() must never be without the list. */
+		/* Registering may fail, and at_exit() needs the list, so it is set last. */
 		before_shmem_exit(after_exit, (Datum) 0);
 		before_shmem_exit(at_exit, (Datum) 0);
 		noted = keys;
@@ -294,25 +292,6 @@ al_session_end_note(Relation rel, const AlKey *key)
 	entry->name.len = key->name.len;
 }
 
-/*
- * End all that this session holds, in the current transaction, which may fail; so
- * nothing is forgotten.  There is no limit on claims: what is left would be
- * somebody else's.
- */
-static void
-end_all(Relation rel)
-{
-	HASH_SEQ_STATUS status;
-	AlKey		key;
-
-	prune(rel);
-	al_claimed_lift_limit();
-	hash_seq_init(&status, noted);
-	while (next_noted(&status, &key))
-		al_session_end_key(rel, &key, true);
-}
-
-/* DISCARD ALL ends what a session has, and so what it holds */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				ProcessUtilityContext context, ParamListInfo params,
@@ -332,8 +311,18 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		al_is_installed())
 	{
 		Relation	rel = al_open_app_lock(RowExclusiveLock);
+		HASH_SEQ_STATUS status;
+		AlKey		key;
 
-		end_all(rel);
+		/*
+		 * The transaction may abort, so no key is forgotten.  Claims are not limited,
+		 * since what is left would belong to the pooler's next client.
+		 */
+		prune(rel);
+		al_claimed_lift_limit();
+		hash_seq_init(&status, noted);
+		while (next_noted(&status, &key))
+			al_session_end_key(rel, &key, true);
 		table_close(rel, NoLock);
 	}
 }

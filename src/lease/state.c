@@ -223,7 +223,7 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 			   AlHolding **own)
 {
 	const AlHolding *over = NULL;
-	List	   *live;
+	List	   *live = NIL;
 	ListCell   *cell;
 
 	*own = NULL;
@@ -231,12 +231,9 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 
 	/* Usually this is the only holding. */
 	if (al_is_owned_by(&state->exclusive, owner) && al_is_live(&state->exclusive, result->at))
-	{
 		*own = unconstify(AlHolding *, &state->exclusive);
-		result->holding = **own;
-		return AL_RELEASED;
-	}
-	live = al_live_holdings(state, result->at);
+	else
+		live = al_live_holdings(state, result->at);
 	foreach(cell, live)
 	{
 		if (*own == NULL && al_is_owned_by(lfirst(cell), owner))
@@ -288,8 +285,9 @@ judge(AlOwnClaim *ask)
 	return ask->result->outcome;
 }
 
-static AlOutcome
-judge_all(AlOwnClaim *ask)
+/* Look at all rows of the key, and judge what the owner has by them */
+AlOutcome
+al_judge_all(AlOwnClaim *ask)
 {
 	al_look(ask->rel, ask->key, &ask->state);
 	return judge(ask);
@@ -322,12 +320,12 @@ look_for_own(AlOwnClaim *ask)
 	/* Transactions come before rows, for the reason given at al_holdings_of_key(). */
 	AL_TEST_POINT("not-own");
 	elsewhere = al_held_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
-	if (judge_all(ask) == AL_EXPIRED)
+	if (al_judge_all(ask) == AL_EXPIRED)
 	{
 		/* If the owner is extending it, that began before the lease expired. */
 		if (al_claim_is_extended(ask->key, ask->owner, al_is_shared(&ask->result->holding)))
 			return &ask->result->holding;
-		(void) judge_all(ask);
+		(void) al_judge_all(ask);
 	}
 	return ask->result->outcome == AL_RELEASED ? NULL : elsewhere;
 }
@@ -380,7 +378,7 @@ al_claim_own(AlOwnClaim *ask)
 		AL_TEST_POINT("own-claimed");
 		al_table_find_again(ask->rel, ask->key, ask->own);
 		/* Where it is not live any more, the owner may have another row by now. */
-		if ((judge(ask) == AL_RELEASED || judge_all(ask) == AL_RELEASED) &&
+		if ((judge(ask) == AL_RELEASED || al_judge_all(ask) == AL_RELEASED) &&
 			al_is_shared(ask->own) == is_shared)
 		{
 			AL_TEST_POINT("own-judged");

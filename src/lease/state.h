@@ -82,7 +82,7 @@ typedef struct AlOwnClaim
 	const AlKey *key;
 	const AlOwner *owner;
 	AlClaimMode mode;			/* if the holding is exclusive: TAKE, EXTEND, PIN */
-	const AlHolding *seen;		/* a row of the owner that saves the first look, or NULL */
+	const AlHolding *seen;		/* the owner's row, if known: saves a look */
 	AlResult   *result;
 	AlState		state;
 	AlHolding  *own;			/* the owner's holding, in the state; or NULL */
@@ -100,6 +100,7 @@ extern List *al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
 extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);
+extern AlOutcome al_judge_all(AlOwnClaim *ask);
 extern AlHolding *al_claim_own(AlOwnClaim *ask);
 extern bool al_put_over(Relation rel, const AlKey *key, AlHolding *holding);
 

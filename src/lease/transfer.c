@@ -53,7 +53,6 @@ join(AlHolding *handed, const AlHolding *had)
 		handed->meta = had->meta;
 }
 
-/* The claims on what is handed over, and on what the new owner has already */
 static void
 drop_claims(AlOwnClaim *from, AlClaim *to_claim)
 {
@@ -72,8 +71,6 @@ static bool
 claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_claim,
 		   AlHolding **share)
 {
-	AlState    *state = &from->state;
-	AlResult   *result = from->result;
 	ListCell   *cell;
 
 	for (;;)
@@ -84,24 +81,23 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 			return false;
 		if (own->lifetime == AL_TRANSACTION && ttl > 0)
 		{
-			result->outcome = AL_NO_LEASE;
+			from->result->outcome = AL_NO_LEASE;
 			return false;
 		}
 		if (!al_is_shared(own) || al_string_equal(from->owner->name, new_owner->name))
 			return true;
 
 		al_claim(to_claim, from->key, new_owner, AL_CLAIM_SHARE);
-		al_look(from->rel, from->key, state);
-		if (al_judge_owner(state, from->owner, result, &from->own) == AL_RELEASED &&
-			al_is_shared(from->own))
+		if (al_judge_all(from) == AL_RELEASED && al_is_shared(from->own))
 			break;
 		/* It expired while we waited for that claim. */
 		drop_claims(from, to_claim);
 	}
 
-	foreach(cell, state->shared)
+	foreach(cell, from->state.shared)
 	{
-		if (al_is_owned_by(lfirst(cell), new_owner) && al_is_live(lfirst(cell), result->at))
+		if (al_is_owned_by(lfirst(cell), new_owner) &&
+			al_is_live(lfirst(cell), from->result->at))
 			*share = lfirst(cell);
 	}
 	return true;
