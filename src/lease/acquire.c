@@ -15,8 +15,8 @@
  * An upgrade waits until the other owners that share the key leave.  Two upgrades of a
  * key would wait for each other, so the second is refused.  A claim tells which is first.
  *
- * Locking rules: app_lock is closed while a call sleeps, or whoever has to lock it in a
- * stronger mode would wait for that long.  A refused set drops its claims.
+ * Locking rules: app_lock is closed while a call sleeps, so that a stronger lock on it
+ * need not wait for that call.  A refused set drops its claims.
  *
  *-------------------------------------------------------------------------
  */

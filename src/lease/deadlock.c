@@ -30,7 +30,6 @@
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/fmgrprotos.h"
-#include "utils/timestamp.h"
 
 #include "atomic_lock.h"
 #include "base/owner.h"

@@ -322,7 +322,7 @@ grant_again(Relation rel, AlAttempt *attempt)
 	al_lease_written(attempt->key, &request->owner, holding);
 }
 
-/* Write what an attempt was granted, as of now, and count it; raises what writing can */
+/* Write what an attempt was granted, as of now, and count it.  The claim is kept. */
 void
 al_grant(Relation rel, AlAttempt *attempt)
 {

@@ -24,7 +24,6 @@
 
 #include "miscadmin.h"
 #include "tcop/tcopprot.h"
-#include "utils/guc.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
@@ -377,7 +376,7 @@ missing_message(const AlResult *result)
 	return "not held by this owner";
 }
 
-/* Raise LK006: an owner does not hold a key; or 55P03: a transaction may hold it for the owner */
+/* Raise LK006: an owner does not hold a key; or 55P03: a transaction may hold it for it */
 void
 al_raise_not_held(const AlKey *key, const AlResult *result)
 {

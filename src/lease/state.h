@@ -21,9 +21,9 @@ typedef enum AlOutcome
 	AL_RELEASED,
 	AL_EXTENDED,
 
-	/* refused, nothing is written; result->holding says why, where one is in the way */
+	/* refused, nothing is written; result->holding, if there is one, says why */
 	AL_HELD,					/* by another owner */
-	AL_HELD_BY_OWNER,			/* by this owner, which may not acquire it again */
+	AL_HELD_BY_OWNER,			/* by this owner, in a way that the request excludes */
 	AL_CLAIMED,					/* an unfinished transaction has claimed the key */
 	AL_IN_TRANSACTION,			/* an unfinished transaction holds the key to its end */
 	AL_CLOSED,					/* its lease expired less than lock_delay ago */
