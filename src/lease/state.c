@@ -278,15 +278,15 @@ claim_for(AlOwnClaim *ask, const AlHolding *holding, AlClaimMode mode)
 	al_claim(&ask->claim, ask->key, is_shared ? ask->owner : NULL, mode);
 }
 
-static AlOutcome
+static AlHolding *
 judge(AlOwnClaim *ask)
 {
 	ask->result->outcome = al_judge_owner(&ask->state, ask->owner, ask->result, &ask->own);
-	return ask->result->outcome;
+	return ask->own;
 }
 
-/* Look at all rows of the key, and judge what the owner has by them */
-AlOutcome
+/* Look at all rows of the key, and judge by them what the owner holds, or NULL */
+AlHolding *
 al_judge_all(AlOwnClaim *ask)
 {
 	al_look(ask->rel, ask->key, &ask->state);
@@ -314,20 +314,20 @@ look_for_own(AlOwnClaim *ask)
 			 !al_is_live(&state->exclusive, GetCurrentTimestamp()))
 		al_find_shared(ask->rel, ask->key, state);
 	ask->seen = NULL;
-	if (judge(ask) == AL_RELEASED || al_is_live(&state->exclusive, ask->result->at))
+	if (judge(ask) || al_is_live(&state->exclusive, ask->result->at))
 		return NULL;
 
 	/* Transactions come before rows, for the reason given at al_holdings_of_key(). */
 	AL_TEST_POINT("not-own");
 	elsewhere = al_held_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
-	if (al_judge_all(ask) == AL_EXPIRED)
+	if (!al_judge_all(ask) && ask->result->outcome == AL_EXPIRED)
 	{
 		/* If the owner is extending it, that began before the lease expired. */
 		if (al_claim_is_extended(ask->key, ask->owner, al_is_shared(&ask->result->holding)))
 			return &ask->result->holding;
 		(void) al_judge_all(ask);
 	}
-	return ask->result->outcome == AL_RELEASED ? NULL : elsewhere;
+	return ask->own ? NULL : elsewhere;
 }
 
 /*
@@ -367,9 +367,7 @@ al_claim_own(AlOwnClaim *ask)
 			al_claim_drop(&ask->claim);
 			continue;
 		}
-		if (result->outcome != AL_RELEASED)
-			return NULL;
-		if (ask->own->lifetime == AL_TRANSACTION)
+		if (ask->own == NULL || ask->own->lifetime == AL_TRANSACTION)
 			return ask->own;
 
 		is_shared = al_is_shared(ask->own);
@@ -378,15 +376,14 @@ al_claim_own(AlOwnClaim *ask)
 		AL_TEST_POINT("own-claimed");
 		al_table_find_again(ask->rel, ask->key, ask->own);
 		/* Where it is not live any more, the owner may have another row by now. */
-		if ((judge(ask) == AL_RELEASED || al_judge_all(ask) == AL_RELEASED) &&
-			al_is_shared(ask->own) == is_shared)
+		if ((judge(ask) || al_judge_all(ask)) && al_is_shared(ask->own) == is_shared)
 		{
 			AL_TEST_POINT("own-judged");
 			return ask->own;
 		}
 
 		al_claim_drop(&ask->claim);
-		if (result->outcome != AL_RELEASED)
+		if (ask->own == NULL)
 			return NULL;
 		/* It was converted before we had the claim, and needs another claim. */
 	}

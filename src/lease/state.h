@@ -100,7 +100,7 @@ extern List *al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
 extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);
-extern AlOutcome al_judge_all(AlOwnClaim *ask);
+extern AlHolding *al_judge_all(AlOwnClaim *ask);
 extern AlHolding *al_claim_own(AlOwnClaim *ask);
 extern bool al_put_over(Relation rel, const AlKey *key, AlHolding *holding);
 

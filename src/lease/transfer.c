@@ -88,7 +88,7 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 			return true;
 
 		al_claim(to_claim, from->key, new_owner, AL_CLAIM_SHARE);
-		if (al_judge_all(from) == AL_RELEASED && al_is_shared(from->own))
+		if (al_judge_all(from) && al_is_shared(from->own))
 			break;
 		/* It expired while we waited for that claim. */
 		drop_claims(from, to_claim);
