@@ -7,16 +7,17 @@
  * waits, the key is attempted again in the queue (shmem/queue.c).  Then the grant is
  * written (lease/grant.c).
  *
- * The keys of a set are attempted in their order, and written when all are claimed, so
- * that a refusal leaves nothing to undo.  A request that waits for a key keeps its
- * claims on the keys before.  Keys that the owner holds already are claimed last, since
- * the owner's heartbeats would wait for that claim.
+ * The keys of a set are attempted in their order, and written when all are claimed,
+ * so that a refusal leaves nothing to undo.  A request that waits for a key keeps its
+ * claims on the keys before.  Keys that the owner holds already are claimed last,
+ * since the owner's heartbeats would wait for that claim.
  *
- * An upgrade waits until the other owners that share the key leave.  Two upgrades of a
- * key would wait for each other, so the second is refused.  A claim tells which is first.
+ * An upgrade waits until the other owners that share the key leave.  Two upgrades of
+ * a key would wait for each other, so the second is refused.  A claim tells which is
+ * first.
  *
- * Locking rules: app_lock is closed while a call sleeps, so that a stronger lock on it
- * need not wait for that call.  A refused set drops its claims.
+ * Locking rules: app_lock is closed while a call sleeps, so that a stronger lock on
+ * it need not wait for that call.  A refused set drops its claims.
  *
  *-------------------------------------------------------------------------
  */
@@ -96,12 +97,10 @@ is_upgrade(const AlAttempt *attempt)
 }
 
 /*
- * Try until the key is granted, the wait is over, or the request has become an upgrade,
- * or has ceased to be one, so that it must join the queue anew.  The result is that of
- * the last try.
- *
- * Of several sessions of one owner that upgrade, one has the claim that says so, and
- * another gets it when that session leaves.
+ * Try until the key is granted, the wait is over, or the request must join the queue
+ * anew because it has become an upgrade, or is none any more.  Of an owner's sessions
+ * that upgrade, one has the claim that says so, and the next gets it when that
+ * leaves.
  */
 static void
 attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search,
@@ -183,10 +182,10 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 }
 
 /*
- * Try to get a key, waiting as long as the request allows, counted from "start", which
- * is of al_monotonic_now().  Outcomes: those of al_attempt(); if the request waits, also
- * AL_TIMEOUT and AL_DEADLOCK.  An interrupt ends the wait with an error, and the backend
- * leaves the queue.
+ * Try to get a key until the request's wait is over, counted from "start", which is
+ * of al_monotonic_now().  Outcomes: those of al_attempt(), and after a wait
+ * AL_TIMEOUT and AL_DEADLOCK.  An interrupt raises an error, and the backend leaves
+ * the queue.
  */
 static void
 attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
@@ -205,7 +204,7 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		;
 }
 
-/* attempt_since(), counted from now, which also counts a refusal in the statistics */
+/* attempt_since(), counted from now; a refusal is counted in the statistics */
 void
 al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
 {
@@ -214,10 +213,7 @@ al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
 		al_attempt_count_refusal(attempt->key, attempt->result);
 }
 
-/*
- * Acquire a key, renew what the owner has of it already, or convert that, waiting as
- * long as the request allows.  Outcomes: those of attempt_since().
- */
+/* Acquire, renew or convert a key.  Outcomes: those of al_attempt_in_turn(). */
 void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
@@ -243,8 +239,8 @@ refuse_set(AlAttempt *attempts, int count, int refused)
 
 /*
  * Acquire all keys of a set, which are in order, or none.  The wait is for the whole
- * set.  Returns -1 if all are granted.  Otherwise returns the index of the key that was
- * refused, and only the result for that key is valid.
+ * set.  Returns -1 if all are granted.  Otherwise returns the index of the key that
+ * was refused, and only the result for that key is valid.
  */
 int
 al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,

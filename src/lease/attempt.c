@@ -3,18 +3,16 @@
  * attempt.c
  *		One attempt to get a key: may it be granted, and under which claim?
  *
- * Model: look, claim, look again, as in lease/state.c.  The first look only has to find
- * the usual refusals and which claim is needed.  The look under the claim decides.  An
- * attempt ends with a refusal, or with a claim under which the grant can be written
- * (lease/grant.c).
+ * Model: look, claim, look again, as in lease/state.c.  The first look only has to
+ * find the usual refusals and which claim is needed.  The look under the claim
+ * decides, and under the claim the grant is written (lease/grant.c).
  *
  * An owner that has the key converts it, or acquires it in a stronger mode, without
- * waiting in the queue: while it holds the key, no waiter can have the key exclusively.
+ * waiting in the queue: while it holds the key, no waiter can have the key
+ * exclusively.
  *
- * A sweep claims free keys for the few milliseconds of a batch.  An attempt waits for
- * that, and for nobody else.
- *
- * Locking rules: claims are tried, without waiting.  A refused attempt drops its claim.
+ * Locking rules: claims are tried, without waiting, except for the few milliseconds
+ * for which a sweep claims free keys.  A refused attempt drops its claim.
  *
  *-------------------------------------------------------------------------
  */
@@ -86,10 +84,7 @@ is_enough(const AlHolding *holding, const AlAcquire *request)
 	return request->is_shared || !al_is_shared(holding);
 }
 
-/*
- * Take a live holding into account: it is the owner's, or it may be in the way.  The
- * one in the way that lasts longest becomes result->holding.
- */
+/* Take a live holding into account; result->holding is the longest one in the way */
 static void
 consider(AlAttempt *attempt, AlHolding *holding)
 {
@@ -112,9 +107,9 @@ consider(AlAttempt *attempt, AlHolding *holding)
 }
 
 /*
- * The oldest holding among those that this transaction has, and those that are over but
- * whose key the transaction has kept from others since; or NULL.  Its life goes on in
- * a new grant, for whichever owner: nobody may hold a lock for longer than
+ * The oldest holding among those that this transaction has, and those that are over
+ * but whose key the transaction has kept from others since; or NULL.  Its life goes
+ * on in a new grant, for whichever owner: nobody may hold a lock for longer than
  * atomic_lock.max_lifetime by releasing it and acquiring it again.
  */
 static const AlHolding *
@@ -141,8 +136,8 @@ find_kept(const AlAttempt *attempt)
 }
 
 /*
- * Would the grant end at once, since nothing is left of its life?  Not if it renews what
- * the owner has and keeps the end of that, as renew() in lease/grant.c does.
+ * Would the grant end at once, since nothing is left of its life?  Not if it renews
+ * what the owner has and keeps the end of that, as renew() in lease/grant.c does.
  */
 static bool
 is_past_life(const AlAttempt *attempt)
@@ -227,10 +222,11 @@ is_queued(const AlAttempt *attempt, char **first)
 }
 
 /*
- * Look at the holdings of the key without a claim.  Unless "all" is wanted, the rows of
- * shared holdings are left out where there is a live exclusive lease.  To share the key,
- * they matter before the claim only if the owner may have one of them: then it need not
- * wait in the queue, and for the lifetime of a transaction it needs another claim.
+ * Look at the holdings of the key without a claim.  Unless "all" is wanted, the rows
+ * of shared holdings are left out where there is a live exclusive lease.  To share
+ * the key, they matter before the claim only if the owner may have one of them: then
+ * it need not wait in the queue, and for the lifetime of a transaction it needs
+ * another claim.
  */
 static void
 look(Relation rel, AlAttempt *attempt, bool all)
@@ -255,8 +251,8 @@ look(Relation rel, AlAttempt *attempt, bool all)
 }
 
 /*
- * Look at the rows of the key under the claim.  Where there was no row, or no row of a
- * shared holding, there is none now if the index was given no entry since.
+ * Look at the rows of the key under the claim.  Where there was no row, or no row of
+ * a shared holding, there is none now if the index was given no entry since.
  */
 static void
 look_again(Relation rel, AlAttempt *attempt)
@@ -302,10 +298,7 @@ needs_claim(const AlAttempt *attempt, AlClaimMode *mode, const AlOwner **owner)
 	return true;
 }
 
-/*
- * Does the claim that was taken do for the grant that was judged under it?  Not if the
- * grant turned out to need another claim, or if a waiter has come before it.
- */
+/* Does the claim do for what was judged under it, and has no waiter come before us? */
 static bool
 is_claim_enough(const AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 {
@@ -354,9 +347,9 @@ explain_claim(AlAttempt *attempt)
 }
 
 /*
- * An owner that does not seem to hold a key cannot convert it.  Make sure of that by a
- * look at all rows at once.  What the owner holds by a transaction of another session
- * is in the way until that transaction ends.
+ * An owner that does not hold a key cannot convert it: make sure by a look at all
+ * rows at once.  What it holds by a transaction elsewhere is in the way until that
+ * ends.
  */
 static void
 judge_at_once(Relation rel, AlAttempt *attempt)
@@ -385,10 +378,7 @@ al_attempt_drop(AlAttempt *attempt)
 	attempt->is_claimed = false;
 }
 
-/*
- * Was the claim in the way that of a sweep, which goes soon, or has it gone meanwhile?
- * Then pause if need be, and try again, up to MOST_RETRIES times.
- */
+/* May an attempt try again, because a sweep claimed the key, or the claim has gone? */
 static bool
 may_retry(const AlAttempt *attempt, int *retries)
 {
@@ -407,11 +397,9 @@ may_retry(const AlAttempt *attempt, int *retries)
 }
 
 /*
- * Try to get a key, up to the claim under which the grant is written.
- *
- * Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED, AL_CLOSED,
- * AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also AL_NOT_FOUND, AL_NOT_OWNER,
- * AL_ALREADY_RELEASED, AL_EXPIRED.
+ * Try to get a key, up to the claim under which the grant is written.  Outcomes:
+ * AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED, AL_CLOSED,
+ * AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also those of al_judge_owner().
  */
 void
 al_attempt(Relation rel, AlAttempt *attempt)
@@ -465,11 +453,10 @@ al_attempt(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * Judge a granted attempt again, some time after it claimed the key.  The table was
- * closed meanwhile, so its rows may have moved.  What the owner had may have expired;
- * a claim to extend it does not do for a new grant, so that is attempted anew.  Nobody
- * else can have been granted the key, but this transaction can.  Outcomes: those of
- * al_attempt().
+ * Judge a granted attempt again, after its claim was kept for some time with the
+ * table closed.  Rows may have moved, this transaction may have been granted the key,
+ * and what the owner had may have expired.  A claim to extend that does not do for a
+ * new grant, so the key is attempted anew.  Outcomes: those of al_attempt().
  */
 void
 al_attempt_refresh(Relation rel, AlAttempt *attempt)

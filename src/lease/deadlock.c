@@ -9,14 +9,15 @@
  *	- the session with which such a lease ends, if nobody else knows the owner;
  *	- the sessions whose unfinished transactions have claimed the key.
  *
- * Those may wait in the queue or in the lock manager.  A waiter that would share a key
- * which others share waits for a writer before it, and so for what that writer waits
- * for.  After deadlock_timeout a waiter searches for a cycle through itself, and then
- * every second, because leases change hands while it waits.
+ * Those may wait in the queue or in the lock manager.  A waiter that would share a
+ * key which others share waits for what the writer before it waits for.  A waiter
+ * searches for a cycle through itself after deadlock_timeout, and then every second,
+ * because leases change hands meanwhile.
  *
- * The search locks nothing, so the edges that it saw may not have existed at one time.
- * Therefore it is done twice.  Leases with the same tokens and waits with the same ids
- * existed all the time in between.  If several waiters find a cycle, one resigns.
+ * The search locks nothing, so the edges that it saw may not have existed at one
+ * time.  Therefore it is done twice.  Leases with the same tokens and waits with the
+ * same ids existed all the time in between.  If several waiters find a cycle, one
+ * resigns.
  *
  * Locking rules: reads app_lock and the lock manager, keeps no lock.
  *
@@ -172,17 +173,11 @@ search_from(Search *search, int pid)
 	if (!al_queue_of_backend(pid, &link.waiter))
 		return search_processes(search, &link, blocking_processes(pid));
 
-	/*
-	 * All waiters for a key wait for the same sessions, except for an upgrade, whose
-	 * own share is not in its way.
-	 */
+	/* Waiters for a key wait for the same sessions, except upgrades, which share it. */
 	if (!link.waiter.is_upgrade && is_visited_key(search, &link.waiter))
 		return false;
 
-	/*
-	 * If a session's own transaction holds the key for another owner, that is a cycle
-	 * of one.  Only the session itself can see it.
-	 */
+	/* Only a session itself can see that its own transaction is in its way. */
 	pids = list_delete_int(al_claim_blockers(link.waiter.hash), pid);
 	if (pid == MyProcPid ? is_in_own_way(search->rel, &link.waiter) :
 		al_claimed_has(link.waiter.hash))

@@ -20,11 +20,8 @@
 
 /*
  * Extend a lease to ttl microseconds from now.  ttl 0 repeats the last one, and never
- * shortens the lease.  A holding that has no end but that of its session or transaction
- * keeps it.  "seen" is as in AlOwnClaim.
- *
- * Outcomes: AL_EXTENDED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED, AL_EXPIRED,
- * AL_LIFETIME_EXCEEDED, AL_IN_TRANSACTION.
+ * shortens the lease.  A holding without an end of its own stays so.  "seen" is as in
+ * AlOwnClaim.  Outcomes: AL_EXTENDED; those of al_claim_own(), AL_LIFETIME_EXCEEDED.
  */
 void
 al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,

@@ -49,10 +49,7 @@ set_end(const AlAcquire *request, TimestampTz at, AlHolding *holding)
 	holding->backend_start = request->lifetime == AL_SESSION ? MyStartTimestamp : 0;
 }
 
-/*
- * Change a holding of the owner as its new request says.  The lifetime is that of the
- * new request, but the time until the holding ends does not become shorter.
- */
+/* Renew a holding as the request says, but never make its time shorter */
 static void
 renew(const AlAcquire *request, TimestampTz at, AlHolding *holding)
 {
@@ -126,9 +123,9 @@ set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
 }
 
 /*
- * Write a new shared holding over the row of one that is over and does not keep the key
- * closed, preferably of the same owner, or else as a new row.  The slot of a new row
- * comes from the fencing token, so that transactions do not choose the same one.
+ * Write a new shared holding over the row of one that is over and does not keep the
+ * key closed, preferably of the same owner, or else as a new row.  The slot of a new
+ * row comes from the fencing token, so that transactions do not choose the same one.
  */
 static void
 put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
@@ -287,9 +284,8 @@ grant_new(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * Write that the owner acquired what it has again.  If its shared lease has expired
- * since it was judged, and another transaction is taking the row, the outcome becomes
- * AL_ACQUIRED and nothing is written.
+ * Write that the owner acquired what it has again.  The outcome becomes AL_ACQUIRED
+ * if that has expired since it was judged, and another transaction is taking its row.
  */
 static void
 grant_again(Relation rel, AlAttempt *attempt)

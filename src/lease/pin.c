@@ -11,9 +11,9 @@
  *
  * The clock is read once, when the holding is pinned.  From then on the pin, which is
  * kept with the transaction's claims (claim/claimed.c) and goes with them, proves the
- * holding.  Only the transaction itself can end a pinned holding.  So after each change
- * that it makes, the pin is compared with the row: the same grant must be there, and
- * not released.
+ * holding.  Only the transaction itself can end a pinned holding.  So after each
+ * change that it makes, the pin is compared with the row: the same grant must be
+ * there, and not released.
  *
  * Locking rules: to pin is to wait for transactions that are changing the holding.
  * app_lock stays locked with AccessShareLock to the end of the transaction, or of the
@@ -54,7 +54,7 @@ remember(const AlPin *pin)
 	return pin;
 }
 
-/* Does the owner still have what was pinned, after this transaction changed something? */
+/* Is what was pinned still there, after this transaction has changed something? */
 static bool
 is_still_there(const AlKey *key, AlPin *pin)
 {

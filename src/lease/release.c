@@ -48,10 +48,8 @@ al_end_mine(const AlState *state, const AlOwner *owner, const AlHolding *but)
 }
 
 /*
- * Release what an owner holds.  "seen" is as in AlOwnClaim.
- *
- * Outcomes: AL_RELEASED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED, AL_EXPIRED,
- * AL_IN_TRANSACTION.
+ * Release what an owner holds.  "seen" is as in AlOwnClaim.  Outcomes: AL_RELEASED,
+ * and the others of al_claim_own().
  */
 void
 al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
@@ -82,11 +80,10 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 
 /*
  * End all holdings of a key, whoever has them, and return copies of what they were: a
- * list of AlHolding *.  The former owners are forgotten, so for them the lock is not
- * found, rather than released.
- *
- * Outcomes: AL_RELEASED, AL_NOT_FOUND, and the key stays claimed; AL_IN_TRANSACTION,
- * where another transaction holds the key to its end, and nothing is claimed.
+ * list of AlHolding *.  Former owners are forgotten: they find no lock, not a
+ * released one.  Outcomes: AL_RELEASED, AL_NOT_FOUND, and the key stays claimed;
+ * without a claim AL_IN_TRANSACTION, where another transaction holds the key to its
+ * end.
  */
 List *
 al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result)

@@ -11,12 +11,11 @@
  * out of the server log unless log_min_messages is below "warning".
  *
  * A grant in doubt (xact.c) is reported when it has committed, where no error may be
- * raised.  So it is a WARNING to this process, which finishes the commit and then ends.
- * Our hook makes it FATAL for the client and the log.  If the hook had no effect, the
- * client would get a warning and lose the connection, as PostgreSQL does it when a
- * session is terminated while it waits for a standby.
+ * raised.  So it is a WARNING to this process, which finishes the commit and then
+ * ends.  Our hook makes it FATAL for the client and the log.  Without the hook, the
+ * client would get the warning and lose the connection.
  *
- * Locking rules: none; nothing here is locked.
+ * Locking rules: none.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,9 +39,9 @@ static bool in_doubt = false;	/* this process ends, for a grant in doubt */
 static int	doubt_log_level;	/* log_min_messages at that time */
 
 /*
- * Keep our refusals out of the server log.  Make the report of a doubt FATAL, even for
- * a client that set client_min_messages higher or gets no more output, and keep the
- * message that follows, which blames an administrator, out of the log.
+ * Keep our refusals out of the server log.  Make the report of a doubt FATAL, even
+ * for a client that set client_min_messages higher or gets no more output, and keep
+ * the message that follows, which blames an administrator, out of the log.
  */
 static void
 filter_messages(ErrorData *edata)
@@ -73,10 +72,7 @@ al_report_init(void)
 	emit_log_hook = filter_messages;
 }
 
-/*
- * A lease was granted or extended, but perhaps on this server only: end the connection
- * without a word of success to the client.  Raises no error.
- */
+/* End the connection without a word of success: a grant may be on this server only. */
 void
 al_report_doubt(void)
 {
@@ -376,7 +372,7 @@ missing_message(const AlResult *result)
 	return "not held by this owner";
 }
 
-/* Raise LK006: an owner does not hold a key; or 55P03: a transaction may hold it for it */
+/* Raise LK006: an owner does not hold a key; or 55P03: a transaction may, for it */
 void
 al_raise_not_held(const AlKey *key, const AlResult *result)
 {
@@ -391,8 +387,8 @@ al_raise_not_held(const AlKey *key, const AlResult *result)
 }
 
 /*
- * Raise LK005: a fencing token is not that of the owner's grant, or with a result, the
- * owner does not hold the key; or 55P03, as al_raise_not_held() does
+ * Raise LK005: a fencing token is not that of the owner's grant, or with a result,
+ * the owner does not hold the key; or 55P03, as al_raise_not_held() does
  */
 void
 al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
@@ -411,8 +407,8 @@ al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
 
 /*
  * Raise LK006: an owner does not hold the key that covers a row of a table, or only
- * shares it (AL_HELD_BY_OWNER); or 55P03, as al_raise_not_held() does.  The key is NULL
- * if the role may not see it, and the result is NULL if there is no owner.
+ * shares it (AL_HELD_BY_OWNER); or 55P03, as al_raise_not_held() does.  The key is
+ * NULL if the role may not see it, and the result is NULL if there is no owner.
  */
 void
 al_raise_guard(const AlKey *key, const AlResult *result, Relation table)

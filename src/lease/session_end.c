@@ -8,9 +8,9 @@
  * session ended.
  *
  * A session that ends in an orderly way also ends its holdings in the table, in a
- * transaction of its own, whose commit wakes waiters.  DISCARD ALL does the same, since
- * a pooler then gives the connection to another client.  For that the session keeps a
- * list of keys, which may contain keys that it does not hold any more.
+ * transaction of its own, whose commit wakes waiters.  DISCARD ALL does the same,
+ * since a pooler then gives the connection to another client.  For that the session
+ * keeps a list of keys, which may contain keys that it does not hold any more.
  *
  * Locking rules: at its end a session waits for nobody.  Holdings whose keys others
  * have claimed, or for which there is no time, are left to those who find that the
@@ -50,10 +50,7 @@
 #include "table/app_lock.h"
 #include "table/catalog.h"
 
-/*
- * Does this session hold a key with its lifetime, or may it, depending on how an
- * unfinished transaction ends?
- */
+/* Does this session hold a key by its lifetime, or may it, once others commit? */
 bool
 al_session_end_has(Relation rel, const AlKey *key)
 {
@@ -71,10 +68,7 @@ al_session_end_has(Relation rel, const AlKey *key)
 	return false;
 }
 
-/*
- * This session is over: let its holdings of a key expire.  "wait" for claims of others;
- * otherwise what they have claimed stays as it is.
- */
+/* Let what this session holds of a key expire; unless "wait", not what is claimed */
 void
 al_session_end_key(Relation rel, const AlKey *key, bool wait)
 {
@@ -129,20 +123,14 @@ al_session_end_key(Relation rel, const AlKey *key, bool wait)
 /* Claims taken in one transaction at the end of a session */
 #define BATCH	500
 
-/*
- * Microseconds that the end of a session may take, which nobody can interrupt.  What is
- * left then is over all the same, but nobody is woken for it.
- */
+/* Microseconds that the end of a session may take, which nobody can interrupt */
 #ifdef AL_TEST_HOOKS
 #define LONGEST_EXIT	AL_MS_TO_US(al_test_longest_exit_ms)
 #else
 #define LONGEST_EXIT	INT64CONST(1000000)
 #endif
 
-/*
- * Hashed with a secret of the session, since the database has another one after the
- * extension was created again
- */
+/* Hashed with a secret of this session: CREATE EXTENSION changes the database's. */
 typedef struct NotedKey
 {
 	AlHash		hash;
@@ -313,10 +301,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		HASH_SEQ_STATUS status;
 		AlKey		key;
 
-		/*
-		 * The transaction may abort, so no key is forgotten.  Claims are not limited,
-		 * since what is left would belong to the pooler's next client.
-		 */
+		/* This may abort, so no key is forgotten.  None may go to the next client. */
 		prune(rel);
 		al_claimed_lift_limit();
 		hash_seq_init(&status, noted);

@@ -13,8 +13,8 @@
  *
  * Locking rules: claim/claim.c says which claims conflict.  Verbs that act on an
  * owner's holding wait for claims, and drop their own if they refuse.  To write, the
- * caller has app_lock open with RowExclusiveLock, and has checked that the transaction
- * may write.  To read or pin takes AccessShareLock only.
+ * caller has app_lock open with RowExclusiveLock, and has checked that the
+ * transaction may write.  To read or pin takes AccessShareLock only.
  *
  *-------------------------------------------------------------------------
  */
@@ -215,8 +215,9 @@ al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
 }
 
 /*
- * May this owner do something with its holding?  AL_RELEASED: yes, and *own is the
- * holding.  Otherwise result->holding says why not, except with AL_NOT_FOUND.
+ * May this owner do something with its holding?  AL_RELEASED: yes, and *own is it.
+ * Otherwise AL_NOT_FOUND, or AL_NOT_OWNER, AL_ALREADY_RELEASED or AL_EXPIRED, and
+ * result->holding says why not.
  */
 AlOutcome
 al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
@@ -295,10 +296,10 @@ al_judge_all(AlOwnClaim *ask)
 
 /*
  * Judge without a claim whether the owner may do something with its holding.  The
- * cheap look comes first.  It is enough to say that the owner may, or that somebody
- * else has the key exclusively.  Otherwise another session's transaction may have to
- * be waited for.  This returns what that transaction holds, or may hold, for the owner,
- * or the owner's expired lease that it is extending; NULL if there is neither.
+ * cheap look is enough to say that it may, or that somebody else has the key
+ * exclusively.  Otherwise returns what to wait for: what another session's
+ * transaction holds, or may hold, for the owner, or the expired lease that it is
+ * extending; or NULL.
  */
 static AlHolding *
 look_for_own(AlOwnClaim *ask)
@@ -333,11 +334,10 @@ look_for_own(AlOwnClaim *ask)
 /*
  * Claim the key if the owner may change or pin its holding.  Returns that holding,
  * which nobody else can change from now on, or NULL with the outcome and without a
- * claim.  A holding of this transaction needs no claim.
- *
- * Waits for unfinished transactions, including one of another session in which the
- * owner holds the key.  Where nobody can know whether it does, the outcome is
- * AL_IN_TRANSACTION.
+ * claim.  A holding of this transaction needs no claim.  Waits for unfinished
+ * transactions, also for one in which another session of the owner holds the key.
+ * Other outcomes than of al_judge_owner(): AL_IN_TRANSACTION, where nobody can know
+ * whether the owner holds it.
  */
 AlHolding *
 al_claim_own(AlOwnClaim *ask)
@@ -389,10 +389,7 @@ al_claim_own(AlOwnClaim *ask)
 	}
 }
 
-/*
- * Write a claimed holding over its row.  False: it is shared and has expired since it
- * was judged, and another transaction is taking its row.
- */
+/* Write over a holding's row; false: a share that expired, and its row is taken */
 bool
 al_put_over(Relation rel, const AlKey *key, AlHolding *holding)
 {

@@ -3,8 +3,9 @@
  * transfer.c
  *		Handing a holding over to another owner.
  *
- * Model: the holding keeps its row and its limit on life, since the key was never free.
- * Where it is shared and the new owner shares the key already, the two become one.
+ * Model: the holding keeps its row and its limit on life, since the key was never
+ * free.  Where it is shared and the new owner shares the key already, the two become
+ * one.
  *
  * Locking rules: those of lease/state.c.  The new owner's share is claimed, too.
  *
@@ -29,8 +30,8 @@
 /*
  * Merge the new owner's share into the holding that it is handed.  The stronger
  * lifetime counts: a lease before a session, the new owner's session before another
- * one.  The later end counts, among those that have one.  Life began with the older of
- * the two.  The result must not outlive that life, except as far as the share did.
+ * one.  The later end counts, if there is one.  Life began with the older of the two,
+ * and ends as that life does, unless the share already went further.
  */
 static void
 join(AlHolding *handed, const AlHolding *had)
@@ -103,10 +104,7 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 	return true;
 }
 
-/*
- * Hand what a transaction holds over to an owner that shares the key by a lease, which
- * goes on beyond this transaction.  False: that lease has expired meanwhile.
- */
+/* Give a transaction's holding to the new owner's lease; false: that has expired */
 static bool
 give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 {
@@ -121,10 +119,7 @@ give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 	return true;
 }
 
-/*
- * Write what was handed over, together with the new owner's share, as one row.  False:
- * it has expired meanwhile.
- */
+/* Write what was handed over, and the share, as one row; false: it has expired */
 static bool
 write_row(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *share)
 {
@@ -149,11 +144,9 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *share)
 }
 
 /*
- * Hand what an owner holds over to another owner.  ttl in microseconds; 0 leaves the
- * end as it is.  Waits for unfinished transactions.
- *
- * Outcomes: AL_ACQUIRED; AL_NOT_FOUND, AL_NOT_OWNER, AL_ALREADY_RELEASED, AL_EXPIRED,
- * AL_LIFETIME_EXCEEDED, AL_IN_TRANSACTION, AL_NO_LEASE.
+ * Hand what an owner holds over to another owner; ttl in microseconds, 0 leaves the
+ * end as it is.  Outcomes: AL_ACQUIRED; those of al_claim_own(),
+ * AL_LIFETIME_EXCEEDED, AL_NO_LEASE.
  */
 void
 al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
