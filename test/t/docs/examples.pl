@@ -1,13 +1,19 @@
 # The examples in the documentation do what they say.
 #
-# Every ```sql block of README.md, doc/reference.md and doc/guards.md is run, in order, on one
-# server.  In a block, "-- => " is a line of output that the statements above
-# it must give (unaligned, as psql -At prints it), and "-- ERROR: " an error
-# that must occur; no other output is looked at in blocks without "-- => ",
-# and no other error is allowed in any.
+# Properties: the ```sql blocks of a document, typed into one session from top to
+# bottom, give the output and raise the errors that are shown below them.
+#
+# Every document with such blocks has a database of its own.  In a block, "-- => "
+# is a line of output that the statements directly above it give (unaligned, as
+# psql -At prints it), and "-- ERROR: " an error that they raise.  No other error
+# is allowed.  Output is compared in blocks that show some.
+#
+# Turns red when: an example needs what the session does not have at that place,
+# such as an owner that was set for a transaction which is over; an answer or a
+# message changes.
 
 use strict;
-use warnings;
+use warnings FATAL => 'all';
 
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -15,41 +21,61 @@ use Test::More;
 
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'");
+# What an example sweeps must be there when it does.
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\natomic_lock.sweep_interval = 0\n");
 $node->start;
 
-foreach my $file ('README.md', 'doc/reference.md', 'doc/guards.md')
+my $marker = '--- the lines that follow are those of step';
+my $count = 0;
+
+foreach my $file ('README.md', glob('doc/*.md'))
 {
 	my $text = slurp_file($file);
 	my $dbname = lc($file) =~ s/\W/_/gr;
-	my $count = 0;
-
-	$node->safe_psql('postgres', "CREATE DATABASE $dbname");
-	$node->safe_psql($dbname, 'CREATE EXTENSION atomic_lock')
-	  unless $file eq 'README.md';
+	my $script = '';
+	my (@steps, $stdout, $stderr);
 
 	while ($text =~ /^([ ]*)```sql\n(.*?)^\1```$/gms)
 	{
 		my $block = $2;
 		my $line = 1 + (substr($text, 0, $-[2]) =~ tr/\n//);
-		my @expected = $block =~ /^\s*-- => (.*)$/gm;
-		my @errors = $block =~ /^\s*-- (ERROR: .*)$/gm;
-		my ($stdout, $stderr) = ('', '');
+		my $shows = $block =~ /^\s*-- => /m;
 
-		$node->psql(
-			$dbname, $block,
-			stdout => \$stdout,
-			stderr => \$stderr,
-			on_error_stop => 0);
-		is(join("\n", $stderr =~ /(ERROR: .*)$/gm),
-			join("\n", @errors), "errors of the example at $file:$line");
-		is(join("\n", grep { $_ ne '' } split(/\n/, $stdout)),
-			join("\n", @expected), "output of the example at $file:$line")
-		  if @expected;
-		$count++;
+		# A step: statements, and below them what they give
+		while ($block =~ /\G((?:(?!\s*-- (?:=> |ERROR: )).*\n)+)((?:\s*-- (?:=> |ERROR: ).*\n)*)/g)
+		{
+			my ($sql, $given) = ($1, $2);
+
+			$script .= "\\echo $marker\n\\warn $marker\n$sql";
+			push @steps,
+			  {
+				at => "$file:$line",
+				output => $shows ? [ $given =~ /^\s*-- => (.*)$/mg ] : undef,
+				errors => [ $given =~ /^\s*-- (ERROR: .*)$/mg ]
+			  };
+			$line += ($sql . $given) =~ tr/\n//;
+		}
 	}
-	cmp_ok($count, '>', 5, "$file has examples");
+	next unless @steps;
+	$count++;
+
+	$node->safe_psql('postgres', "CREATE DATABASE $dbname");
+	$node->safe_psql($dbname, 'CREATE EXTENSION atomic_lock') unless $file eq 'README.md';
+	$node->psql($dbname, $script, stdout => \$stdout, stderr => \$stderr, on_error_stop => 0);
+
+	my @output = split /^\Q$marker\E$/m, $stdout, -1;
+	my @errors = split /^\Q$marker\E$/m, $stderr, -1;
+	is(scalar @output, @steps + 1, "the session of $file lasts to the end");
+	foreach my $i (0 .. $#steps)
+	{
+		my $step = $steps[$i];
+
+		is_deeply([ ($errors[ $i + 1 ] // '') =~ /(ERROR: .*)$/mg ], $step->{errors}, "errors of the example at $step->{at}");
+		is_deeply([ grep { $_ ne '' } split(/\n/, $output[ $i + 1 ] // '') ], $step->{output}, "output of the example at $step->{at}")
+		  if $step->{output};
+	}
 }
+cmp_ok($count, '>=', 3, 'documents have examples');
 
 $node->stop;
 done_testing();

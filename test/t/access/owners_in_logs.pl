@@ -1,0 +1,125 @@
+# Where owners can be seen, and the settings that prevent it.
+#
+# Properties: what "Keeping owners out of logs" in doc/reference.md says.  Owners
+# that are parameters are logged by log_statement and log_min_duration_statement,
+# also those of named prepared statements, unless log_parameter_max_length is 0;
+# with an error, unless log_parameter_max_length_on_error is; and not at all with an
+# error of ours.  An owner in the text of a statement is logged with PostgreSQL's
+# own errors, unless the role's settings prevent it.  pg_stat_activity has the
+# text, pg_stat_statements that of SET.
+#
+# Turns red when: an error of ours shows its statement or its parameters; a later
+# PostgreSQL logs something else.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('owners_in_logs');
+$node->init;
+# PostgreSQL::Test logs all statements.
+$node->append_conf('postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock, pg_stat_statements'
+log_statement = none
+});
+$node->start;
+$node->safe_psql('postgres', q{
+CREATE EXTENSION atomic_lock;
+CREATE EXTENSION pg_stat_statements;
+CREATE ROLE order_desk LOGIN;
+SELECT lock_grant_access('order_desk', 'user');
+SELECT lock_acquire('held', owner => 'other', ttl => '1 hour');
+});
+
+my $number = 0;
+my $wait = q{SELECT lock_acquire('held', owner => %s, wait => '10 s');};
+my $release = q{SELECT lock_release('held', %s);};
+
+# Whether the log, or the answer of a query meanwhile, has the owner that a
+# statement names
+sub logged
+{
+	my ($settings, $sql, $mode) = @_;
+	my $owner = 'tell-nobody-' . ++$number;
+	my $from = -s $node->logfile;
+	my $options = join(' ', map { "-c $_" } @$settings);
+
+	local $ENV{PGOPTIONS} = $options;
+	if ($mode eq 'text')
+	{
+		$node->psql('postgres', sprintf($sql, "'$owner'"), extra_params => [ '-U', 'order_desk' ], on_error_stop => 0);
+	}
+	else
+	{
+		my $script = "$PostgreSQL::Test::Utils::tmp_check/owner_$number.sql";
+
+		append_to_file($script, sprintf($sql, ':owner'));
+		$node->run_log([ 'pgbench', '-n', '-t', '1', '-M', $mode, '-D', "owner=$owner", '-f', $script,
+				'-h', $node->host, '-p', $node->port, '-U', 'order_desk', 'postgres' ]);
+	}
+	my $log = substr(slurp_file($node->logfile), $from);
+	return index($log, $owner) >= 0 ? 'shown' : 'hidden';
+}
+
+# What a superuser has set for the role
+sub order_desk
+{
+	$node->safe_psql('postgres', join('', 'ALTER ROLE order_desk RESET ALL;', map { "ALTER ROLE order_desk SET $_;" } @_));
+}
+
+is(logged([], $release, 'text'), 'hidden', 'an error of ours does not show the text');
+order_desk('log_parameter_max_length_on_error = -1');
+is(logged([], $release, 'extended'), 'hidden', 'nor parameters');
+order_desk();
+
+my $timeout = [ 'statement_timeout=100' ];
+is(logged($timeout, $wait, 'text'), 'shown', 'an error of PostgreSQL shows the text');
+is(logged($timeout, $wait, 'extended'), 'hidden', 'but not parameters');
+order_desk('log_parameter_max_length_on_error = -1');
+is(logged($timeout, $wait, 'extended'), 'shown', 'unless it is told to');
+
+foreach my $mode ('extended', 'prepared')
+{
+	foreach my $setting (q{log_statement = 'all'}, 'log_min_duration_statement = 0')
+	{
+		order_desk($setting);
+		is(logged([], $release =~ s/lock_release/lock_try_release/r, $mode), 'shown', "$setting shows parameters, $mode");
+		order_desk($setting, 'log_parameter_max_length = 0');
+		is(logged([], $release =~ s/lock_release/lock_try_release/r, $mode), 'hidden',
+			"not with log_parameter_max_length = 0, $mode");
+	}
+}
+
+# What the document has for drivers that send no parameters, over settings of the
+# server that log everything
+my ($advice) = slurp_file('doc/reference.md') =~ /^```\n((?:ALTER ROLE order_desk SET .*\n)+)```$/m;
+ok($advice, 'the document has settings for a role');
+order_desk();
+$node->append_conf('postgresql.conf', "log_statement = all\nlog_min_duration_statement = 0\n");
+$node->reload;
+is(logged($timeout, $wait, 'text'), 'shown', 'a server that logs statements shows the text');
+$node->safe_psql('postgres', $advice);
+is(logged($timeout, $wait, 'text'), 'hidden', 'not those of the role that is excepted');
+is(logged([], q{SELECT set_config('atomic_lock.owner', %s, false);}, 'text'), 'hidden', 'nor what sets its owner');
+
+# Others who may see what runs
+my $desk = $node->background_psql('postgres', extra_params => [ '-U', 'order_desk' ]);
+my $last = q{SELECT query ~ 'tell-nobody' FROM pg_stat_activity WHERE usename = 'order_desk' AND backend_type = 'client backend'};
+ask($desk, q{SET atomic_lock.owner = 'tell-nobody'});
+is($node->safe_psql('postgres', $last), 't', 'pg_stat_activity shows the last text');
+ask($desk, q{SELECT lock_try_release('held')});
+is($node->safe_psql('postgres', $last), 'f', 'and no text before it');
+ask($desk, q{SELECT set_config('atomic_lock.owner', 'tell-nobody', false)});
+ask($desk, q{SELECT lock_try_release('held', 'tell-nobody')});
+$desk->quit;
+is($node->safe_psql('postgres', q{SELECT string_agg(query, ';') FROM pg_stat_statements WHERE query ~ 'tell-nobody'}),
+	$node->pg_version < 18 ? q{SET atomic_lock.owner = 'tell-nobody'} : '', 'pg_stat_statements keeps the text of SET only');
+
+log_is_clean($node);
+$node->stop;
+done_testing();
