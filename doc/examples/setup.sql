@@ -1,5 +1,10 @@
--- What the examples of doc/clients.md need
-CREATE EXTENSION IF NOT EXISTS atomic_lock;
+-- What the programs here need; to be run by psql as a superuser, in a new database
+CREATE EXTENSION atomic_lock;
 CREATE TABLE orders (id int PRIMARY KEY, note text);
 INSERT INTO orders VALUES (42, 'new');
 SELECT lock_protect('orders', 'order:{id}');
+
+-- The application's role.  Level admin is for the DBA, whom the programs play, too.
+SELECT 'CREATE ROLE order_desk LOGIN' WHERE to_regrole('order_desk') IS NULL \gexec
+GRANT SELECT, UPDATE ON orders TO order_desk;
+SELECT lock_grant_access('order_desk', 'user'), lock_grant_access('order_desk', 'admin');

@@ -41,8 +41,8 @@ if ($with_jdbc)
 	$node->append_conf('pg_hba.conf', "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n");
 }
 $node->start;
-$node->safe_psql('postgres', "ALTER ROLE CURRENT_USER PASSWORD '$password'");
-my $user = $node->safe_psql('postgres', 'SELECT current_user');
+my $user = 'order_desk';
+$node->safe_psql('postgres', "CREATE ROLE $user LOGIN PASSWORD '$password'");
 
 my @afternoon = split /\n/, <<'END';
 Alice opens 42: acquired
