@@ -1,7 +1,7 @@
 # Where owners can be seen, and the settings that prevent it.
 #
 # Properties: what "Keeping owners out of logs" in doc/reference.md says.  Owners
-# that are parameters are logged by log_statement and log_min_duration_statement,
+# that are parameters are logged by log_statement, log_min_duration_statement,
 # also those of named prepared statements, unless log_parameter_max_length is 0;
 # with an error, unless log_parameter_max_length_on_error is; and not at all with an
 # error of ours.  An owner in the text of a statement is logged with PostgreSQL's
@@ -94,6 +94,15 @@ foreach my $mode ('extended', 'prepared')
 			"not with log_parameter_max_length = 0, $mode");
 	}
 }
+
+# auto_explain, with settings of its own
+my @explain = (q{session_preload_libraries = 'auto_explain'}, 'auto_explain.log_min_duration = 0');
+my $explained = $release =~ s/lock_release/lock_try_release/r;
+order_desk(@explain);
+is(logged([], $explained, 'text'), 'shown', 'auto_explain shows the text');
+is(logged([], $explained, 'extended'), $node->pg_version < 16 ? 'hidden' : 'shown', 'and since PostgreSQL 16 parameters');
+order_desk(@explain, 'auto_explain.log_parameter_max_length = 0') if $node->pg_version >= 16;
+is(logged([], $explained, 'extended'), 'hidden', 'unless it is told not to');
 
 # What the document has for drivers that send no parameters, over settings of the
 # server that log everything
