@@ -106,6 +106,9 @@ CREATE TABLE lock_audit (
 	reason					text NOT NULL
 ) USING heap;
 
+-- This index finds what became of a lease that its former owner asks for.
+CREATE INDEX lock_audit_key_idx ON lock_audit (key, at);
+
 COMMENT ON TABLE lock_audit IS 'one row per holding that was ended by force_release or lock_steal';
 COMMENT ON COLUMN lock_audit.at IS 'when it was ended';
 COMMENT ON COLUMN lock_audit.action IS 'force_release or lock_steal';
@@ -137,12 +140,13 @@ CREATE TYPE lock_grant AS (
 	acquired_at		timestamptz,
 	expires_at		timestamptz,
 	waited			interval,
-	holder			text
+	holder			text,
+	ttl_remaining	interval
 );
 
 COMMENT ON TYPE lock_grant IS 'answer of an acquire: the holding that was granted, or who has the key';
 COMMENT ON COLUMN lock_grant.acquired IS 'whether the caller has the lock now';
-COMMENT ON COLUMN lock_grant.status IS 'acquired, reacquired, held, timeout or deadlock';
+COMMENT ON COLUMN lock_grant.status IS 'acquired or reacquired; when refused, why: held, timeout, deadlock, lifetime_exceeded, and for who has to be the owner not_found, not_owner, already_released, expired, forced or pending';
 COMMENT ON COLUMN lock_grant.key IS 'key that was asked for';
 COMMENT ON COLUMN lock_grant.mode IS 'mode of the holding';
 COMMENT ON COLUMN lock_grant.owner IS 'secret that proves who has the holding; null when refused';
@@ -151,6 +155,7 @@ COMMENT ON COLUMN lock_grant.acquired_at IS 'when the holding was granted';
 COMMENT ON COLUMN lock_grant.expires_at IS 'when the lease ends by itself; null if only its session or transaction ends it';
 COMMENT ON COLUMN lock_grant.waited IS 'how long the call waited';
 COMMENT ON COLUMN lock_grant.holder IS 'label of the holder, for people';
+COMMENT ON COLUMN lock_grant.ttl_remaining IS 'how long until expires_at, by the clock of the server; null when refused';
 
 CREATE FUNCTION lock_acquire(
 	key text,
@@ -224,7 +229,19 @@ AS 'MODULE_PATHNAME', 'atomic_lock_convert'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_convert(text, text, text, interval) IS
-'converts what "owner" (default atomic_lock.owner) holds of "key" to another mode without letting go; gives a new fencing token and keeps the rest; raises 55P03 if others share the key or the wait ran out, 40P01 if another owner waits to convert too, LK002, LK003, LK004 and LK005 as lock_release does';
+'converts what "owner" (default atomic_lock.owner) holds of "key" to another mode without letting go; gives a new fencing token and keeps the rest; raises 55P03 if others share the key or the wait ran out, 40P01 if another owner waits to convert too, LK002, LK003, LK004, LK005 and LK009 as lock_release does';
+
+CREATE FUNCTION lock_try_convert(
+	key text,
+	owner text DEFAULT NULL,
+	mode text DEFAULT 'exclusive',
+	wait interval DEFAULT '0'
+) RETURNS lock_grant
+AS 'MODULE_PATHNAME', 'atomic_lock_try_convert'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_try_convert(text, text, text, interval) IS
+'like lock_convert, but instead of raising an error for the state of the lock returns acquired = false, and in status why: held, timeout, deadlock, pending, not_found, not_owner, already_released, expired or forced';
 
 CREATE FUNCTION lock_transfer(
 	key text,
@@ -237,7 +254,28 @@ AS 'MODULE_PATHNAME', 'atomic_lock_transfer'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_transfer(text, text, text, text, interval) IS
-'hands what "owner" (null: atomic_lock.owner) holds of "key" over to "new_owner" in one step, with a new fencing token, for "ttl" from now (default: until the same end); raises LK002, LK003, LK004 and LK005 as lock_release does';
+'hands what "owner" (null: atomic_lock.owner) holds of "key" over to "new_owner" in one step, with a new fencing token, for "ttl" from now (default: until the same end); raises LK002, LK003, LK004, LK005 and LK009 as lock_release does';
+
+CREATE FUNCTION lock_try_transfer(
+	key text,
+	owner text,
+	new_owner text,
+	holder text DEFAULT NULL,
+	ttl interval DEFAULT NULL
+) RETURNS lock_grant
+AS 'MODULE_PATHNAME', 'atomic_lock_try_transfer'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_try_transfer(text, text, text, text, interval) IS
+'like lock_transfer, but instead of raising an error for the state of the lock returns acquired = false, and in status why: not_found, not_owner, already_released, expired, forced, lifetime_exceeded or pending';
+
+CREATE FUNCTION lock_transfer_all(owner text, new_owner text, holder text DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'atomic_lock_transfer_all'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_transfer_all(text, text, text) IS
+'hands everything that "owner" (null: atomic_lock.owner) holds in this database over to "new_owner", each with a new fencing token and until the same end; returns how many holdings';
 
 CREATE FUNCTION lock_release(key text, owner text DEFAULT NULL)
 RETURNS boolean
@@ -245,7 +283,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_release(text, text) IS
-'ends the lease that "owner" (default atomic_lock.owner) has on "key" and returns true; raises LK002 if nobody has it, LK003 if another owner has it, LK004 if this owner released it before, LK005 if it expired';
+'ends the lease that "owner" (default atomic_lock.owner) has on "key" and returns true; raises LK002 if nobody has it, LK003 if another owner has it, LK004 if this owner released it before, LK005 if it expired, LK009 if an administrator ended it';
 
 CREATE FUNCTION lock_try_release(key text, owner text DEFAULT NULL)
 RETURNS text
@@ -253,7 +291,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_try_release(text, text) IS
-'like lock_release, but returns released, not_found, not_owner, already_released or expired';
+'like lock_release, but returns released, not_found, not_owner, already_released, expired or forced';
 
 CREATE FUNCTION lock_release_all(owner text DEFAULT NULL)
 RETURNS bigint
@@ -269,7 +307,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_extend'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_extend(text, text, interval) IS
-'extends the lease that "owner" (default atomic_lock.owner) has on "key" to "ttl" from now (default: the length that was last asked for, never shortening it); returns its new end; raises LK002, LK003, LK004 and LK005 as lock_release does, LK008 if atomic_lock.max_lifetime is reached';
+'extends the lease that "owner" (default atomic_lock.owner) has on "key" to "ttl" from now (default: the length that was last asked for, never shortening it); returns its new end; raises LK002, LK003, LK004, LK005 and LK009 as lock_release does, LK008 if atomic_lock.max_lifetime is reached';
 
 CREATE FUNCTION lock_try_extend(key text, owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS timestamptz
@@ -287,13 +325,29 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lock_extend_all(text, interval) IS
 'heartbeat: extends every live lease of "owner" (default atomic_lock.owner) in this database; returns how many were extended';
 
+CREATE FUNCTION lock_heartbeat(
+	keys text[] DEFAULT NULL,
+	owner text DEFAULT NULL,
+	ttl interval DEFAULT NULL,
+	OUT key text,
+	OUT status text,
+	OUT expires_at timestamptz,
+	OUT ttl_remaining interval
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'atomic_lock_heartbeat'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_heartbeat(text[], text, interval) IS
+'extends what "owner" (default atomic_lock.owner) holds of 1 to 1000 "keys" (default: everything), each to "ttl" from now as lock_extend does; returns a row per distinct key, in the order of their bytes, with status extended, expired, forced, not_owner, already_released, not_found, lifetime_exceeded or pending; raises no error for the state of a lock';
+
 CREATE FUNCTION lock_assert(key text, owner text DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'atomic_lock_assert'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_assert(text, text) IS
-'returns the fencing token of what "owner" (default atomic_lock.owner) holds of "key", or raises LK006; pins it until the transaction ends: until then nobody else can take, release or force it, even when its time is up; writes nothing';
+'returns the fencing token of what "owner" (default atomic_lock.owner) holds of "key", or raises LK006, or LK009 if an administrator ended it; pins it until the transaction ends: until then nobody else can take, release or force it, even when its time is up; writes nothing';
 
 CREATE FUNCTION lock_assert_fence(key text, fencing_token bigint, owner text DEFAULT NULL)
 RETURNS void
@@ -324,6 +378,24 @@ LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_is_held(text, text) IS
 'returns whether "owner" (default atomic_lock.owner) holds "key"';
+
+CREATE FUNCTION lock_held(
+	owner text DEFAULT NULL,
+	OUT key text,
+	OUT mode text,
+	OUT lifetime text,
+	OUT fencing_token bigint,
+	OUT acquired_at timestamptz,
+	OUT expires_at timestamptz,
+	OUT ttl_remaining interval,
+	OUT meta jsonb
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'atomic_lock_held'
+LANGUAGE C STABLE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_held(text) IS
+'returns a row for each key that "owner" (default atomic_lock.owner) holds in this database, in the order of their bytes; expires_at and ttl_remaining are null if only its session or transaction ends it';
 
 CREATE FUNCTION lock_holder(key text)
 RETURNS text
@@ -436,6 +508,14 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_force_release(text, text) IS
 'another name of force_release';
+
+CREATE FUNCTION lock_try_force_release(key text, reason text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'atomic_lock_try_force_release'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_try_force_release(text, text) IS
+'like force_release, but returns released, not_found, or pending if an unfinished transaction has the key';
 
 CREATE FUNCTION lock_steal(
 	key text,
@@ -711,15 +791,16 @@ BEGIN
 
 	names := CASE level
 		WHEN 'user' THEN ARRAY['lock_acquire', 'lock_try_acquire',
-			'lock_acquire_all', 'lock_try_acquire_all', 'lock_convert',
-			'lock_transfer', 'lock_release', 'lock_try_release', 'lock_release_all',
-			'lock_extend', 'lock_try_extend', 'lock_extend_all',
+			'lock_acquire_all', 'lock_try_acquire_all', 'lock_convert', 'lock_try_convert',
+			'lock_transfer', 'lock_try_transfer', 'lock_transfer_all',
+			'lock_release', 'lock_try_release', 'lock_release_all',
+			'lock_extend', 'lock_try_extend', 'lock_extend_all', 'lock_heartbeat', 'lock_held',
 			'lock_assert', 'lock_assert_fence', 'lock_fetch',
 			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key']
 		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
 			'lock_stats', 'lock_contention', 'lock_sweeper_status',
 			'app_lock_longest_wait']
-		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release',
+		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
 			'lock_steal', 'lock_sweep', 'lock_schedule_sweep',
 			'lock_unschedule_sweep', 'lock_stats_reset', 'lock_protect', 'lock_unprotect',
 			'lock_guard', 'lock_grant_access', 'lock_revoke_access']

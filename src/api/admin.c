@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * admin.c
- *		force_release(), lock_steal(): functions for administrators.
+ *		force_release(), lock_try_force_release(), lock_steal(): functions for
+ *		administrators.
  *
  * Locking rules: those of lease/release.c and lease/acquire.c.
  *
@@ -10,6 +11,7 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "utils/builtins.h"
 
 #include "atomic_lock.h"
 #include "api/answer.h"
@@ -24,13 +26,14 @@
 #include "table/catalog.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_force_release);
+PG_FUNCTION_INFO_V1(atomic_lock_try_force_release);
 PG_FUNCTION_INFO_V1(atomic_lock_steal);
 
-/* force_release(key, reason), also lock_force_release: true, or raises LK002 */
-Datum
-atomic_lock_force_release(PG_FUNCTION_ARGS)
+/* End all holdings of the key that is the first argument, for the reason that is the second */
+static AlOutcome
+force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
-	Relation	rel = al_open_for_writing("force_release()");
+	Relation	rel = al_open_for_writing(function);
 	AlKey		key;
 	text	   *reason;
 	List	   *ended;
@@ -41,13 +44,32 @@ atomic_lock_force_release(PG_FUNCTION_ARGS)
 	al_key_arg(fcinfo, 0, &key);
 	reason = al_reason_arg(fcinfo, 1);
 	ended = al_lease_end(rel, &key, &claim, &result);
-	if (result.outcome != AL_RELEASED)
+	if (result.outcome != AL_RELEASED && raise)
 		al_raise(&key, &result);
+	if (result.outcome == AL_NOT_FOUND)
+		al_claim_drop(&claim);
 	foreach(cell, ended)
 		al_audit("force_release", &key, lfirst(cell), reason);
 	al_stat_count(AL_COUNT_FORCED, list_length(ended));
-	table_close(rel, NoLock);
+	table_close(rel, result.outcome == AL_RELEASED ? NoLock : RowExclusiveLock);
+	return result.outcome;
+}
+
+/* force_release(key, reason), also lock_force_release: true, or LK002 */
+Datum
+atomic_lock_force_release(PG_FUNCTION_ARGS)
+{
+	(void) force_release(fcinfo, "force_release()", true);
 	PG_RETURN_BOOL(true);
+}
+
+/* lock_try_force_release(key, reason): what came of it, in a word */
+Datum
+atomic_lock_try_force_release(PG_FUNCTION_ARGS)
+{
+	AlOutcome	outcome = force_release(fcinfo, "lock_try_force_release()", false);
+
+	PG_RETURN_TEXT_P(cstring_to_text(al_status_word(outcome)));
 }
 
 /* lock_steal(key, new_owner, reason, ttl, holder): the new lease */

@@ -48,8 +48,9 @@ al_database_name(Oid oid)
 	return name;
 }
 
-static const char *
-status_of(AlOutcome outcome)
+/* The word for the outcome of a verb */
+const char *
+al_status_word(AlOutcome outcome)
 {
 	switch (outcome)
 	{
@@ -57,10 +58,28 @@ status_of(AlOutcome outcome)
 			return "acquired";
 		case AL_REACQUIRED:
 			return "reacquired";
+		case AL_RELEASED:
+			return "released";
+		case AL_EXTENDED:
+			return "extended";
 		case AL_TIMEOUT:
 			return "timeout";
 		case AL_DEADLOCK:
 			return "deadlock";
+		case AL_IN_TRANSACTION:
+			return "pending";
+		case AL_NOT_FOUND:
+			return "not_found";
+		case AL_NOT_OWNER:
+			return "not_owner";
+		case AL_ALREADY_RELEASED:
+			return "already_released";
+		case AL_EXPIRED:
+			return "expired";
+		case AL_FORCED:
+			return "forced";
+		case AL_LIFETIME_EXCEEDED:
+			return "lifetime_exceeded";
 		default:
 			return "held";
 	}
@@ -69,8 +88,16 @@ status_of(AlOutcome outcome)
 enum
 {
 	ACQUIRED, STATUS, KEY, MODE, OWNER, FENCING_TOKEN, ACQUIRED_AT,
-	EXPIRES_AT, WAITED, HOLDER
+	EXPIRES_AT, WAITED, HOLDER, TTL_REMAINING
 };
+
+/* Is there a holding to tell of?  Of what is no lease, or not yet, there is not. */
+static bool
+has_holding(AlOutcome outcome)
+{
+	return outcome != AL_CLAIMED && outcome != AL_QUEUED && outcome != AL_IN_TRANSACTION &&
+		outcome != AL_NOT_FOUND;
+}
 
 /*
  * The columns of a lock_grant: the holding that was granted, or the one in the way,
@@ -86,7 +113,7 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 
 	memset(nulls, 0, AL_GRANT_COLUMNS * sizeof(bool));
 	values[ACQUIRED] = BoolGetDatum(acquired);
-	values[STATUS] = CStringGetTextDatum(status_of(result->outcome));
+	values[STATUS] = CStringGetTextDatum(al_status_word(result->outcome));
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	if (acquired)
 	{
@@ -96,11 +123,10 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 	else
 		nulls[OWNER] = nulls[FENCING_TOKEN] = true;
 
-	/* A claim or a waiter in the way is not a holding. */
-	if (obstacle == AL_CLAIMED || obstacle == AL_QUEUED)
+	if (!has_holding(obstacle))
 	{
 		nulls[MODE] = nulls[ACQUIRED_AT] = nulls[EXPIRES_AT] = true;
-		nulls[HOLDER] = obstacle == AL_CLAIMED;
+		nulls[HOLDER] = obstacle != AL_QUEUED;
 		values[HOLDER] = nulls[HOLDER] ? 0 : CStringGetTextDatum(result->first);
 	}
 	else
@@ -112,6 +138,9 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 		values[HOLDER] = PointerGetDatum(holding->holder);
 	}
 	values[WAITED] = al_interval_datum(result->waited);
+	nulls[TTL_REMAINING] = !acquired || nulls[EXPIRES_AT];
+	if (!nulls[TTL_REMAINING])
+		values[TTL_REMAINING] = al_interval_datum(holding->expires_at - result->at);
 }
 
 /*

@@ -11,10 +11,11 @@
 #include "lease/state.h"
 
 /* The number of columns of lock_grant */
-#define AL_GRANT_COLUMNS	10
+#define AL_GRANT_COLUMNS	11
 
 extern Datum al_interval_datum(int64 microseconds);
 extern Datum al_database_name(Oid oid);
+extern const char *al_status_word(AlOutcome outcome);
 extern void al_grant_columns(const AlKey *key, const AlOwner *owner,
 							 const AlResult *result, Datum *values, bool *nulls);
 extern Datum al_row_datum(FunctionCallInfo fcinfo, int columns, Datum *values,

@@ -25,6 +25,7 @@
 #include "atomic_lock.h"
 #include "api/answer.h"
 #include "api/args.h"
+#include "api/held.h"
 #include "base/errors.h"
 #include "base/key.h"
 #include "base/settings.h"
@@ -44,7 +45,10 @@ PG_FUNCTION_INFO_V1(atomic_lock_try_acquire);
 PG_FUNCTION_INFO_V1(atomic_lock_acquire_all);
 PG_FUNCTION_INFO_V1(atomic_lock_try_acquire_all);
 PG_FUNCTION_INFO_V1(atomic_lock_convert);
+PG_FUNCTION_INFO_V1(atomic_lock_try_convert);
 PG_FUNCTION_INFO_V1(atomic_lock_transfer);
+PG_FUNCTION_INFO_V1(atomic_lock_try_transfer);
+PG_FUNCTION_INFO_V1(atomic_lock_transfer_all);
 PG_FUNCTION_INFO_V1(atomic_lock_release);
 PG_FUNCTION_INFO_V1(atomic_lock_try_release);
 PG_FUNCTION_INFO_V1(atomic_lock_extend);
@@ -165,11 +169,11 @@ atomic_lock_try_acquire_all(PG_FUNCTION_ARGS)
 	return acquire_all(fcinfo, "lock_try_acquire_all()", false);
 }
 
-/* lock_convert(key, owner, mode, wait): the holding in its new mode, or raises */
-Datum
-atomic_lock_convert(PG_FUNCTION_ARGS)
+/* lock_[try_]convert(key, owner, mode, wait): the holding in its new mode */
+static Datum
+convert(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
-	Relation	rel = al_open_for_writing("lock_convert()");
+	Relation	rel = al_open_for_writing(function);
 	AlKey		key;
 	AlAcquire	request = {.is_convert = true};
 	AlResult	result;
@@ -181,23 +185,36 @@ atomic_lock_convert(PG_FUNCTION_ARGS)
 	request.default_holder = al_holder_default();
 
 	al_lease_acquire(&rel, &key, &request, &result);
-	if (!al_is_granted(&result))
+	if (!al_is_granted(&result) && raise)
 		al_raise(&key, &result);
 	close_app_lock(rel, result.outcome == AL_ACQUIRED);
 	return al_grant_datum(fcinfo, &key, &request.owner, &result);
 }
 
-/* lock_transfer(key, owner, new_owner, holder, ttl): the new holding, or raises */
 Datum
-atomic_lock_transfer(PG_FUNCTION_ARGS)
+atomic_lock_convert(PG_FUNCTION_ARGS)
 {
-	Relation	rel = al_open_for_writing("lock_transfer()");
+	return convert(fcinfo, "lock_convert()", true);
+}
+
+Datum
+atomic_lock_try_convert(PG_FUNCTION_ARGS)
+{
+	return convert(fcinfo, "lock_try_convert()", false);
+}
+
+/* lock_[try_]transfer(key, owner, new_owner, holder, ttl): the new holding */
+static Datum
+transfer(FunctionCallInfo fcinfo, const char *function, bool raise)
+{
+	Relation	rel = al_open_for_writing(function);
 	AlKey		key;
 	AlOwner		owner;
 	AlOwner		new_owner;
 	text	   *holder;
 	int64		ttl = 0;
 	AlResult	result;
+	bool		transferred;
 
 	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg(fcinfo, 1, &owner);
@@ -210,10 +227,23 @@ atomic_lock_transfer(PG_FUNCTION_ARGS)
 
 	result.waited = 0;
 	al_lease_transfer(rel, &key, &owner, &new_owner, holder, ttl, &result);
-	if (!al_is_granted(&result))
+	transferred = al_is_granted(&result);
+	if (!transferred && (raise || result.outcome == AL_NO_LEASE))
 		al_raise(&key, &result);
-	close_app_lock(rel, true);
+	close_app_lock(rel, transferred);
 	return al_grant_datum(fcinfo, &key, &new_owner, &result);
+}
+
+Datum
+atomic_lock_transfer(PG_FUNCTION_ARGS)
+{
+	return transfer(fcinfo, "lock_transfer()", true);
+}
+
+Datum
+atomic_lock_try_transfer(PG_FUNCTION_ARGS)
+{
+	return transfer(fcinfo, "lock_try_transfer()", false);
 }
 
 /* lock_release(key, owner): true, or raises */
@@ -247,22 +277,9 @@ atomic_lock_try_release(PG_FUNCTION_ARGS)
 	al_owner_arg(fcinfo, 1, &owner);
 	al_lease_release(rel, &key, &owner, NULL, &result);
 	close_app_lock(rel, result.outcome == AL_RELEASED);
-
-	switch (result.outcome)
-	{
-		case AL_RELEASED:
-			return CStringGetTextDatum("released");
-		case AL_NOT_FOUND:
-			return CStringGetTextDatum("not_found");
-		case AL_NOT_OWNER:
-			return CStringGetTextDatum("not_owner");
-		case AL_ALREADY_RELEASED:
-			return CStringGetTextDatum("already_released");
-		case AL_EXPIRED:
-			return CStringGetTextDatum("expired");
-		default:
-			al_raise(&key, &result);
-	}
+	if (result.outcome == AL_IN_TRANSACTION)
+		al_raise(&key, &result);
+	PG_RETURN_TEXT_P(cstring_to_text(al_status_word(result.outcome)));
 }
 
 /* lock_[try_]extend(key, owner, ttl): the new expiry; a refusal raises, or is NULL */
@@ -302,42 +319,21 @@ atomic_lock_try_extend(PG_FUNCTION_ARGS)
 	return extend(fcinfo, "lock_try_extend()", false);
 }
 
-static int
-compare_keys(const ListCell *a, const ListCell *b)
-{
-	return al_key_compare(&((AlOwned *) lfirst(a))->key, &((AlOwned *) lfirst(b))->key);
-}
-
 /*
- * lock_release_all(owner), lock_extend_all(owner, ttl): the number of holdings released
- * or extended.  Keys are taken in order, so that two such calls cannot deadlock.
+ * Release, extend or transfer all that an owner holds, whichever has this outcome, and
+ * return the number of holdings.  Keys are taken in order, so that two such calls cannot
+ * deadlock.
  */
-static Datum
-for_all_of_owner(FunctionCallInfo fcinfo, const char *function, bool release)
+static int64
+for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
+		const AlOwner *new_owner, text *holder)
 {
-	Relation	rel = al_open_for_writing(function);
-	AlOwner		owner;
-	int64		ttl;
-	List	   *owned;
+	List	   *transactions = outcome == AL_EXTENDED ? NIL : al_held_mine(NULL);
 	const AlOwned *previous = NULL;
 	ListCell   *cell;
 	int64		count = 0;
 
-	al_owner_arg(fcinfo, 0, &owner);
-	ttl = release ? 0 : al_ttl_arg(fcinfo, 1);
-	owned = al_owner_rows(rel, &owner);
-	foreach(cell, release ? al_held_mine(NULL) : NIL)
-	{
-		AlHolding  *holding = lfirst(cell);
-		AlOwned    *owns = palloc0(sizeof(AlOwned));
-
-		if (!al_is_owned_by(holding, &owner))
-			continue;
-		al_key_init(&owns->key, holding->key);
-		owned = lappend(owned, owns);
-	}
-	list_sort(owned, compare_keys);
-	foreach(cell, owned)
+	foreach(cell, al_owned_in_order(rel, owner, transactions))
 	{
 		const AlOwned *owns = lfirst(cell);
 		AlResult	result;
@@ -346,27 +342,64 @@ for_all_of_owner(FunctionCallInfo fcinfo, const char *function, bool release)
 		if (previous && al_key_compare(&previous->key, &owns->key) == 0)
 			continue;
 		previous = owns;
-		if (release)
-			al_lease_release(rel, &owns->key, &owner, owns->row, &result);
+		if (outcome == AL_RELEASED)
+			al_lease_release(rel, &owns->key, owner, al_owned_row(owns), &result);
+		else if (outcome == AL_EXTENDED)
+			al_lease_extend(rel, &owns->key, owner, al_owned_row(owns), ttl, &result);
 		else
-			al_lease_extend(rel, &owns->key, &owner, owns->row, ttl, &result);
+			al_lease_transfer(rel, &owns->key, owner, new_owner, holder, 0, &result);
 		if (result.outcome == AL_IN_TRANSACTION)
 			al_raise(&owns->key, &result);
-		if (result.outcome == (release ? AL_RELEASED : AL_EXTENDED))
+		if (result.outcome == outcome)
 			count++;
 	}
-	close_app_lock(rel, count > 0);
-	PG_RETURN_INT64(count);
+	return count;
 }
 
 Datum
 atomic_lock_release_all(PG_FUNCTION_ARGS)
 {
-	return for_all_of_owner(fcinfo, "lock_release_all()", true);
+	Relation	rel = al_open_for_writing("lock_release_all()");
+	AlOwner		owner;
+	int64		count;
+
+	al_owner_arg(fcinfo, 0, &owner);
+	count = for_all(rel, &owner, AL_RELEASED, 0, NULL, NULL);
+	close_app_lock(rel, count > 0);
+	PG_RETURN_INT64(count);
 }
 
 Datum
 atomic_lock_extend_all(PG_FUNCTION_ARGS)
 {
-	return for_all_of_owner(fcinfo, "lock_extend_all()", false);
+	Relation	rel = al_open_for_writing("lock_extend_all()");
+	AlOwner		owner;
+	int64		ttl;
+	int64		count;
+
+	al_owner_arg(fcinfo, 0, &owner);
+	ttl = al_ttl_arg(fcinfo, 1);
+	count = for_all(rel, &owner, AL_EXTENDED, ttl, NULL, NULL);
+	close_app_lock(rel, count > 0);
+	PG_RETURN_INT64(count);
+}
+
+/* lock_transfer_all(owner, new_owner, holder): how many leases were handed over */
+Datum
+atomic_lock_transfer_all(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_transfer_all()");
+	AlOwner		owner;
+	AlOwner		new_owner;
+	text	   *holder;
+	int64		count;
+
+	al_owner_arg(fcinfo, 0, &owner);
+	al_new_owner_arg(fcinfo, 1, &new_owner);
+	holder = al_holder_arg(fcinfo, 2);
+	if (holder == NULL)
+		holder = al_holder_default();
+	count = for_all(rel, &owner, AL_ACQUIRED, 0, &new_owner, holder);
+	close_app_lock(rel, count > 0);
+	PG_RETURN_INT64(count);
 }

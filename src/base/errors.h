@@ -18,6 +18,7 @@
 #define ERRCODE_LOCK_NOT_HELD				MAKE_SQLSTATE('L','K','0','0','6')
 #define ERRCODE_LOCK_DOUBLE_ACQUIRE			MAKE_SQLSTATE('L','K','0','0','7')
 #define ERRCODE_LOCK_LIFETIME_EXCEEDED		MAKE_SQLSTATE('L','K','0','0','8')
+#define ERRCODE_LOCK_FORCED					MAKE_SQLSTATE('L','K','0','0','9')
 
 /*
  * Every message of ours has this, since the server would log statement and context,

@@ -213,7 +213,10 @@ al_attempt_in_turn(Relation *rel, AlAttempt *attempt)
 		al_attempt_count_refusal(attempt->key, attempt->result);
 }
 
-/* Acquire, renew or convert a key.  Outcomes: those of al_attempt_in_turn(). */
+/*
+ * Acquire, renew or convert a key.  Outcomes: those of al_attempt_in_turn(), and of
+ * convert AL_FORCED.
+ */
 void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
@@ -225,6 +228,8 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 		AL_TEST_POINT("before-grant");
 		al_grant(*rel, &attempt);
 	}
+	else if (request->is_convert)
+		al_tell_forced(key, &request->owner, result);
 }
 
 /* The key of attempts[refused] was refused, and so is the set; returns "refused" */

@@ -33,6 +33,7 @@
 #include "claim/holding.h"
 #include "lease/report.h"
 #include "lease/state.h"
+#include "table/audit.h"
 
 static emit_log_hook_type previous_emit_log_hook = NULL;
 static bool in_doubt = false;	/* this process ends, for a grant in doubt */
@@ -205,6 +206,15 @@ nobody_detail(const AlResult *result)
 	return "The lock is free, was swept, or was never acquired.";
 }
 
+/* Who ended a lease by force, when and why */
+static char *
+forced_detail(const AlForcedEnd *forced)
+{
+	return psprintf("Role \"%s\" ended the lease by %s at %s, for the reason \"%s\".",
+					forced->role, forced->action, show_time(forced->at),
+					show_text(forced->reason));
+}
+
 /* Raise 55P03: a transaction holds a key, and only its end can change that */
 AL_NORETURN static void
 raise_in_transaction(const AlKey *key, int pid)
@@ -312,6 +322,17 @@ al_raise(const AlKey *key, const AlResult *result)
 					 errhint("Acquire the lock again, and check what others might have changed in the meantime.")));
 			break;
 
+		case AL_FORCED:
+			ereport(ERROR,
+					(al_errcode(ERRCODE_LOCK_FORCED),
+					 errmsg("lock \"%s\" was taken from this owner by force", name),
+					 al_obstacle(result) == AL_NOT_OWNER ?
+					 errdetail("%s  The lock is now %s.", forced_detail(result->forced),
+							   show_holders(result)) :
+					 errdetail_internal("%s", forced_detail(result->forced)),
+					 errhint("Acquire the lock again, and check what others might have changed in the meantime.")));
+			break;
+
 		case AL_LIFETIME_EXCEEDED:
 			ereport(ERROR,
 					(al_errcode(ERRCODE_LOCK_LIFETIME_EXCEEDED),
@@ -354,6 +375,8 @@ missing_detail(const AlResult *result)
 		case AL_EXPIRED:
 			return psprintf("The lease of this owner expired at %s.",
 							show_time(holding->expires_at));
+		case AL_FORCED:
+			return forced_detail(result->forced);
 		case AL_HELD_BY_OWNER:
 			return "This owner holds the lock in shared mode, which does not allow writes.";
 		default:
@@ -365,19 +388,22 @@ missing_detail(const AlResult *result)
 static char *
 missing_message(const AlResult *result)
 {
-	if (result->outcome == AL_NOT_OWNER)
+	if (al_obstacle(result) == AL_NOT_OWNER)
 		return psprintf("%s, not by this owner", show_holders(result));
 	if (result->outcome == AL_HELD_BY_OWNER)
 		return "not held in exclusive mode by this owner";
 	return "not held by this owner";
 }
 
-/* Raise LK006: an owner does not hold a key; or 55P03: a transaction may, for it */
+/*
+ * Raise LK006: an owner does not hold a key; LK009: an administrator ended that; or
+ * 55P03: a transaction may hold it, for the owner
+ */
 void
 al_raise_not_held(const AlKey *key, const AlResult *result)
 {
-	if (result->outcome == AL_IN_TRANSACTION)
-		raise_in_transaction(key, result->blocker);
+	if (result->outcome == AL_IN_TRANSACTION || result->outcome == AL_FORCED)
+		al_raise(key, result);
 	ereport(ERROR,
 			(al_errcode(ERRCODE_LOCK_NOT_HELD),
 			 errmsg("lock \"%s\" is %s", al_display(key->name), missing_message(result)),

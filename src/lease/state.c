@@ -9,7 +9,8 @@
  * true until the transaction ends, so then it writes.
  *
  * If all rows of an owner are over, the newest one tells what became of its holding,
- * until somebody else is given that row.
+ * until somebody else is given that row.  lock_audit tells if an administrator ended a
+ * later one.
  *
  * Locking rules: claim/claim.c says which claims conflict.  Verbs that act on an
  * owner's holding wait for claims, and drop their own if they refuse.  To write, the
@@ -38,6 +39,7 @@
 #include "shmem/queue.h"
 #include "shmem/sole.h"
 #include "table/app_lock.h"
+#include "table/audit.h"
 
 bool
 al_is_granted(const AlResult *result)
@@ -49,7 +51,8 @@ al_is_granted(const AlResult *result)
 AlOutcome
 al_obstacle(const AlResult *result)
 {
-	if (result->outcome == AL_TIMEOUT || result->outcome == AL_DEADLOCK)
+	if (result->outcome == AL_TIMEOUT || result->outcome == AL_DEADLOCK ||
+		result->outcome == AL_FORCED)
 		return result->obstacle;
 	return result->outcome;
 }
@@ -268,6 +271,26 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 	return AL_NOT_OWNER;
 }
 
+/*
+ * An owner does not hold a key.  The outcome is AL_FORCED if an administrator ended what
+ * it held last, as far as that is known.
+ */
+void
+al_tell_forced(const AlKey *key, const AlOwner *owner, AlResult *result)
+{
+	bool		is_over = result->outcome == AL_ALREADY_RELEASED || result->outcome == AL_EXPIRED;
+	const AlForcedEnd *forced;
+
+	if (!is_over && result->outcome != AL_NOT_FOUND && result->outcome != AL_NOT_OWNER)
+		return;
+	forced = al_audit_find(key, owner);
+	if (forced == NULL || (is_over && forced->fencing_token < result->holding.fencing_token))
+		return;
+	result->forced = forced;
+	result->obstacle = is_over ? AL_NOT_FOUND : result->outcome;
+	result->outcome = AL_FORCED;
+}
+
 /* Claim what it takes to do something with a holding of the owner */
 static void
 claim_for(AlOwnClaim *ask, const AlHolding *holding, AlClaimMode mode)
@@ -331,16 +354,9 @@ look_for_own(AlOwnClaim *ask)
 	return ask->own ? NULL : elsewhere;
 }
 
-/*
- * Claim the key if the owner may change or pin its holding.  Returns that holding,
- * which nobody else can change from now on, or NULL with the outcome and without a
- * claim.  A holding of this transaction needs no claim.  Waits for unfinished
- * transactions, also for one in which another session of the owner holds the key.
- * Other outcomes than of al_judge_owner(): AL_IN_TRANSACTION, where nobody can know
- * whether the owner holds it.
- */
-AlHolding *
-al_claim_own(AlOwnClaim *ask)
+/* al_claim_own(), but for AL_FORCED */
+static AlHolding *
+claim_own(AlOwnClaim *ask)
 {
 	AlResult   *result = ask->result;
 
@@ -387,6 +403,24 @@ al_claim_own(AlOwnClaim *ask)
 			return NULL;
 		/* It was converted before we had the claim, and needs another claim. */
 	}
+}
+
+/*
+ * Claim the key if the owner may change or pin its holding.  Returns that holding,
+ * which nobody else can change from now on, or NULL with the outcome and without a
+ * claim.  A holding of this transaction needs no claim.  Waits for unfinished
+ * transactions, also for one in which another session of the owner holds the key.
+ * Other outcomes than of al_judge_owner(): AL_IN_TRANSACTION, where nobody can know
+ * whether the owner holds it; AL_FORCED.
+ */
+AlHolding *
+al_claim_own(AlOwnClaim *ask)
+{
+	AlHolding  *own = claim_own(ask);
+
+	if (own == NULL)
+		al_tell_forced(ask->key, ask->owner, ask->result);
+	return own;
 }
 
 /* Write over a holding's row; false: a share that expired, and its row is taken */

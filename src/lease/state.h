@@ -12,6 +12,7 @@
 #include "claim/claim.h"
 #include "claim/holding.h"
 #include "shmem/queue.h"
+#include "table/audit.h"
 
 typedef enum AlOutcome
 {
@@ -34,6 +35,7 @@ typedef enum AlOutcome
 	AL_NOT_OWNER,
 	AL_ALREADY_RELEASED,
 	AL_EXPIRED,
+	AL_FORCED,					/* an administrator took it from the owner */
 	AL_LIFETIME_EXCEEDED,
 	AL_NO_LEASE					/* a ttl, for a holding that ends with a transaction */
 } AlOutcome;
@@ -44,11 +46,12 @@ typedef struct AlResult
 	AlHolding	holding;
 	int			others;			/* AL_HELD, AL_NOT_OWNER: further holdings */
 	TimestampTz at;				/* when this was judged */
-	AlOutcome	obstacle;		/* AL_TIMEOUT, AL_DEADLOCK: the refusal before it */
+	AlOutcome	obstacle;		/* AL_TIMEOUT, AL_DEADLOCK, AL_FORCED: the refusal before it */
 	int			blocker;		/* AL_CLAIMED, AL_IN_TRANSACTION: process id, or 0 */
 	bool		is_in_use;		/* AL_NOT_FOUND: another transaction holds it */
 	char	   *first;			/* AL_QUEUED: label of the first waiter */
 	char	   *cycle;			/* AL_DEADLOCK: who waits for whom */
+	const AlForcedEnd *forced;	/* AL_FORCED: by whom, and why */
 	int64		waited;			/* microseconds */
 } AlResult;
 
@@ -100,6 +103,7 @@ extern List *al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
 extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);
+extern void al_tell_forced(const AlKey *key, const AlOwner *owner, AlResult *result);
 extern AlHolding *al_judge_all(AlOwnClaim *ask);
 extern AlHolding *al_claim_own(AlOwnClaim *ask);
 extern bool al_put_over(Relation rel, const AlKey *key, AlHolding *holding);

@@ -9,18 +9,25 @@
  * owner appears only as a digest, and only in the row.  The row is written below the
  * executor, so that a trigger on lock_audit cannot run with the privileges of a DBA.
  *
- * Locking rules: lock_audit is only inserted into.
+ * A former owner who comes back is told what the audit has of its own loss.  Whoever
+ * cannot present the owner learns nothing.
+ *
+ * Locking rules: lock_audit is only ever inserted into.  It is read with
+ * AccessShareLock, which is given back at once.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -32,6 +39,10 @@
 #include "table/audit.h"
 #include "table/catalog.h"
 #include "table/columns.h"
+#include "table/scan.h"
+
+#define VALUE(column) values[Anum_lock_audit_##column - 1]
+#define IS_NULL(column) nulls[Anum_lock_audit_##column - 1]
 
 /* SHA-256 of an owner, in hex */
 static Datum
@@ -51,6 +62,80 @@ role_name(Oid role)
 	return name ? name : psprintf("%u", role);
 }
 
+/* The index by key; where somebody dropped it, 0, and the whole table is read */
+static Oid
+key_index(Relation rel)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+	Oid			found = InvalidOid;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+
+		if (index->rd_index->indisvalid &&
+			index->rd_index->indkey.values[0] == Anum_lock_audit_key)
+			found = lfirst_oid(cell);
+		index_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+	return found;
+}
+
+/* The name of a role, as far as it is text in the encoding of this database */
+static char *
+show_role(Name name)
+{
+	if (!pg_verify_mbstr(GetDatabaseEncoding(), NameStr(*name), strlen(NameStr(*name)), true))
+		return pstrdup("?");
+	return al_display(al_cstring(NameStr(*name)));
+}
+
+/*
+ * The last of the forced ends of what an owner held of a key, or NULL.  Tokens rise
+ * with every grant of a key, so the highest is that of the last one.
+ */
+const AlForcedEnd *
+al_audit_find(const AlKey *key, const AlOwner *owner)
+{
+	Relation	rel = al_open_audit(AccessShareLock);
+	AlForcedEnd *last = NULL;
+	text	   *digest = NULL;
+	AlScan		scan;
+	ScanKeyData scan_key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&scan_key, Anum_lock_audit_key, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(al_string_text(key->name)));
+	al_scan_begin(&scan, rel, key_index(rel), 1, &scan_key);
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		Datum		values[Natts_lock_audit];
+		bool		nulls[Natts_lock_audit];
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		if (IS_NULL(previous_owner_digest))
+			continue;
+		if (digest == NULL)
+			digest = DatumGetTextPP(owner_digest(al_string_text(owner->name)));
+		if (!al_string_equal(al_string(DatumGetTextPP(VALUE(previous_owner_digest))),
+							 al_string(digest)) ||
+			(last && last->fencing_token > DatumGetInt64(VALUE(fencing_token))))
+			continue;
+		if (last == NULL)
+			last = palloc(sizeof(AlForcedEnd));
+		last->at = DatumGetTimestampTz(VALUE(at));
+		last->fencing_token = DatumGetInt64(VALUE(fencing_token));
+		last->action = TextDatumGetCString(VALUE(action));
+		last->role = show_role(DatumGetName(VALUE(acting_role)));
+		last->reason = DatumGetTextPCopy(VALUE(reason));
+	}
+	al_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+	return last;
+}
+
 /* Record the forced end of a holding; "ended" is NULL where the key was free. */
 void
 al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *reason)
@@ -62,9 +147,6 @@ al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *rea
 	bool		nulls[Natts_lock_audit] = {0};
 
 	LOCAL_FCINFO(client_addr, 0);
-
-#define VALUE(column) values[Anum_lock_audit_##column - 1]
-#define IS_NULL(column) nulls[Anum_lock_audit_##column - 1]
 
 	VALUE(at) = TimestampTzGetDatum(GetCurrentTimestamp());
 	VALUE(action) = CStringGetTextDatum(action);

@@ -8,7 +8,18 @@
 #include "atomic_lock.h"
 #include "claim/holding.h"
 
+/* The end of a holding that somebody forced */
+typedef struct AlForcedEnd
+{
+	TimestampTz at;
+	int64		fencing_token;	/* of what was ended */
+	char	   *action;
+	char	   *role;
+	text	   *reason;
+} AlForcedEnd;
+
 extern void al_audit(const char *action, const AlKey *key, const AlHolding *ended,
 					 text *reason);
+extern const AlForcedEnd *al_audit_find(const AlKey *key, const AlOwner *owner);
 
 #endif							/* AL_TABLE_AUDIT_H */

@@ -10,11 +10,11 @@
 #include "atomic_lock.h"
 #include "claim/holding.h"
 
-/* A row of an owner */
+/* What an owner has of a key */
 typedef struct AlOwned
 {
 	AlKey		key;
-	AlHolding  *row;			/* as it was found; NULL: no row */
+	AlHolding  *row;			/* as it was found; or what a transaction holds */
 } AlOwned;
 
 extern List *al_owner_rows(Relation rel, const AlOwner *owner);

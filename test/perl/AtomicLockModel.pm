@@ -5,7 +5,8 @@
 # token, acquired_at, end (seconds, or Inf), ttl, and state: "live", "released",
 # "expired".  Committed holdings are in {held}{key}{owner}, dead ones too: they
 # tell their owner what became of them, for sure until the key is granted anew
-# and its row may have been used.  A transaction has what it changed in {rows},
+# and its row may have been used.  Who ever lost a key by force is in {forced}, whatever
+# became of that: it may be told so.  A transaction has what it changed in {rows},
 # what it holds itself in {mine}, both by key and owner, likewise what it held and
 # others may still see in {ended}, and its claims.
 
@@ -219,9 +220,12 @@ sub refusals
 	my $row = $self->rows($s, $key)->{$owner};
 	my $others = %{ $self->live($s, $key) } ? 'LK003' : 'LK002';
 
-	return $others unless $row && $row->{state} ne 'forgotten';
+	my @forced = $self->{forced}{$key}{$owner} ? 'LK009' : ();
+
+	return ($others, @forced) unless $row;
+	return 'LK009' if $row->{state} eq 'forgotten';
 	my $own = $row->{state} eq 'released' ? 'LK004' : 'LK005';
-	return $row->{sure} ? $own : ('LK004', 'LK005', $others);
+	return $row->{sure} ? ($own, $self->{forced_mine}{$key}{$owner} ? 'LK009' : ()) : ('LK004', 'LK005', $others, @forced);
 }
 
 #
@@ -463,6 +467,8 @@ sub force
 			my $rows = $self->rows($s, $key);
 
 			$self->claim($s, $key, 'take', '');
+			$self->{forced}{$key}{$_} = 1 for keys %$live;
+			$self->{forced_mine}{$key}{$_} = 1 for keys %{ $self->{tx}{$s}{mine}{$key} || {} };
 			$self->end($s, $key, $_) for sort keys %{ $self->{tx}{$s}{mine}{$key} || {} };
 			$self->put($s, $key, $_, state => 'forgotten') for grep { $self->is_live($rows->{$_}) } keys %$rows;
 			return unless $thief;

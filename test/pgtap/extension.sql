@@ -48,7 +48,7 @@ SELECT matches(obj_description('lock_acquire_all(text[],interval,text,text,inter
 SELECT matches(obj_description('lock_try_acquire_all(text[],interval,text,text,interval,text,jsonb)'::regprocedure, 'pg_proc'), 'lock_acquire_all', 'lock_try_acquire_all: like which');
 SELECT matches(obj_description('lock_convert(text,text,text,interval)'::regprocedure, 'pg_proc'), 'without letting go.*new fencing token.*55P03.*40P01.*LK002', 'lock_convert: what stays and what does not, and what it raises');
 SELECT matches(obj_description('lock_transfer(text,text,text,text,interval)'::regprocedure, 'pg_proc'), 'new_owner', 'lock_transfer: to whom');
-SELECT matches(col_description('lock_grant'::regclass, (SELECT attnum FROM pg_attribute WHERE attrelid = 'lock_grant'::regclass AND attname = 'status')), 'acquired, reacquired, held, timeout or deadlock', 'lock_grant.status: all of its values');
+SELECT matches(col_description('lock_grant'::regclass, (SELECT attnum FROM pg_attribute WHERE attrelid = 'lock_grant'::regclass AND attname = 'status')), 'acquired or reacquired.*held, timeout, deadlock, lifetime_exceeded.*not_found, not_owner, already_released, expired, forced or pending', 'lock_grant.status: all of its values');
 SELECT matches(col_description('lock_grant'::regclass, (SELECT attnum FROM pg_attribute WHERE attrelid = 'lock_grant'::regclass AND attname = 'waited')), 'waited', 'lock_grant.waited');
 SELECT matches(obj_description('lock_waiters()'::regprocedure, 'pg_proc'), '55000 before PostgreSQL 17.*not preloaded', 'lock_waiters(): where it raises');
 SELECT matches(obj_description('lock_waiters'::regclass, 'pg_class'), 'this database.*order', 'lock_waiters: which waiters, in which order');

@@ -29,7 +29,7 @@ BEGIN
 		PERFORM lock_release(k, 'secret-1');
 	ELSIF s = 'forced' THEN
 		PERFORM lock_acquire(k, '5 min', 'secret-1', holder => E'Bob\n');
-		PERFORM force_release(k, 'secret-1');
+		PERFORM force_release(k, 'why');
 	ELSIF s = 'stolen' THEN
 		PERFORM lock_acquire(k, '5 min', 'secret-1', holder => E'Bob\n');
 		PERFORM lock_steal(k, 'secret-3', 'why', holder => E'Eve\r');

@@ -91,7 +91,7 @@ SELECT lock_release_all('bob-1');
 -- and never ends before either of the two would have
 SELECT g.status FROM lock_acquire('s', '1 hour', 'alice-1', 'shared') g;
 SELECT g.status FROM lock_acquire('s', '1 min', 'bob-1', 'shared') g;
-SELECT ttl_remaining > '59 min' AS long FROM lock_transfer('s', 'bob-1', 'alice-1') g, LATERAL lock_status(g.key);
+SELECT s.ttl_remaining > '59 min' AS long FROM lock_transfer('s', 'bob-1', 'alice-1') g, LATERAL lock_status(g.key) s;
 SELECT lock_release('s', 'alice-1'), lock_holder('s');
 
 --

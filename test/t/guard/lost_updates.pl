@@ -121,8 +121,9 @@ BEGIN
 	-- Write.  The guarded check is in a subtransaction, which ends here.
 	BEGIN
 		PERFORM put(way, k, value + 1, me, g.fencing_token, element);
-	EXCEPTION WHEN SQLSTATE 'LK005' OR SQLSTATE 'LK006' OR serialization_failure THEN
-		error := SQLSTATE;
+	EXCEPTION WHEN SQLSTATE 'LK005' OR SQLSTATE 'LK006' OR SQLSTATE 'LK009' OR serialization_failure THEN
+		-- LK009: what lock_assert says where the lock was taken by force
+		error := CASE SQLSTATE WHEN 'LK009' THEN 'LK006' ELSE SQLSTATE END;
 	END;
 	IF error IS NOT NULL THEN
 		INSERT INTO refused VALUES (way, k, element, error, current_setting('transaction_isolation'));

@@ -580,6 +580,7 @@ is(ask($holder, q{BEGIN; SELECT acquired, status, mode, owner, expires_at IS NUL
 is(ask($watch, q{SELECT locked, mode, holder, lifetime, holders, fencing_token > 0, acquired_at <= clock_timestamp(), expires_at IS NULL, pid FROM lock_status('k')}),
 	't|exclusive|Holder|transaction|1|t|t|t|' . pid($holder), '... as others see it');
 is(ask($watch, q{SELECT key, lifetime, pid FROM lock_status()}), 'k|transaction|' . pid($holder), '... in the list');
+is(ask($watch, q{SELECT key, mode, lifetime, fencing_token > 0, expires_at, ttl_remaining FROM lock_held('holder')}), 'k|exclusive|transaction|t||', '... as its owner is told in another session');
 is(ask($watch, q{SELECT lock_holder('k'); } . try('k')), "Holder\nheld", '... and when they ask for it');
 start($watch, q{SELECT lock_acquire('k')});
 like(answer($watch), qr/^ERROR:  55P03: lock "k" is held by Holder\nDETAIL:  .*until the transaction of process @{[pid($holder)]} ends\.\n/, '... which their error says');
@@ -719,6 +720,7 @@ $node->wait_for_catchup($standby);
 my $reader = session($standby, 'Reader');
 is(ask($reader, q{SELECT locked, holder, lifetime, holders FROM lock_status('k')}), 't|Holder|session|1', 'on a standby, a lock for a session of the primary is held');
 is(ask($reader, q{SELECT lock_holder('k'), lock_is_held('k', 'holder'), (SELECT holders FROM lock_status('r')), (SELECT count(*) FROM lock_status())}), 'Holder|t|2|4', '... whoever asks');
+is(ask($reader, q{SELECT string_agg(concat_ws(' ', key, mode, lifetime), ',') FROM lock_held('holder')}), 'k exclusive session,lease exclusive lease,r shared session', '... its owner, too');
 is(ask($reader, 'DISCARD ALL; SELECT 1'), '1', '... DISCARD ALL there');
 is(ask($reader, q{SELECT locked FROM lock_status('k')}), 't', '... does not end it');
 ask($holder, q{SELECT lock_release('k', 'holder')});

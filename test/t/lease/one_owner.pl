@@ -153,7 +153,7 @@ finish();
 ask($three, acquire('b', 'C', q{ttl => '2 s'}));
 ask($one, q{SET SESSION AUTHORIZATION DEFAULT; SET atomic_lock.max_lifetime = '1200 ms'; } . acquire('a', 'A', q{ttl => '1200 ms'}));
 start($one, q{BEGIN; SELECT lock_release('a', 'A'); SELECT key, status FROM lock_try_acquire_all('{a,b}', owner => 'B', ttl => '1200 ms', wait => '20 s')});
-like(answer($one), qr/^t\na\|held$/, 'what has no life left is not acquired after a wait');
+like(answer($one), qr/^t\na\|lifetime_exceeded$/, 'what has no life left is not acquired after a wait');
 ask($one, 'ROLLBACK; RESET atomic_lock.max_lifetime');
 finish();
 

@@ -72,7 +72,17 @@ my @refusals = (
 	[ q{SELECT status FROM lock_try_acquire('claimed', '1 hour', 'you')}, 'held' ],
 	[ q{SELECT lock_try_release('held', 'you')}, 'not_owner' ],
 	[ q{SELECT lock_try_release('free', 'me')}, 'not_found' ],
-	[ q{SELECT lock_try_release('forced', 'me')}, 'not_found' ],
+	[ q{SELECT lock_try_release('forced', 'me')}, 'forced' ],
+	[ q{SELECT status FROM lock_try_convert('forced', 'me')}, 'forced' ],
+	[ q{SELECT status FROM lock_try_convert('free', 'me')}, 'not_found' ],
+	[ q{SELECT status FROM lock_try_transfer('held', 'you', 'us')}, 'not_owner' ],
+	[ q{SELECT status FROM lock_try_transfer('expired', 'me', 'us')}, 'expired' ],
+	[ q{SELECT lock_transfer_all('nobody', 'us')}, '0' ],
+	[ q{SELECT lock_try_force_release('free', 'test')}, 'not_found' ],
+	[ q{SELECT lock_try_force_release('expired', 'test')}, 'not_found' ],
+	[ q{SELECT string_agg(status, ',') FROM lock_heartbeat('{forced,free,lived,released}', 'me', '2 hours')}, 'forced,not_found,lifetime_exceeded,already_released' ],
+	[ q{SELECT count(*) FROM lock_heartbeat(NULL, 'nobody')}, '0' ],
+	[ q{SELECT string_agg(key, ',') FROM lock_held('me')}, 'held,lived' ],
 	[ q{SELECT lock_try_release('released', 'me')}, 'already_released' ],
 	[ q{SELECT lock_try_release('released', 'you')}, 'not_found' ],
 	[ q{SELECT lock_try_release('expired', 'me')}, 'expired' ],
@@ -106,6 +116,8 @@ my @errors = (
 	[ q{PERFORM lock_release('free', 'me')}, 'LK002' ],
 	[ q{PERFORM lock_release('released', 'me')}, 'LK004' ],
 	[ q{PERFORM lock_release('expired', 'me')}, 'LK005' ],
+	[ q{PERFORM lock_release('forced', 'me')}, 'LK009' ],
+	[ q{PERFORM lock_assert('forced', 'me')}, 'LK009' ],
 	[ q{PERFORM lock_extend('held', 'you')}, 'LK003' ],
 	[ q{PERFORM lock_extend('free', 'me')}, 'LK002' ],
 	[ q{PERFORM lock_extend('released', 'me')}, 'LK004' ],
@@ -242,10 +254,10 @@ run($stranger, q{SET atomic_lock.max_claims_per_transaction = 1});
 run($stranger, q{SELECT lock_acquire('c1'), lock_acquire('c2')}, '54000');
 run($stranger, q{RESET atomic_lock.max_claims_per_transaction});
 run($stranger, q{SELECT force_release('a', 'gone')});
-run($owner, q{SELECT lock_release('a')}, 'LK002');
+run($owner, q{SELECT lock_release('a')}, 'LK009');
 run($owner, q{SELECT (lock_acquire('a')).status});
 run($stranger, q{SELECT status FROM lock_steal('a', NULL, 'mine now')});
-run($owner, q{SELECT lock_release('a')}, 'LK003');
+run($owner, q{SELECT lock_release('a')}, 'LK009');
 run($owner, q{SELECT lock_release_all(), lock_extend_all()});
 run($owner, q{SELECT (lock_acquire('mine')).status});
 run($stranger, qq{SET atomic_lock.owner = '$secret-} . 'x' x 250 . q{'}, '22023');

@@ -234,11 +234,14 @@ GROUP BY c.key, c.value HAVING c.value <> count(h.*)}), '', 'the counter has los
 is($node->safe_psql('postgres', q{SELECT released, count(*) FROM history WHERE how = 'long' AND released <> 'released' GROUP BY 1}),
 	'', 'nobody lost a long lease');
 is( $node->safe_psql(
-		'postgres', q{SELECT DISTINCT released FROM history WHERE released NOT IN ('left', 'released', 'expired', 'not_owner', 'not_found')}),
+		'postgres', q{SELECT DISTINCT released FROM history WHERE released NOT IN ('left', 'released', 'expired', 'forced', 'not_owner', 'not_found')}),
 	'', 'late releases hear the truth');
 is( $node->safe_psql(
 		'postgres', q{
 SELECT count(*) FROM history h WHERE h.released = 'already_released'}), '0', '... nobody hears of a release that was not its own');
+is( $node->safe_psql(
+		'postgres', q{
+SELECT count(*) FROM history h WHERE h.released = 'forced' AND NOT EXISTS (SELECT FROM lock_audit a WHERE a.key = h.key AND a.fencing_token = h.token)}), '0', '... nor of a forced end');
 
 # Afterwards
 $node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM lock_status()}) or die 'leases that do not end';

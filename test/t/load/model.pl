@@ -305,7 +305,7 @@ sub acquire_sql
 	my ($function, $r) = @_;
 	return "SELECT $grant FROM $function('$r->{key}', " . seconds($r->{asked_ttl}) . ", '$r->{owner}', '$r->{mode}', lifetime => '$r->{lifetime}')";
 }
-my %sqlstates = (released => '00000', not_found => 'LK002', not_owner => 'LK003', already_released => 'LK004', expired => 'LK005');
+my %sqlstates = (released => '00000', not_found => 'LK002', not_owner => 'LK003', already_released => 'LK004', expired => 'LK005', forced => 'LK009');
 
 my %verbs = (
 	try_acquire => [ 30, sub {
@@ -598,7 +598,7 @@ foreach my $seed (@seeds)
 	  or diag("SEED=$seed, step " . ($step - 1) . ":\n" . join("\n", splice(@trace, -25)) . "\n" . join("\n", @complaints));
 	end(values %session);
 	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});
-	ask($watch, 'TRUNCATE app_lock');
+	ask($watch, 'TRUNCATE app_lock, lock_audit');
 	end($watch);
 }
 
@@ -607,7 +607,7 @@ note join ', ', map { "$_: $seen{$_}" } sort keys %seen;
 my @missed = grep { !$seen{$_} } (
 	'try_acquire acquired', 'try_acquire reacquired', 'try_acquire held', 'acquire 55P03', 'acquire LK007',
 	'try_acquire_all acquired', 'try_acquire_all reacquired', 'try_acquire_all held',
-	(map { "try_release $_" } qw(done LK002 LK003 LK004 LK005 55P03)), (map { "extend $_" } qw(done LK002 LK003 LK004 55P03)),
+	(map { "try_release $_" } qw(done LK002 LK003 LK004 LK005 LK009 55P03)), (map { "extend $_" } qw(done LK002 LK003 LK004 LK009 55P03)),
 	(map { "convert $_" } qw(acquired reacquired LK003 LK004 55P03)), (map { "transfer $_" } qw(acquired LK003 LK004 55P03)),
 	(map { "force $_" } qw(done LK002 55P03)), 'steal acquired', 'steal 55P03', 'release_all done', 'release_all 55P03',
 	qw(commit rollback rollback_to disconnect expire sweep));

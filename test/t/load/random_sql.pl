@@ -272,12 +272,17 @@ my @functions = (
 	[ 'lock_try_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire ],
 	[ 'lock_convert', 'user', 'verb', @own, [ mode => \&mode ], [ wait => \&wait_for ] ],
 	[ 'lock_transfer', 'user', 'verb', @own, [ new_owner => \&owner ], [ holder => \&holder ], [ ttl => \&ttl ] ],
+	[ 'lock_try_convert', 'user', 'verb', @own, [ mode => \&mode ], [ wait => \&wait_for ] ],
+	[ 'lock_try_transfer', 'user', 'verb', @own, [ new_owner => \&owner ], [ holder => \&holder ], [ ttl => \&ttl ] ],
+	[ 'lock_transfer_all', 'user', 'verb', [ owner => \&owner ], [ new_owner => \&owner ], [ holder => \&holder ] ],
 	[ 'lock_release', 'user', 'verb', @own ],
 	[ 'lock_try_release', 'user', 'verb', @own ],
 	[ 'lock_release_all', 'user', 'verb', [ owner => \&owner ] ],
 	[ 'lock_extend', 'user', 'verb', @own, [ ttl => \&ttl ] ],
 	[ 'lock_try_extend', 'user', 'verb', @own, [ ttl => \&ttl ] ],
 	[ 'lock_extend_all', 'user', 'verb', [ owner => \&owner ], [ ttl => \&ttl ] ],
+	[ 'lock_heartbeat', 'user', 'verb', [ keys => \&keys_array ], [ owner => \&owner ], [ ttl => \&ttl ] ],
+	[ 'lock_held', 'user', 'look', [ owner => \&owner ] ],
 	[ 'lock_assert', 'user', 'verb', @own ],
 	[ 'lock_assert_fence', 'user', 'verb', @key, [ fencing_token => \&token ], [ owner => \&owner ] ],
 	[ 'lock_fetch', 'user', 'fetch', [ row_type => \&row_type ], [ id => \&id ], [ ttl => \&ttl ], [ owner => \&owner ], [ wait => \&wait_for ], [ key => \&key ] ],
@@ -292,6 +297,7 @@ my @functions = (
 	[ 'lock_sweeper_status', 'monitor', 'look' ],
 	[ 'force_release', 'admin', 'verb', @key, [ reason => \&reason ] ],
 	[ 'lock_force_release', 'admin', 'verb', @key, [ reason => \&reason ] ],
+	[ 'lock_try_force_release', 'admin', 'verb', @key, [ reason => \&reason ] ],
 	[ 'lock_steal', 'admin', 'verb', @key, [ new_owner => \&owner ], [ reason => \&reason ], [ ttl => \&ttl ], [ holder => \&holder ] ],
 	[ 'lock_sweep', 'admin', 'verb', [ max_rows => \&rows ] ],
 	[ 'lock_schedule_sweep', 'admin', 'schedule', [ schedule => sub { one_of(q{'* * * * *'}, 'NULL', q{''}, q{repeat('*', 300)}) } ] ],
@@ -328,8 +334,8 @@ sub call
 		# Most have defaults from the second or third on.
 		$count = int rand($count + 1) if chance(60);
 		$count = 1 if $count == 0 && @arguments;
-		$count = 2 if $count < 2 && $name =~ /^(force_release|lock_force_release|lock_assert_fence|lock_fetch|lock_protect|lock_grant_access|lock_revoke_access)$/;
-		$count = 3 if $count < 3 && $name =~ /^(lock_transfer|lock_steal)$/;
+		$count = 2 if $count < 2 && $name =~ /^((?:lock_|lock_try_)?force_release|lock_transfer_all|lock_assert_fence|lock_fetch|lock_protect|lock_grant_access|lock_revoke_access)$/;
+		$count = 3 if $count < 3 && $name =~ /^(lock_(?:try_)?transfer|lock_steal)$/;
 		$positional = chance(50) ? $count : int rand($count + 1);
 		for my $i (0 .. $count - 1)
 		{
@@ -468,7 +474,7 @@ sub codes { return map { $_ => 1 } map { split ' ' } @_ }
 # without us
 my $always = '00000 57014 25P02 42501 25006 55P03 40P01 40001 42883 42P01 42704 22004 22021 3F000 53200 54000 25P03 57P01';
 my $argument = '22023 22007 22008 22015 22P02 22P05 54001 22003';
-my $state = 'LK002 LK003 LK004 LK005 LK006 LK007 LK008 25000';
+my $state = 'LK002 LK003 LK004 LK005 LK006 LK007 LK008 LK009 25000';
 my %expected = (
 	verb => { codes($always, $argument, $state) },
 	look => { codes($always, $argument) },
@@ -589,9 +595,9 @@ sub play
 
 # The functions that each level has do work, so that random calls mean something.
 my $prologue = join ';', q{SET statement_timeout = '20s'; SET lock_timeout = 0; SET atomic_lock.owner = 'me'; SELECT lock_stats_reset(); SELECT lock_key('a')}, map { "SELECT count(*) FROM $_" }
-  q{lock_acquire('p')}, q{lock_try_acquire('p')}, q{lock_acquire_all('{p,q}')}, q{lock_try_acquire_all('{p,q}')}, q{lock_transfer('q', 'me', 'you')}, q{lock_extend('p')}, q{lock_try_extend('p')}, q{lock_extend_all()}, q{lock_assert('p')},
-  q{lock_assert_fence('p', (SELECT fencing_token FROM lock_status('p')))}, q{lock_fetch(NULL::t, '1')}, q{lock_convert('p', mode => 'shared')}, q{lock_is_held('p')}, q{lock_holder('p')}, q{lock_status('p')}, q{lock_release('p')}, q{lock_try_release('p')}, q{lock_release_all()},
-  q{lock_status()}, q{lock_waiters()}, q{lock_waiters}, q{lock_stats()}, q{lock_contention()}, q{lock_sweeper_status()}, q{lock_activity}, q{lock_guards}, q{lock_audit}, q{force_release('q', 'why')}, q{lock_steal('q', 'me', 'why')}, q{lock_force_release('q', 'why')}, q{lock_sweep()}, q{lock_protect('t', 't:{id}')}, q{lock_unprotect('t')};
+  q{lock_acquire('p')}, q{lock_try_acquire('p')}, q{lock_acquire_all('{p,q}')}, q{lock_try_acquire_all('{p,q}')}, q{lock_transfer('q', 'me', 'you')}, q{lock_extend('p')}, q{lock_try_extend('p')}, q{lock_extend_all()}, q{lock_heartbeat()}, q{lock_held()}, q{lock_assert('p')},
+  q{lock_assert_fence('p', (SELECT fencing_token FROM lock_status('p')))}, q{lock_fetch(NULL::t, '1')}, q{lock_convert('p', mode => 'shared')}, q{lock_try_convert('p', mode => 'shared')}, q{lock_try_transfer('p', 'me', 'me')}, q{lock_transfer_all('me', 'me')}, q{lock_is_held('p')}, q{lock_holder('p')}, q{lock_status('p')}, q{lock_release('p')}, q{lock_try_release('p')}, q{lock_release_all()},
+  q{lock_status()}, q{lock_waiters()}, q{lock_waiters}, q{lock_stats()}, q{lock_contention()}, q{lock_sweeper_status()}, q{lock_activity}, q{lock_guards}, q{lock_audit}, q{force_release('q', 'why')}, q{lock_steal('q', 'me', 'why')}, q{lock_force_release('q', 'why')}, q{lock_try_force_release('q', 'why')}, q{lock_sweep()}, q{lock_protect('t', 't:{id}')}, q{lock_unprotect('t')};
 is($node->psql('postgres', $prologue, extra_params => [ '-v', 'ON_ERROR_STOP=1', '-U', 'al_all' ]), 0, 'who has all levels can call all functions');
 my ($status, $output) = $node->psql('postgres', join(' UNION ALL ', map { "SELECT '$_->[0]', has_table_privilege('al_none', 'locks.$_->[0]', 'SELECT')" } @views), on_error_die => 1);
 unlike($output, qr/\|t/, 'nobody else can read the views');

@@ -54,6 +54,11 @@ my @writing = (
 	q{lock_try_extend('held', 'you')},
 	q{lock_extend_all('me')},
 	q{lock_extend_all('nobody')},
+	q{lock_heartbeat('{held}', 'me')},
+	q{lock_try_convert('free', 'me')},
+	q{lock_try_transfer('free', 'me', 'you')},
+	q{lock_transfer_all('nobody', 'you')},
+	q{lock_try_force_release('free', 'test')},
 	q{force_release('held', 'test')},
 	q{force_release('free', 'test')},
 	q{lock_force_release('held', 'test')},
@@ -66,7 +71,7 @@ foreach my $call (@writing)
 	is(sqlstate($standby, "SELECT $call"), '25006', "standby: $call");
 	is(sqlstate($primary, "BEGIN READ ONLY; SELECT $call"), '25006', "read-only: $call");
 }
-foreach my $call (@writing[0, 2, 5, 8, 15, 21, 26])
+foreach my $call (@writing[0, 2, 5, 8, 15, 26, 31])
 {
 	is(sqlstate($primary, "SET default_transaction_read_only = on; SELECT $call"),
 		'25006', "default_transaction_read_only: $call");
@@ -82,6 +87,8 @@ my %reading = (
 	q{SELECT locked, holder FROM lock_status('streamed')} => 't|Bob',
 	q{SELECT key, locked, holder FROM lock_status('free')} => 'free|f|',
 	q{SELECT string_agg(key, ',' ORDER BY key) FROM lock_status()} => 'held,streamed',
+	q{SELECT string_agg(concat_ws(' ', key, mode, lifetime, ttl_remaining > '50 min', meta), ',') FROM lock_held('me')} =>
+	  'held exclusive lease t {"a": 1},streamed exclusive lease t',
 	q{SELECT lock_holder('held'), lock_holder('free') IS NULL} => 'Alice|t',
 	q{SELECT lock_is_held('held', 'me'), lock_is_held('held', 'you')} => 't|f',
 	q{SELECT count(*) FROM lock_waiters} => '0',

@@ -1,0 +1,223 @@
+/*-------------------------------------------------------------------------
+ *
+ * held.c
+ *		lock_held(), lock_heartbeat(): what an owner has, and whether it still does.
+ *
+ * Model: an owner that comes back, after a restart or on another connection, asks
+ * what it has.  Its rows are found by table/owner_rows.c, and what it holds by
+ * transactions has no rows.  A heartbeat extends key by key, and says of each what
+ * became of it: that one lease is lost must not keep the others from being extended.
+ *
+ * Locking rules: lock_held() opens app_lock with AccessShareLock and claims nothing.
+ * lock_heartbeat() claims as lock_extend() does, in the order of keys.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "atomic_lock.h"
+#include "api/answer.h"
+#include "api/args.h"
+#include "api/held.h"
+#include "base/key.h"
+#include "base/str.h"
+#include "claim/held.h"
+#include "claim/holding.h"
+#include "lease/extend.h"
+#include "lease/state.h"
+#include "table/catalog.h"
+#include "table/owner_rows.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_held);
+PG_FUNCTION_INFO_V1(atomic_lock_heartbeat);
+
+/* By key; of one key the newest first, and what has become a row before what was none */
+static int
+compare_owned(const ListCell *a, const ListCell *b)
+{
+	const AlOwned *x = lfirst(a);
+	const AlOwned *y = lfirst(b);
+	int			order = al_key_compare(&x->key, &y->key);
+
+	if (order != 0)
+		return order;
+	if (x->row->fencing_token != y->row->fencing_token)
+		return x->row->fencing_token > y->row->fencing_token ? -1 : 1;
+	return (int) x->row->lifetime - (int) y->row->lifetime;
+}
+
+/*
+ * What an owner has that is not released: its rows, and what it holds of a list of
+ * transactions' holdings.  A list of AlOwned * in the order of keys, some perhaps twice.
+ */
+List *
+al_owned_in_order(Relation rel, const AlOwner *owner, List *transactions)
+{
+	List	   *owned = al_owner_rows(rel, owner);
+	ListCell   *cell;
+
+	foreach(cell, transactions)
+	{
+		AlHolding  *holding = lfirst(cell);
+		AlOwned    *owns = palloc(sizeof(AlOwned));
+
+		if (!al_is_owned_by(holding, owner))
+			continue;
+		al_key_init(&owns->key, holding->key);
+		owns->row = holding;
+		owned = lappend(owned, owns);
+	}
+	list_sort(owned, compare_owned);
+	return owned;
+}
+
+/* The row of what an owner has, which saves a verb its first look; NULL: it has none */
+const AlHolding *
+al_owned_row(const AlOwned *owned)
+{
+	return owned->row->lifetime == AL_TRANSACTION ? NULL : owned->row;
+}
+
+/* Leave of what an owner has what is live now, and of each key one */
+static List *
+live_ones(List *owned, TimestampTz *now)
+{
+	const AlOwned *previous = NULL;
+	List	   *live = NIL;
+	ListCell   *cell;
+
+	*now = GetCurrentTimestamp();
+	foreach(cell, owned)
+	{
+		AlOwned    *owns = lfirst(cell);
+
+		if (!al_is_live(owns->row, *now) ||
+			(previous && al_key_compare(&previous->key, &owns->key) == 0))
+			continue;
+		previous = owns;
+		live = lappend(live, owns);
+	}
+	return live;
+}
+
+/* Fill in when a lease ends, and how long that is from a moment */
+static void
+set_end(TimestampTz end, TimestampTz now, Datum *values, bool *nulls, int expires_at,
+		int ttl_remaining)
+{
+	nulls[expires_at] = nulls[ttl_remaining] = end == DT_NOEND;
+	if (end == DT_NOEND)
+		return;
+	values[expires_at] = TimestampTzGetDatum(end);
+	values[ttl_remaining] = al_interval_datum(end - now);
+}
+
+/*
+ * lock_held(owner): a row for each key that the owner holds.  What transactions hold
+ * comes before the rows, of which it may be one by then.
+ */
+Datum
+atomic_lock_held(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		KEY, MODE, LIFETIME, FENCING_TOKEN, ACQUIRED_AT, EXPIRES_AT, TTL_REMAINING, META,
+		COLUMNS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Relation	rel = al_open_app_lock(AccessShareLock);
+	List	   *transactions = list_concat(al_held_mine(NULL), al_held_shown());
+	AlOwner		owner;
+	TimestampTz now;
+	ListCell   *cell;
+
+	InitMaterializedSRF(fcinfo, 0);
+	al_owner_arg(fcinfo, 0, &owner);
+	foreach(cell, live_ones(al_owned_in_order(rel, &owner, transactions), &now))
+	{
+		const AlHolding *holding = ((AlOwned *) lfirst(cell))->row;
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+
+		values[KEY] = PointerGetDatum(al_string_text(holding->key));
+		values[MODE] = PointerGetDatum(al_mode_text(al_is_shared(holding)));
+		values[LIFETIME] = CStringGetTextDatum(al_lifetime_name(holding->lifetime));
+		values[FENCING_TOKEN] = Int64GetDatum(holding->fencing_token);
+		values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
+		set_end(holding->expires_at, now, values, nulls, EXPIRES_AT, TTL_REMAINING);
+		nulls[META] = holding->meta == NULL;
+		if (holding->meta)
+			values[META] = PointerGetDatum(PG_DETOAST_DATUM(PointerGetDatum(holding->meta)));
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	table_close(rel, AccessShareLock);
+	return (Datum) 0;
+}
+
+/* Extend what an owner has of a key, and put a row that says what came of it */
+static bool
+beat(ReturnSetInfo *rsinfo, Relation rel, const AlKey *key, const AlOwner *owner,
+	 const AlHolding *seen, int64 ttl)
+{
+	enum
+	{
+		KEY, STATUS, EXPIRES_AT, TTL_REMAINING, COLUMNS
+	};
+	AlResult	result;
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS] = {0};
+	bool		is_held;
+
+	CHECK_FOR_INTERRUPTS();
+	al_lease_extend(rel, key, owner, seen, ttl, &result);
+	is_held = result.outcome == AL_EXTENDED || result.outcome == AL_LIFETIME_EXCEEDED;
+	values[KEY] = PointerGetDatum(al_string_text(key->name));
+	values[STATUS] = CStringGetTextDatum(al_status_word(result.outcome));
+	set_end(is_held ? result.holding.expires_at : DT_NOEND, result.at, values, nulls,
+			EXPIRES_AT, TTL_REMAINING);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	return result.outcome == AL_EXTENDED;
+}
+
+/* lock_heartbeat(keys, owner, ttl): a row for each key */
+Datum
+atomic_lock_heartbeat(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Relation	rel = al_open_for_writing("lock_heartbeat()");
+	AlKey	   *keys = NULL;
+	int			count = 0;
+	AlOwner		owner;
+	int64		ttl;
+	bool		wrote = false;
+	List	   *all = NIL;
+	TimestampTz now;
+	ListCell   *cell;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!PG_ARGISNULL(0))
+		keys = al_keys_arg(fcinfo, 0, &count);
+	al_owner_arg(fcinfo, 1, &owner);
+	ttl = al_ttl_arg(fcinfo, 2);
+
+	for (int i = 0; i < count; i++)
+		wrote |= beat(rsinfo, rel, &keys[i], &owner, NULL, ttl);
+	if (keys == NULL)
+		all = live_ones(al_owned_in_order(rel, &owner, al_held_mine(NULL)), &now);
+	foreach(cell, all)
+	{
+		const AlOwned *owned = lfirst(cell);
+
+		wrote |= beat(rsinfo, rel, &owned->key, &owner, al_owned_row(owned), ttl);
+	}
+	table_close(rel, wrote ? NoLock : RowExclusiveLock);
+	return (Datum) 0;
+}
