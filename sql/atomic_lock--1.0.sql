@@ -38,6 +38,7 @@ CREATE TABLE app_lock (
 	ttl_us			bigint NOT NULL,
 	slot			integer NOT NULL,
 	mode			lock_mode NOT NULL,
+	role			oid NOT NULL,
 	key				text COLLATE "C" NOT NULL,
 	released		boolean NOT NULL DEFAULT false,
 	holder			text COLLATE "C" NOT NULL,
@@ -80,6 +81,7 @@ COMMENT ON COLUMN app_lock.ttl_us IS 'length that was last asked for, in microse
 COMMENT ON COLUMN app_lock.slot IS '0 for the exclusive holding of the key, greater for a shared one';
 COMMENT ON COLUMN app_lock.key IS 'what is locked, compared byte by byte';
 COMMENT ON COLUMN app_lock.mode IS 'exclusive or shared';
+COMMENT ON COLUMN app_lock.role IS 'role that acquired it; no dependency keeps it from being dropped';
 COMMENT ON COLUMN app_lock.holder IS 'label of the holder, for people';
 COMMENT ON COLUMN app_lock.owner IS 'secret that proves who has the holding; null after force_release';
 COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner of this row that is in the index; kept when the row passes to an owner that is not';
@@ -146,7 +148,7 @@ CREATE TYPE lock_grant AS (
 
 COMMENT ON TYPE lock_grant IS 'answer of an acquire: the holding that was granted, or who has the key';
 COMMENT ON COLUMN lock_grant.acquired IS 'whether the caller has the lock now';
-COMMENT ON COLUMN lock_grant.status IS 'acquired or reacquired; when refused, why: held, timeout, deadlock, lifetime_exceeded, and for who has to be the owner not_found, not_owner, already_released, expired, forced or pending';
+COMMENT ON COLUMN lock_grant.status IS 'acquired or reacquired; when refused, why: held, pending, timeout, deadlock, lifetime_exceeded, and for who has to be the owner not_found, not_owner, already_released, expired or forced';
 COMMENT ON COLUMN lock_grant.key IS 'key that was asked for';
 COMMENT ON COLUMN lock_grant.mode IS 'mode of the holding';
 COMMENT ON COLUMN lock_grant.owner IS 'secret that proves who has the holding; null when refused';
@@ -187,7 +189,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_try_acquire(text, interval, text, text, interval, text, jsonb, text) IS
-'like lock_acquire, but returns status "held", "timeout" or "deadlock" instead of raising an error';
+'like lock_acquire, but returns status "held", "pending", "timeout" or "deadlock" instead of raising an error';
 
 CREATE FUNCTION lock_acquire_all(
 	keys text[],
@@ -217,7 +219,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_try_acquire_all(text[], interval, text, text, interval, text, jsonb) IS
-'like lock_acquire_all, but instead of raising an error returns one row, for the key in the way, with status "held", "timeout" or "deadlock"';
+'like lock_acquire_all, but instead of raising an error returns one row, for the key in the way, with status "held", "pending", "timeout" or "deadlock"';
 
 CREATE FUNCTION lock_convert(
 	key text,
@@ -419,14 +421,16 @@ CREATE TYPE lock_state AS (
 	holders			integer,
 	waiters			integer,
 	pid				integer,
-	meta			jsonb
+	meta			jsonb,
+	pending			boolean,
+	role			name
 );
 
-COMMENT ON TYPE lock_state IS 'state of a key, or one of its holdings; for a free key, all but key and locked are null, and waiters if there are none';
+COMMENT ON TYPE lock_state IS 'state of a key, or one of its holdings; for a free key, all but key, locked and pending are null, and waiters if there are none';
 COMMENT ON COLUMN lock_state.key IS 'what is locked';
-COMMENT ON COLUMN lock_state.locked IS 'whether anybody holds the key';
+COMMENT ON COLUMN lock_state.locked IS 'whether anybody holds the key; not yet, if its transaction is unfinished';
 COMMENT ON COLUMN lock_state.mode IS 'mode of the holding';
-COMMENT ON COLUMN lock_state.owner IS 'secret that proves who has the holding; null to all but the owner itself and administrators';
+COMMENT ON COLUMN lock_state.owner IS 'secret that proves who has the holding; null to all but the owner itself';
 COMMENT ON COLUMN lock_state.holder IS 'label of the holder, for people';
 COMMENT ON COLUMN lock_state.fencing_token IS 'fencing token of the grant; null to all but the owner itself and access level monitor';
 COMMENT ON COLUMN lock_state.acquired_at IS 'when the holding was granted';
@@ -435,22 +439,24 @@ COMMENT ON COLUMN lock_state.ttl_remaining IS 'how long until then';
 COMMENT ON COLUMN lock_state.lifetime IS 'lease, session or transaction';
 COMMENT ON COLUMN lock_state.holders IS 'how many owners hold the key';
 COMMENT ON COLUMN lock_state.waiters IS 'how many wait for the key; null if this server cannot know';
-COMMENT ON COLUMN lock_state.pid IS 'process id of the backend with which the holding ends; null for a lease';
+COMMENT ON COLUMN lock_state.pid IS 'process id of the unfinished transaction, or else of the backend with which the holding ends; null for a lease and a prepared transaction';
 COMMENT ON COLUMN lock_state.meta IS 'what the holder keeps with the lease';
+COMMENT ON COLUMN lock_state.pending IS 'whether an unfinished transaction of another session has acquired, released or changed it, or relies on it';
+COMMENT ON COLUMN lock_state.role IS 'role that acquired it; null if it was dropped';
 
 CREATE FUNCTION lock_status(key text) RETURNS lock_state
 AS 'MODULE_PATHNAME', 'atomic_lock_status'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_status(text) IS
-'returns the state of "key", always one row; shows the owner only to the owner itself and to administrators';
+'returns the state of "key", always one row; shows the owner only to the owner itself';
 
 CREATE FUNCTION lock_status() RETURNS SETOF lock_state
 AS 'MODULE_PATHNAME', 'atomic_lock_status_all'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_status() IS
-'returns a row for every live holding in this database';
+'returns a row for every live holding in this database, and for what unfinished transactions have acquired';
 
 CREATE FUNCTION lock_waiters(
 	OUT key text,
@@ -478,7 +484,7 @@ COMMENT ON COLUMN lock_waiters.holder IS 'label of the waiter, up to 63 bytes';
 COMMENT ON COLUMN lock_waiters.mode IS 'mode that it asks for';
 COMMENT ON COLUMN lock_waiters.since IS 'when it began to wait';
 COMMENT ON COLUMN lock_waiters.place IS 'place in the queue of the key; 1 is next';
-COMMENT ON COLUMN lock_waiters.blocked_by IS 'label of whoever has the lock now; null if it is free or not committed yet';
+COMMENT ON COLUMN lock_waiters.blocked_by IS 'label of whoever has the lock now; null if it is free, or not known';
 COMMENT ON COLUMN lock_waiters.blocking_pid IS 'process id of an unfinished transaction that has a claim on the key';
 
 CREATE FUNCTION lock_key(VARIADIC parts text[])
@@ -499,7 +505,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION force_release(text, text) IS
-'ends every holding of "key", whoever has it, records it in lock_audit and returns true; raises LK002 if there is none, 55P03 if a transaction holds the key by its lifetime';
+'ends every holding of "key", whoever has it, records it in lock_audit and returns true; raises LK002 if there is none, 55P03 if an unfinished transaction has the key';
 
 CREATE FUNCTION lock_force_release(key text, reason text)
 RETURNS boolean
@@ -528,7 +534,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_steal'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_steal(text, text, text, interval, text) IS
-'takes "key" over for "new_owner" in one step, whoever has it, and records it in lock_audit; raises 55P03 if a transaction holds the key by its lifetime';
+'takes "key" over for "new_owner" in one step, whoever has it, and records it in lock_audit; raises 55P03 if an unfinished transaction has the key';
 
 CREATE FUNCTION lock_sweep(max_rows bigint DEFAULT NULL)
 RETURNS bigint
@@ -672,23 +678,33 @@ CREATE VIEW lock_activity AS
 		pg_catalog.date_trunc('milliseconds', app_lock_longest_wait(s.key)) AS longest_wait,
 		a.application_name AS application,
 		s.pid,
-		a.state
+		a.state AS session_state,
+		s.mode,
+		s.lifetime,
+		s.expires_at,
+		s.role,
+		CASE WHEN s.pending THEN 'pending' ELSE 'held' END AS state
 	FROM lock_status() s
 		-- on a standby, pid is that of a process of the primary
 		LEFT JOIN pg_catalog.pg_stat_activity a
 			ON a.pid OPERATOR(pg_catalog.=) s.pid AND NOT pg_catalog.pg_is_in_recovery()
 	ORDER BY longest_wait DESC NULLS LAST, held_for DESC NULLS LAST, s.key;
 
-COMMENT ON VIEW lock_activity IS 'who holds what right now; what others have waited for longest comes first';
+COMMENT ON VIEW lock_activity IS 'who holds what right now, or has acquired it in an unfinished transaction; what others have waited for longest comes first, then what has been held longest';
 COMMENT ON COLUMN lock_activity.key IS 'what is locked';
 COMMENT ON COLUMN lock_activity.holder IS 'label of the holder';
 COMMENT ON COLUMN lock_activity.held_for IS 'for how long it has been held';
 COMMENT ON COLUMN lock_activity.time_left IS 'until the lease runs out; null if only its session or transaction ends it';
 COMMENT ON COLUMN lock_activity.waiters IS 'how many wait for the key; null if this server cannot know';
 COMMENT ON COLUMN lock_activity.longest_wait IS 'for how long the longest waiter has been waiting';
-COMMENT ON COLUMN lock_activity.application IS 'application_name of the session with which the holding ends; null for a lease';
+COMMENT ON COLUMN lock_activity.application IS 'application_name of the session with which the holding ends, or of the unfinished transaction; null for a lease';
 COMMENT ON COLUMN lock_activity.pid IS 'process id of that session';
-COMMENT ON COLUMN lock_activity.state IS 'what that session is doing, as in pg_stat_activity';
+COMMENT ON COLUMN lock_activity.session_state IS 'what that session is doing, as in pg_stat_activity';
+COMMENT ON COLUMN lock_activity.mode IS 'exclusive or shared';
+COMMENT ON COLUMN lock_activity.lifetime IS 'lease, session or transaction';
+COMMENT ON COLUMN lock_activity.expires_at IS 'when the lease ends by itself; null if only its session or transaction ends it';
+COMMENT ON COLUMN lock_activity.role IS 'role that acquired it; null if it was dropped';
+COMMENT ON COLUMN lock_activity.state IS 'held; or pending, if an unfinished transaction has acquired, released or changed it, or relies on it';
 
 ------------------------------------------------------------------------------
 -- Guards.  The trigger is the only record that a table is protected, so that

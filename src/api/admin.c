@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 
 #include "atomic_lock.h"
@@ -67,9 +68,9 @@ atomic_lock_force_release(PG_FUNCTION_ARGS)
 Datum
 atomic_lock_try_force_release(PG_FUNCTION_ARGS)
 {
-	AlOutcome	outcome = force_release(fcinfo, "lock_try_force_release()", false);
+	AlResult	result = {.outcome = force_release(fcinfo, "lock_try_force_release()", false)};
 
-	PG_RETURN_TEXT_P(cstring_to_text(al_status_word(outcome)));
+	PG_RETURN_TEXT_P(cstring_to_text(al_status_word(&result)));
 }
 
 /* lock_steal(key, new_owner, reason, ttl, holder): the new lease */
@@ -88,6 +89,7 @@ atomic_lock_steal(PG_FUNCTION_ARGS)
 	al_owner_arg(fcinfo, 1, &request.owner);
 	reason = al_reason_arg(fcinfo, 2);
 	request.ttl = al_new_ttl_arg(fcinfo, 3);
+	request.role = GetUserId();
 	request.holder = al_holder_arg(fcinfo, 4);
 	request.default_holder = al_holder_default();
 

@@ -48,11 +48,11 @@ al_database_name(Oid oid)
 	return name;
 }
 
-/* The word for the outcome of a verb */
+/* The word for what came of a verb */
 const char *
-al_status_word(AlOutcome outcome)
+al_status_word(const AlResult *result)
 {
-	switch (outcome)
+	switch (result->outcome)
 	{
 		case AL_ACQUIRED:
 			return "acquired";
@@ -66,6 +66,10 @@ al_status_word(AlOutcome outcome)
 			return "timeout";
 		case AL_DEADLOCK:
 			return "deadlock";
+		case AL_CLAIMED:
+			if (result->holding.lifetime == AL_TRANSACTION)
+				return "held";
+			return "pending";
 		case AL_IN_TRANSACTION:
 			return "pending";
 		case AL_NOT_FOUND:
@@ -91,12 +95,18 @@ enum
 	EXPIRES_AT, WAITED, HOLDER, TTL_REMAINING
 };
 
-/* Is there a holding to tell of?  Of what is no lease, or not yet, there is not. */
+/*
+ * Is there a holding to tell of?  A waiter in the way is none, and of a claim it may be
+ * known for whom it is.
+ */
 static bool
-has_holding(AlOutcome outcome)
+has_holding(const AlResult *result)
 {
-	return outcome != AL_CLAIMED && outcome != AL_QUEUED && outcome != AL_IN_TRANSACTION &&
-		outcome != AL_NOT_FOUND;
+	AlOutcome	outcome = al_obstacle(result);
+
+	if (outcome == AL_CLAIMED)
+		return result->holding.holder != NULL;
+	return outcome != AL_QUEUED && outcome != AL_IN_TRANSACTION && outcome != AL_NOT_FOUND;
 }
 
 /*
@@ -113,7 +123,7 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 
 	memset(nulls, 0, AL_GRANT_COLUMNS * sizeof(bool));
 	values[ACQUIRED] = BoolGetDatum(acquired);
-	values[STATUS] = CStringGetTextDatum(al_status_word(result->outcome));
+	values[STATUS] = CStringGetTextDatum(al_status_word(result));
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	if (acquired)
 	{
@@ -123,7 +133,7 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 	else
 		nulls[OWNER] = nulls[FENCING_TOKEN] = true;
 
-	if (!has_holding(obstacle))
+	if (!has_holding(result))
 	{
 		nulls[MODE] = nulls[ACQUIRED_AT] = nulls[EXPIRES_AT] = true;
 		nulls[HOLDER] = obstacle != AL_QUEUED;

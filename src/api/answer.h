@@ -15,7 +15,7 @@
 
 extern Datum al_interval_datum(int64 microseconds);
 extern Datum al_database_name(Oid oid);
-extern const char *al_status_word(AlOutcome outcome);
+extern const char *al_status_word(const AlResult *result);
 extern void al_grant_columns(const AlKey *key, const AlOwner *owner,
 							 const AlResult *result, Datum *values, bool *nulls);
 extern Datum al_row_datum(FunctionCallInfo fcinfo, int columns, Datum *values,

@@ -583,6 +583,7 @@ atomic_lock_fetch(PG_FUNCTION_ARGS)
 	al_owner_arg(fcinfo, 3, &request.owner);
 	request.wait = al_wait_arg(fcinfo, 4);
 	request.on_reacquire = al_on_reacquire;
+	request.role = GetUserId();
 	request.default_holder = al_holder_default();
 	if (!is_default_key)
 		al_key_arg(fcinfo, 5, &key);

@@ -180,7 +180,7 @@ beat(ReturnSetInfo *rsinfo, Relation rel, const AlKey *key, const AlOwner *owner
 	al_lease_extend(rel, key, owner, seen, ttl, &result);
 	is_held = result.outcome == AL_EXTENDED || result.outcome == AL_LIFETIME_EXCEEDED;
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
-	values[STATUS] = CStringGetTextDatum(al_status_word(result.outcome));
+	values[STATUS] = CStringGetTextDatum(al_status_word(&result));
 	set_end(is_held ? result.holding.expires_at : DT_NOEND, result.at, values, nulls,
 			EXPIRES_AT, TTL_REMAINING);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

@@ -73,6 +73,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 	request->is_shared = al_mode_arg(fcinfo, 3);
 	request->wait = al_wait_arg(fcinfo, 4);
 	request->on_reacquire = al_on_reacquire;
+	request->role = GetUserId();
 	request->holder = al_holder_arg(fcinfo, 5);
 	request->default_holder = al_holder_default();
 	request->meta = al_meta_arg(fcinfo, 6);
@@ -175,7 +176,7 @@ convert(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
 	Relation	rel = al_open_for_writing(function);
 	AlKey		key;
-	AlAcquire	request = {.is_convert = true};
+	AlAcquire	request = {.is_convert = true,.role = GetUserId()};
 	AlResult	result;
 
 	al_key_arg(fcinfo, 0, &key);
@@ -226,7 +227,7 @@ transfer(FunctionCallInfo fcinfo, const char *function, bool raise)
 		ttl = al_new_ttl_arg(fcinfo, 4);
 
 	result.waited = 0;
-	al_lease_transfer(rel, &key, &owner, &new_owner, holder, ttl, &result);
+	al_lease_transfer(rel, &key, &owner, &new_owner, holder, GetUserId(), ttl, &result);
 	transferred = al_is_granted(&result);
 	if (!transferred && (raise || result.outcome == AL_NO_LEASE))
 		al_raise(&key, &result);
@@ -279,7 +280,7 @@ atomic_lock_try_release(PG_FUNCTION_ARGS)
 	close_app_lock(rel, result.outcome == AL_RELEASED);
 	if (result.outcome == AL_IN_TRANSACTION)
 		al_raise(&key, &result);
-	PG_RETURN_TEXT_P(cstring_to_text(al_status_word(result.outcome)));
+	PG_RETURN_TEXT_P(cstring_to_text(al_status_word(&result)));
 }
 
 /* lock_[try_]extend(key, owner, ttl): the new expiry; a refusal raises, or is NULL */
@@ -347,7 +348,7 @@ for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 		else if (outcome == AL_EXTENDED)
 			al_lease_extend(rel, &owns->key, owner, al_owned_row(owns), ttl, &result);
 		else
-			al_lease_transfer(rel, &owns->key, owner, new_owner, holder, 0, &result);
+			al_lease_transfer(rel, &owns->key, owner, new_owner, holder, GetUserId(), 0, &result);
 		if (result.outcome == AL_IN_TRANSACTION)
 			al_raise(&owns->key, &result);
 		if (result.outcome == outcome)

@@ -5,9 +5,11 @@
  *
  * Model: these functions read the newest committed state at every isolation level,
  * write nothing, and work in read-only transactions and on standbys.  An owner is a
- * secret: only the session that presents it (atomic_lock.owner) and administrators see
- * it.  A fencing token is shown to that session, and to those who may list all
- * holdings.
+ * secret: only the session that presents it (atomic_lock.owner) sees it.  A fencing
+ * token is shown to that session, and to those who may list all holdings.
+ *
+ * What an unfinished transaction of others has in hand is shown as pending: its
+ * claims tell that there is one, and row versions tell for whom (table/pending.c).
  *
  * Locking rules: app_lock is opened with AccessShareLock; no claims.
  *
@@ -37,6 +39,7 @@
 #include "lease/state.h"
 #include "shmem/queue.h"
 #include "table/catalog.h"
+#include "table/pending.h"
 #include "table/row.h"
 #include "table/scan.h"
 
@@ -50,24 +53,28 @@ PG_FUNCTION_INFO_V1(atomic_lock_longest_wait);
 enum
 {
 	KEY, LOCKED, MODE, OWNER, HOLDER, FENCING_TOKEN, ACQUIRED_AT, EXPIRES_AT,
-	TTL_REMAINING, LIFETIME, HOLDERS, WAITERS, PID, META, COLUMNS
+	TTL_REMAINING, LIFETIME, HOLDERS, WAITERS, PID, META, PENDING, ROLE, COLUMNS
 };
 
 /*
- * The live holdings of the key that is the first argument, judged at "now".  "meta" is
- * fetched from TOAST here where the caller needs it, while the table is open.
+ * The live holdings of the key that is the first argument, judged at "now".  For
+ * lock_status(), which wants "pending_pid", "meta" is fetched from TOAST here, while
+ * the table is open, and before the rows are read it is asked which process has an
+ * unfinished transaction that claims the key: 0 if it is prepared, -1 if there is none.
  */
 static List *
-find_live(FunctionCallInfo fcinfo, AlKey *key, bool with_meta, TimestampTz *now)
+find_live(FunctionCallInfo fcinfo, AlKey *key, int *pending_pid, TimestampTz *now)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
 	List	   *holdings;
 	ListCell   *cell;
 
 	al_key_arg(fcinfo, 0, key);
+	if (pending_pid && !al_claim_is_pending(key, NULL, pending_pid))
+		*pending_pid = -1;
 	holdings = al_holdings_of_key(rel, key, now);
 
-	foreach(cell, with_meta ? holdings : NIL)
+	foreach(cell, pending_pid ? holdings : NIL)
 	{
 		AlHolding  *holding = lfirst(cell);
 
@@ -102,7 +109,7 @@ atomic_lock_is_held(PG_FUNCTION_ARGS)
 	AlOwner		owner;
 	TimestampTz now;
 	bool		is_held = false;
-	List	   *holdings = find_live(fcinfo, &key, false, &now);
+	List	   *holdings = find_live(fcinfo, &key, NULL, &now);
 	ListCell   *cell;
 
 	al_owner_arg(fcinfo, 1, &owner);
@@ -119,7 +126,7 @@ atomic_lock_holder(PG_FUNCTION_ARGS)
 	const AlHolding *holding;
 	TimestampTz now;
 
-	holding = choose(find_live(fcinfo, &key, false, &now));
+	holding = choose(find_live(fcinfo, &key, NULL, &now));
 	if (holding == NULL || holding->holder == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(holding->holder);
@@ -135,21 +142,25 @@ set_waiters(const AlKey *key, Datum *values, bool *nulls)
 	nulls[WAITERS] = waiters < 0;
 }
 
-/* The columns of lock_status for one of the live holdings of a key */
+/*
+ * Fill in the columns of lock_status for one of the holdings of a key: live ones, of
+ * which there are so many, or with none, one that is pending
+ */
 static void
 fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampTz now,
-			 bool is_admin, bool is_monitor, Datum *values, bool *nulls)
+			 bool is_monitor, Datum *values, bool *nulls)
 {
+	char	   *role = GetUserNameFromId(holding->role, true);
 	bool		has_end = holding->expires_at != DT_NOEND;
 	bool		is_known = holding->holder != NULL; /* see al_held_by_others() */
 	bool		is_own = holding->owner && al_owner_is_setting(al_string(holding->owner));
 
 	memset(nulls, 0, COLUMNS * sizeof(bool));
 	values[KEY] = PointerGetDatum(al_string_text(holding->key));
-	values[LOCKED] = BoolGetDatum(true);
+	values[LOCKED] = BoolGetDatum(holders > 0);
 	values[MODE] = PointerGetDatum(al_mode_text(al_is_shared(holding)));
 	values[OWNER] = PointerGetDatum(holding->owner);
-	nulls[OWNER] = holding->owner == NULL || (!is_admin && !is_own);
+	nulls[OWNER] = !is_own;
 	values[HOLDER] = PointerGetDatum(holding->holder);
 	values[FENCING_TOKEN] = Int64GetDatum(holding->fencing_token);
 	values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
@@ -160,6 +171,7 @@ fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampT
 	nulls[EXPIRES_AT] = nulls[TTL_REMAINING] = !has_end;
 	values[LIFETIME] = CStringGetTextDatum(al_lifetime_name(holding->lifetime));
 	values[HOLDERS] = Int32GetDatum(holders);
+	nulls[HOLDERS] = holders == 0;
 	set_waiters(key, values, nulls);
 	values[PID] = Int32GetDatum(holding->pid);
 	nulls[PID] = holding->pid == 0; /* a lease has no backend */
@@ -167,6 +179,36 @@ fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampT
 		values[META] = PointerGetDatum(PG_DETOAST_DATUM(PointerGetDatum(holding->meta)));
 	else
 		nulls[META] = true;
+	values[PENDING] = BoolGetDatum(holders == 0);
+	nulls[ROLE] = role == NULL;
+	if (role)
+		values[ROLE] = DirectFunctionCall1(namein, CStringGetDatum(role));
+}
+
+/* An unfinished transaction has what is shown in hand */
+static void
+set_pending(int pid, Datum *values, bool *nulls)
+{
+	values[PENDING] = BoolGetDatum(true);
+	nulls[PENDING] = false;
+	values[PID] = Int32GetDatum(pid);
+	nulls[PID] = pid == 0;
+}
+
+/*
+ * What unfinished transactions are about to make of a key that nobody holds; or NULL.
+ * If they have ended meanwhile, what they have made of it is in "holdings".
+ */
+static const AlHolding *
+find_pending(const AlKey *key, List **holdings, TimestampTz *now)
+{
+	Relation	rel = al_open_app_lock(AccessShareLock);
+	const AlHolding *pending = al_pending_find(rel, key, NULL);
+
+	if (pending == NULL)
+		*holdings = al_holdings_of_key(rel, key, now);
+	table_close(rel, AccessShareLock);
+	return pending;
 }
 
 /* lock_status(key): always one row */
@@ -175,24 +217,36 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 {
 	AlKey		key;
 	List	   *holdings;
+	const AlHolding *pending = NULL;
 	TimestampTz now;
+	int			pid;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS];
 
-	holdings = find_live(fcinfo, &key, true, &now);
-	if (holdings != NIL)
-		fill_columns(&key, choose(holdings), list_length(holdings), now, al_is_admin(),
-					 al_is_monitor(), values, nulls);
+	holdings = find_live(fcinfo, &key, &pid, &now);
+	if (holdings == NIL && pid >= 0)
+		pending = find_pending(&key, &holdings, &now);
+	/* It may have ended since. */
+	if (pid >= 0 && pending == NULL && !al_claim_is_pending(&key, NULL, &pid))
+		pid = -1;
+
+	if (pending)
+		fill_columns(&key, pending, 0, now, al_is_monitor(), values, nulls);
+	else if (holdings != NIL)
+		fill_columns(&key, choose(holdings), list_length(holdings), now, al_is_monitor(),
+					 values, nulls);
 	else
 	{
 		memset(nulls, true, sizeof(nulls));
 		values[KEY] = PointerGetDatum(al_string_text(key.name));
-		values[LOCKED] = BoolGetDatum(false);
-		nulls[KEY] = nulls[LOCKED] = false;
-		/* Waiters may be about to take the key, or wait until lock_delay has passed. */
+		values[LOCKED] = values[PENDING] = BoolGetDatum(false);
+		nulls[KEY] = nulls[LOCKED] = nulls[PENDING] = false;
+		/* Nobody has it yet, but some may be about to. */
 		if (al_queue_count(&key) > 0)
 			set_waiters(&key, values, nulls);
 	}
+	if (pid >= 0 && pending == NULL)
+		set_pending(pid, values, nulls);
 	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
@@ -243,7 +297,6 @@ typedef struct Listing
 	TimestampTz now;
 	HTAB	   *sharers;
 	HTAB	   *held;			/* of HeldToken; NULL: transactions hold nothing */
-	bool		is_admin;
 	bool		is_monitor;
 } Listing;
 
@@ -257,8 +310,17 @@ list_holding(const Listing *listing, const AlHolding *holding)
 		sharers_of(listing->sharers, holding, HASH_FIND) : NULL;
 
 	al_key_init(&key, holding->key);
-	fill_columns(&key, holding, entry ? entry->count : 1, listing->now, listing->is_admin,
-				 listing->is_monitor, values, nulls);
+	fill_columns(&key, holding, entry ? entry->count : 1, listing->now, listing->is_monitor,
+				 values, nulls);
+	if (holding->lifetime != AL_TRANSACTION)
+	{
+		AlOwner		owner;
+		int			pid;
+
+		al_owner_init(&owner, al_string(holding->owner));
+		if (al_claim_is_pending(&key, al_is_shared(holding) ? &owner : NULL, &pid))
+			set_pending(pid, values, nulls);
+	}
 	tuplestore_putvalues(listing->rsinfo->setResult, listing->rsinfo->setDesc, values, nulls);
 }
 
@@ -304,15 +366,68 @@ scan_live(const Listing *listing, bool count)
 }
 
 /*
- * lock_status(): a row for every live holding, judged at one moment.  Holdings of
- * transactions are collected before the rows are read.  One that has become a row by
- * then is listed once.
+ * List what unfinished transactions are about to make of keys.  Not what is listed
+ * already: of a holding that is live, or that a transaction has.
+ */
+static void
+list_pending(const Listing *listing, List *pending, List *held)
+{
+	Relation	rel = al_open_app_lock(AccessShareLock);
+	ListCell   *cell;
+
+	foreach(cell, pending)
+	{
+		const AlHolding *holding = lfirst(cell);
+		List	   *others = NIL;
+		AlState		state;
+		AlKey		key;
+		bool		is_listed = holding->released_at != 0;
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS];
+		ListCell   *other;
+
+		al_key_init(&key, holding->key);
+		al_look(rel, &key, &state);
+		others = al_live_holdings(&state, listing->now);
+		foreach(other, list_concat(others, held))
+		{
+			const AlHolding *live = lfirst(other);
+
+			if (live->lifetime == AL_TRANSACTION ?
+				live->pid == holding->pid && al_string_equal(live->key, holding->key) :
+				live->slot == holding->slot || !al_is_shared(live) || !al_is_shared(holding))
+				is_listed = true;
+		}
+		if (is_listed)
+			continue;
+		fill_columns(&key, holding, 0, listing->now, listing->is_monitor, values, nulls);
+		tuplestore_putvalues(listing->rsinfo->setResult, listing->rsinfo->setDesc, values, nulls);
+	}
+	table_close(rel, AccessShareLock);
+}
+
+/* What unfinished transactions have written, of all keys */
+static List *
+find_all_pending(void)
+{
+	Relation	rel = al_open_app_lock(AccessShareLock);
+	List	   *pending = al_pending_holdings(rel, NULL);
+
+	table_close(rel, AccessShareLock);
+	return pending;
+}
+
+/*
+ * lock_status(): a row for every live holding, judged at one moment, and for what is
+ * pending of other keys.  What transactions have comes before the rows, of which it may
+ * be one by then.
  */
 Datum
 atomic_lock_status_all(PG_FUNCTION_ARGS)
 {
 	Listing		listing = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo};
 	List	   *held = list_concat(al_held_mine(NULL), al_held_shown());
+	List	   *pending = find_all_pending();
 	ListCell   *cell;
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -320,7 +435,6 @@ atomic_lock_status_all(PG_FUNCTION_ARGS)
 	listing.sharers = make_table("lock_status sharers", sizeof(AlHash), sizeof(Sharers));
 	if (held != NIL)
 		listing.held = make_table("lock_status held", sizeof(int64), sizeof(HeldToken));
-	listing.is_admin = al_is_admin();
 	listing.is_monitor = al_is_monitor();
 
 	foreach(cell, held)
@@ -348,6 +462,7 @@ atomic_lock_status_all(PG_FUNCTION_ARGS)
 		if (!token->has_row)
 			list_holding(&listing, holding);
 	}
+	list_pending(&listing, pending, held);
 	return (Datum) 0;
 }
 
@@ -410,7 +525,7 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 		CHECK_FOR_INTERRUPTS();
 		if (obstacles == NIL)
 			obstacles = al_held_by_others(&key);
-		holding = choose(obstacles);
+		holding = obstacles ? choose(obstacles) : al_pending_find(rel, &key, NULL);
 		place = i > 0 && al_key_compare(&previous, &key) == 0 ? place + 1 : 1;
 		previous = key;
 

@@ -368,6 +368,36 @@ al_claim_transactions(uint64 hash, bool is_exclusive)
 	return conflicts(TRANSACTION, hash, is_exclusive ? ShareLock : AccessExclusiveLock);
 }
 
+/*
+ * Has another transaction claimed a key, or where an owner is given, the shared
+ * holding of that, without holding the key to its end?  Then one of those is "pid", 0
+ * if all are prepared.  A sweep is not counted: it is about to go.
+ */
+bool
+al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid)
+{
+	List	   *procs = owner ?
+		conflicts(HOLDING, al_holding_hash(key, owner), AccessExclusiveLock) :
+		conflicts(KEY, key->hash, AccessExclusiveLock);
+	bool		found = false;
+	ListCell   *cell;
+
+	if (procs != NIL)
+		procs = list_difference_int(procs, al_claim_transactions(key->hash, false));
+	*pid = 0;
+	foreach(cell, procs)
+	{
+		int			other = lfirst_int(cell) < 0 ? 0 : GetPGProcByNumber(lfirst_int(cell))->pid;
+
+		if (other != 0 && al_queue_is_sweeping(other))
+			continue;
+		found = true;
+		*pid = Max(*pid, other);
+	}
+	return found;
+}
+
+/* Has any other transaction claimed the key? */
 bool
 al_claim_is_others(uint64 hash)
 {

@@ -39,6 +39,7 @@ extern void al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
 extern bool al_claim_upgrade(const AlKey *key);
 extern void al_claim_upgrade_end(const AlKey *key);
 extern List *al_claim_transactions(uint64 hash, bool is_exclusive);
+extern bool al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid);
 extern bool al_claim_is_others(uint64 hash);
 extern bool al_claim_is_extended(const AlKey *key, const AlOwner *owner,
 								 bool is_shared);

@@ -56,6 +56,7 @@ typedef struct Shown
 	uint64		hash;			/* of the key */
 	int64		fencing_token;
 	TimestampTz acquired_at;
+	Oid			role;
 	bool		is_shared;
 	int16		key_length;
 	int16		owner_length;
@@ -148,6 +149,7 @@ show_one(ShownSet *set, const Version *version)
 	shown->hash = version->hash;
 	shown->fencing_token = holding->fencing_token;
 	shown->acquired_at = holding->acquired_at;
+	shown->role = holding->role;
 	shown->is_shared = al_is_shared(holding);
 	shown->key_length = texts[0].len;
 	shown->owner_length = texts[1].len;
@@ -382,6 +384,7 @@ holding_of(const ShownSet *set, const Shown *shown)
 	holding->holder = cstring_to_text_with_len(owner + shown->owner_length, shown->holder_length);
 	holding->fencing_token = shown->fencing_token;
 	holding->acquired_at = shown->acquired_at;
+	holding->role = shown->role;
 	return holding;
 }
 

@@ -27,6 +27,7 @@ typedef struct AlHolding
 	TimestampTz expires_at;
 	int64		ttl;
 	int32		slot;
+	Oid			role;			/* that acquired it */
 	AlString	key;
 	text	   *holder;
 	text	   *owner;			/* NULL: after force_release, or not known */

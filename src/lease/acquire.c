@@ -194,14 +194,17 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 
 	attempt->result->waited = 0;
 	al_attempt(*rel, attempt);
-	if (attempt->request->wait == 0)
-		return;
-	if (may_pass(attempt->result->outcome))
-		AL_TEST_POINT("refused");
-	next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
-	while (may_pass(attempt->result->outcome) &&
-		   !wait_in_queue(rel, attempt, start, &next_search))
-		;
+	if (attempt->request->wait > 0)
+	{
+		if (may_pass(attempt->result->outcome))
+			AL_TEST_POINT("refused");
+		next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
+		while (may_pass(attempt->result->outcome) &&
+			   !wait_in_queue(rel, attempt, start, &next_search))
+			;
+	}
+	if (!al_is_granted(attempt->result))
+		al_attempt_explain_pending(*rel, attempt);
 }
 
 /* attempt_since(), counted from now; a refusal is counted in the statistics */

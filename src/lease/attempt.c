@@ -36,6 +36,7 @@
 #include "shmem/sole.h"
 #include "shmem/stat.h"
 #include "table/app_lock.h"
+#include "table/pending.h"
 
 /* How often an attempt that meets a sweep tries again, and microseconds in between */
 #define MOST_RETRIES	25
@@ -330,14 +331,21 @@ explain_claim(AlAttempt *attempt)
 
 	result->outcome = AL_CLAIMED;
 	result->others = -1;
+	memset(&result->holding, 0, sizeof(AlHolding));
 	foreach(cell, al_held_by_others(attempt->key))
 	{
 		const AlHolding *holding = lfirst(cell);
 
-		if (holding->holder == NULL ||
-			(attempt->request->is_shared && al_is_shared(holding) &&
-			 !al_is_owned_by(holding, &attempt->request->owner)))
+		if (attempt->request->is_shared && al_is_shared(holding) && holding->owner &&
+			!al_is_owned_by(holding, &attempt->request->owner))
 			continue;
+		if (holding->holder == NULL)
+		{
+			/* It is held by its lifetime, but by whom is not known. */
+			if (result->outcome == AL_CLAIMED)
+				result->holding = *holding;
+			continue;
+		}
 		result->outcome = AL_HELD;
 		result->holding = *holding;
 		result->others++;
@@ -475,6 +483,27 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 		al_attempt_drop(attempt);
 		al_attempt(rel, attempt);
 	}
+}
+
+/*
+ * The claim of an unfinished transaction is in the way: for whom, as far as that has
+ * written it?  Then result->holding has a holder.
+ */
+void
+al_attempt_explain_pending(Relation rel, AlAttempt *attempt)
+{
+	const AlAcquire *request = attempt->request;
+	AlResult   *result = attempt->result;
+	const AlHolding *pending;
+
+	if (al_obstacle(result) != AL_CLAIMED || result->holding.lifetime == AL_TRANSACTION)
+		return;
+	pending = al_pending_find(rel, attempt->key, NULL);
+	if (pending == NULL || (request->is_shared && al_is_shared(pending) &&
+							!al_is_owned_by(pending, &request->owner)))
+		return;
+	result->holding = *pending;
+	result->blocker = pending->pid;
 }
 
 /* Count an acquire that was not granted */

@@ -30,6 +30,7 @@ extern bool al_attempt_is_closed(const AlHolding *row, TimestampTz now);
 extern void al_attempt_drop(AlAttempt *attempt);
 extern void al_attempt(Relation rel, AlAttempt *attempt);
 extern void al_attempt_refresh(Relation rel, AlAttempt *attempt);
+extern void al_attempt_explain_pending(Relation rel, AlAttempt *attempt);
 extern void al_attempt_count_refusal(const AlKey *key, const AlResult *result);
 
 #endif							/* AL_LEASE_ATTEMPT_H */

@@ -86,6 +86,7 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	holding->acquired_at = attempt->own ? attempt->own->acquired_at :
 		attempt->kept ? attempt->kept->acquired_at : at;
 	set_end(request, at, holding);
+	holding->role = request->role;
 	holding->holder = request->holder ? request->holder : request->default_holder;
 	if (request->owner.name.len > 0)
 		holding->owner = al_string_text(request->owner.name);

@@ -3,12 +3,14 @@
  * release.c
  *		Ending holdings: release by the owner, and end by an administrator.
  *
- * Locking rules: those of lease/state.c.
+ * Locking rules: those of lease/state.c.  An administrator does not wait for a claim,
+ * but is told who has it.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
@@ -20,6 +22,11 @@
 #include "lease/state.h"
 #include "shmem/stat.h"
 #include "table/app_lock.h"
+#include "table/pending.h"
+
+/* To end a holding by force, a claim is tried so often, after so many microseconds */
+#define MOST_TRIES		100
+#define TRY_PAUSE		1000L
 
 /* Write that a holding is over; "forget": as if its owner had never had it */
 void
@@ -83,7 +90,7 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
  * list of AlHolding *.  Former owners are forgotten: they find no lock, not a
  * released one.  Outcomes: AL_RELEASED, AL_NOT_FOUND, and the key stays claimed;
  * without a claim AL_IN_TRANSACTION, where another transaction holds the key to its
- * end.
+ * end, or has claimed it and does not end soon.
  */
 List *
 al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result)
@@ -101,7 +108,20 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result)
 		return NIL;
 	}
 
-	al_claim(claim, key, NULL, AL_CLAIM_TAKE);
+	for (int tries = 0; !al_claim_try(claim, key, NULL, AL_CLAIM_TAKE); tries++)
+	{
+		/* Most are about to go: those of heartbeats, sweeps, and of who was refused. */
+		if (tries == MOST_TRIES)
+		{
+			const AlHolding *pending = al_pending_find(rel, key, NULL);
+
+			result->outcome = AL_IN_TRANSACTION;
+			result->blocker = pending ? pending->pid : al_claim_blocker(claim);
+			return NIL;
+		}
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(TRY_PAUSE);
+	}
 	al_look(rel, key, &state);
 	now = GetCurrentTimestamp();
 	foreach(cell, al_live_holdings(&state, now))

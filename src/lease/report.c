@@ -162,10 +162,13 @@ obstacle_detail(const AlResult *result)
 	switch (al_obstacle(result))
 	{
 		case AL_CLAIMED:
-			if (result->blocker == 0)
-				return "A transaction has acquired, released or extended the lock and has not committed yet.";
-			return psprintf("Process %d has acquired, released or extended the lock and has not committed yet.",
-							result->blocker);
+			return psprintf("%s has acquired, released or extended the lock and has not committed yet.%s",
+							result->blocker == 0 ? "A transaction" :
+							psprintf("Process %d", result->blocker),
+							result->holding.holder == NULL ? "" :
+							psprintf("  If it commits, %s has held it since %s.",
+									 show_text(result->holding.holder),
+									 show_time(result->holding.acquired_at)));
 		case AL_QUEUED:
 			return "The lock goes to its waiters first.";
 		case AL_CLOSED:

@@ -40,6 +40,7 @@
 #include "shmem/sole.h"
 #include "table/app_lock.h"
 #include "table/audit.h"
+#include "table/pending.h"
 
 bool
 al_is_granted(const AlResult *result)
@@ -321,14 +322,16 @@ al_judge_all(AlOwnClaim *ask)
  * Judge without a claim whether the owner may do something with its holding.  The
  * cheap look is enough to say that it may, or that somebody else has the key
  * exclusively.  Otherwise returns what to wait for: what another session's
- * transaction holds, or may hold, for the owner, or the expired lease that it is
- * extending; or NULL.
+ * transaction holds, or may hold, for the owner, or will hold when it commits, or the
+ * expired lease that it is extending; or NULL.
  */
 static AlHolding *
 look_for_own(AlOwnClaim *ask)
 {
 	AlState    *state = &ask->state;
 	AlHolding  *elsewhere;
+	bool		was_seen = ask->seen != NULL;
+	bool		is_claimed;
 
 	state->shared = NIL;
 	state->mine = al_held_mine(ask->key);
@@ -338,7 +341,10 @@ look_for_own(AlOwnClaim *ask)
 			 !al_is_live(&state->exclusive, GetCurrentTimestamp()))
 		al_find_shared(ask->rel, ask->key, state);
 	ask->seen = NULL;
-	if (judge(ask) || al_is_live(&state->exclusive, ask->result->at))
+	if (judge(ask))
+		return NULL;
+	is_claimed = al_claim_is_others(ask->key->hash);
+	if (!is_claimed && al_is_live(&state->exclusive, ask->result->at))
 		return NULL;
 
 	/* Transactions come before rows, for the reason given at al_holdings_of_key(). */
@@ -351,7 +357,19 @@ look_for_own(AlOwnClaim *ask)
 			return &ask->result->holding;
 		(void) al_judge_all(ask);
 	}
-	return ask->own ? NULL : elsewhere;
+	/* Who was given a row goes over all that the owner holds, and not yet this. */
+	if (ask->own || elsewhere || !is_claimed || was_seen)
+		return ask->own ? NULL : elsewhere;
+
+	/* Without a claim it is a row that was written by hand, which is not waited for. */
+	elsewhere = al_pending_find(ask->rel, ask->key, ask->owner);
+	if (elsewhere && !ItemPointerEquals(&elsewhere->tid, &ask->waited))
+	{
+		ask->waited = elsewhere->tid;
+		return elsewhere;
+	}
+	(void) al_judge_all(ask);
+	return NULL;
 }
 
 /* al_claim_own(), but for AL_FORCED */
@@ -360,6 +378,7 @@ claim_own(AlOwnClaim *ask)
 {
 	AlResult   *result = ask->result;
 
+	ItemPointerSetInvalid(&ask->waited);
 	for (;;)
 	{
 		AlHolding  *elsewhere;

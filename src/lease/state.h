@@ -64,6 +64,7 @@ typedef struct AlAcquire
 	bool		is_convert;		/* change the mode of the owner's holding */
 	int64		wait;			/* at most, in microseconds; 0: do not wait */
 	AlLifetime	lifetime;
+	Oid			role;			/* that asks */
 	AlReacquire on_reacquire;	/* where the owner has the key already */
 	text	   *holder;			/* NULL: not given */
 	text	   *default_holder; /* the label where none is given */
@@ -90,6 +91,7 @@ typedef struct AlOwnClaim
 	AlState		state;
 	AlHolding  *own;			/* the owner's holding, in the state; or NULL */
 	AlClaim		claim;			/* hash 0: none is needed */
+	ItemPointerData waited;		/* row for whose transaction it has waited last */
 } AlOwnClaim;
 
 extern bool al_is_granted(const AlResult *result);

@@ -150,7 +150,8 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *share)
  */
 void
 al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
-				  const AlOwner *new_owner, text *holder, int64 ttl, AlResult *result)
+				  const AlOwner *new_owner, text *holder, Oid role, int64 ttl,
+				  AlResult *result)
 {
 	AlOwnClaim	from = {rel, key, owner, AL_CLAIM_TAKE, .result = result};
 	AlClaim		to_claim = {0};
@@ -177,6 +178,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		own->expires_at = Min(al_add_duration(result->at, ttl), al_end_of_life(own));
 	}
 	own->holder = holder;
+	own->role = role;
 	own->owner = al_string_text(new_owner->name);
 	own->has_owner_hash = true;
 	own->owner_hash = al_owner_index_hash(new_owner->name);

@@ -9,7 +9,7 @@
 #include "lease/state.h"
 
 extern void al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
-							  const AlOwner *new_owner, text *holder, int64 ttl,
-							  AlResult *result);
+							  const AlOwner *new_owner, text *holder, Oid role,
+							  int64 ttl, AlResult *result);
 
 #endif							/* AL_LEASE_TRANSFER_H */

@@ -74,8 +74,8 @@ raise_no_index(Relation rel, const char *column)
  * The indexes that find rows by key and by owner.  Their OIDs are not remembered,
  * because REINDEX CONCURRENTLY replaces the indexes.
  */
-static Oid
-key_index(Relation rel)
+Oid
+al_table_key_index(Relation rel)
 {
 	if (!rel->rd_indexvalid)
 		list_free(RelationGetIndexList(rel));
@@ -184,7 +184,7 @@ static bool
 find_by_index(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
 			  AlHolding *holding)
 {
-	Relation	index = index_open(key_index(rel), AccessShareLock);
+	Relation	index = index_open(al_table_key_index(rel), AccessShareLock);
 	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 2);
 	ScanKeyData keys[2];
 	ItemPointer tid;
@@ -216,7 +216,7 @@ static bool
 find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *holding,
 			   bool *is_alone, bool *is_new)
 {
-	Relation	index = index_open(key_index(rel), AccessShareLock);
+	Relation	index = index_open(al_table_key_index(rel), AccessShareLock);
 	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 1);
 	ScanKeyData keys[2];
 	ItemPointer tid;
@@ -256,7 +256,7 @@ find_serializable(Relation rel, const AlKey *key, bool and_above, int32 slot)
 	List	   *holdings = NIL;
 
 	init_scan_keys(keys, false, key, and_above, slot);
-	al_scan_begin(&scan, rel, key_index(rel), 2, keys);
+	al_scan_begin(&scan, rel, al_table_key_index(rel), 2, keys);
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
 		AlHolding  *holding = palloc(sizeof(AlHolding));
@@ -552,7 +552,7 @@ al_table_find_all(Relation rel, const AlKey *key, int32 first_slot, bool *is_alo
 	if (first_slot > AL_SLOT_EXCLUSIVE && al_sole_is_known(key))
 		return NIL;
 
-	index = index_open(key_index(rel), AccessShareLock);
+	index = index_open(al_table_key_index(rel), AccessShareLock);
 	scan = al_index_beginscan(rel, index, SnapshotAny, 2);
 	scan->xs_want_itup = true;
 	init_scan_keys(keys, true, key, true, first_slot);

@@ -14,6 +14,7 @@
 struct IndexScanDescData;
 struct SnapshotData;
 
+extern Oid al_table_key_index(Relation rel);
 extern Oid al_table_owner_index(Relation rel);
 extern bool al_table_fetch(struct IndexScanDescData *scan, ItemPointer tid, Buffer buffer,
 						   struct SnapshotData *snapshot, AlHolding *holding);

@@ -63,6 +63,7 @@ static const ColumnDefinition app_lock_columns[Natts_app_lock] = {
 	{"ttl_us", INT8OID, InvalidOid},
 	{"slot", INT4OID, InvalidOid},
 	{"mode", InvalidOid, InvalidOid},
+	{"role", OIDOID, InvalidOid},
 	{"key", TEXTOID, C_COLLATION_OID},
 	{"released", BOOLOID, InvalidOid},
 	{"holder", TEXTOID, InvalidOid},
@@ -118,7 +119,6 @@ static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &fence};
 
 static bool oids_valid = false;
 static uint32 invalidations = 0;
-static Oid	force_release_oid;	/* 0: not looked up yet */
 static Oid	lock_status_oid;	/* of the one without arguments; 0: not looked up yet */
 
 static void
@@ -198,7 +198,7 @@ look_up(bool missing_ok)
 	uint32		seen = invalidations;
 	Oid			schema = extension_schema(missing_ok);
 
-	force_release_oid = lock_status_oid = InvalidOid;
+	lock_status_oid = InvalidOid;
 	if (!OidIsValid(schema))
 		return false;
 	for (int i = 0; i < (int) lengthof(our_relations); i++)
@@ -459,36 +459,19 @@ al_open_audit(LOCKMODE lockmode)
 }
 
 /*
- * May the current role execute one of our functions?  The function is looked up
- * without checking USAGE on our schema: a view of somebody else may be asking.
+ * May the current role see what others hold?  Those who may list it all do.  Whoever
+ * asks by way of a view or function of somebody else need not have the right to look
+ * into our schema, so the function is looked up without asking for that.
  */
-static bool
-may_execute(Oid *function, const char *name, int nargs, const Oid *argtypes)
-{
-	if (!oids_valid)
-		(void) look_up(false);
-	if (!OidIsValid(*function))
-		*function = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
-									CStringGetDatum(name),
-									PointerGetDatum(buildoidvector(argtypes, nargs)),
-									ObjectIdGetDatum(extension_schema(false)));
-	return OidIsValid(*function) && al_may_execute(*function, GetUserId());
-}
-
-/*
- * May the current role end leases of others?  The owner of the extension always may.
- */
-bool
-al_is_admin(void)
-{
-	Oid			argtypes[] = {TEXTOID, TEXTOID};
-
-	return may_execute(&force_release_oid, "force_release", lengthof(argtypes), argtypes);
-}
-
-/* May the current role list what others hold? */
 bool
 al_is_monitor(void)
 {
-	return may_execute(&lock_status_oid, "lock_status", 0, NULL);
+	if (!oids_valid)
+		(void) look_up(false);
+	if (!OidIsValid(lock_status_oid))
+		lock_status_oid = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+										  CStringGetDatum("lock_status"),
+										  PointerGetDatum(buildoidvector(NULL, 0)),
+										  ObjectIdGetDatum(extension_schema(false)));
+	return OidIsValid(lock_status_oid) && al_may_execute(lock_status_oid, GetUserId());
 }

@@ -18,7 +18,6 @@ extern bool al_is_installed(void);
 extern Relation al_open_now(bool *missing);
 extern Relation al_open_fence(LOCKMODE lockmode);
 extern Relation al_open_audit(LOCKMODE lockmode);
-extern bool al_is_admin(void);
 extern bool al_is_monitor(void);
 
 #endif							/* AL_TABLE_CATALOG_H */

@@ -11,15 +11,16 @@
 #define Anum_app_lock_ttl_us			4
 #define Anum_app_lock_slot				5
 #define Anum_app_lock_mode				6
-#define Anum_app_lock_key				7
-#define Anum_app_lock_released			8
-#define Anum_app_lock_holder			9
-#define Anum_app_lock_owner				10
-#define Anum_app_lock_owner_hash		11
-#define Anum_app_lock_meta				12
-#define Anum_app_lock_pid				13
-#define Anum_app_lock_backend_start		14
-#define Natts_app_lock					14
+#define Anum_app_lock_role				7
+#define Anum_app_lock_key				8
+#define Anum_app_lock_released			9
+#define Anum_app_lock_holder			10
+#define Anum_app_lock_owner				11
+#define Anum_app_lock_owner_hash		12
+#define Anum_app_lock_meta				13
+#define Anum_app_lock_pid				14
+#define Anum_app_lock_backend_start		15
+#define Natts_app_lock					15
 
 #define Anum_lock_audit_at						1
 #define Anum_lock_audit_action					2

@@ -44,6 +44,7 @@ al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->expires_at = DatumGetTimestampTz(VALUE(expires_at));
 	holding->ttl = DatumGetInt64(VALUE(ttl_us));
 	holding->slot = DatumGetInt32(VALUE(slot));
+	holding->role = DatumGetObjectId(VALUE(role));
 	holding->is_alone = holding->is_new = false;
 	holding->key = al_string(DatumGetTextPP(VALUE(key)));
 	holding->holder = DatumGetTextPP(VALUE(holder));
@@ -127,6 +128,7 @@ al_row_form(Relation rel, const AlHolding *holding)
 											holding->released_at : holding->expires_at);
 	VALUE(ttl_us) = Int64GetDatum(holding->ttl);
 	VALUE(slot) = Int32GetDatum(holding->slot);
+	VALUE(role) = ObjectIdGetDatum(holding->role);
 	VALUE(key) = PointerGetDatum(al_string_text(holding->key));
 	VALUE(mode) = al_mode_value(holding->slot != AL_SLOT_EXCLUSIVE);
 	VALUE(holder) = PointerGetDatum(holding->holder);

@@ -165,6 +165,13 @@ sub theirs
 	return @theirs;
 }
 
+# Has another transaction a claim on a key, without holding it to its end?
+sub is_pending
+{
+	my ($self, $s, $key) = @_;
+	return grep { $_ ne $s && %{ $self->{tx}{$_}{claims}{$key} || {} } && !$self->{tx}{$_}{said}{$key} } keys %{ $self->{tx} };
+}
+
 # Do claims of other transactions keep a session from one?  Modes: take; extend
 # (the exclusive holding) and hold (it, so that it stays, even if it runs out);
 # share, renew and pin, which are the same for the shared holding of one owner.
@@ -251,7 +258,9 @@ sub acquire
 	return { status => ['held'] } if (!$own || $upgrade) && grep { $mode eq 'exclusive' || $_->{mode} eq 'exclusive' } @rest;
 	# Who shares the key again is as good as anybody else who does, if that can be.
 	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && $self->is_claimed($s, $key, $claim, $owner);
-	return { status => ['held'] } if !($is_kept && $in_tx) && $self->is_claimed($s, $key, $claim, $owner);
+	# What a transaction holds by its lifetime is held, but it may be another claim that is met.
+	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ] }
+	  if !($is_kept && $in_tx) && $self->is_claimed($s, $key, $claim, $owner);
 	return {
 		status => [ $own && !$upgrade ? 'reacquired' : 'acquired' ],
 		mode => $mode,
@@ -306,8 +315,10 @@ sub own
 		my @refusals = $self->refusals($s, $key, $owner);
 
 		# It is waited for, or if others need not be shown it any more, it may be.
+		my @written = map { $self->{tx}{$_}{rows}{$key}{$owner} // () } grep { $_ ne $s } keys %{ $self->{tx} };
 		return { sqlstate => ['55P03'] } if grep { ($_->{owner} // '') eq $owner } $self->theirs($s, $key);
-		return { sqlstate => [ '55P03', @refusals ] } if @elsewhere || @unknown;
+		return { sqlstate => ['55P03'] } if grep { $self->is_live($_) } @written;
+		return { sqlstate => [ '55P03', @refusals ] } if @elsewhere || @unknown || @written;
 		return { sqlstate => \@refusals };
 	}
 	$claim = $claim eq 'extend' ? 'renew' : 'share' if $own->{mode} eq 'shared' && $claim ne 'convert';

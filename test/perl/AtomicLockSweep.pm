@@ -45,8 +45,8 @@ sub expire_rows
 {
 	my ($psql, $prefix, $number) = @_;
 
-	ask($psql, qq{INSERT INTO app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, key, mode, holder, owner)
-		SELECT n, now() - interval '2 hours', now() - interval '1 hour', 3600000000, 0, '$prefix-' || n, 'exclusive', 'x', 'o'
+	ask($psql, qq{INSERT INTO app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, role, key, mode, holder, owner)
+		SELECT n, now() - interval '2 hours', now() - interval '1 hour', 3600000000, 0, 0, '$prefix-' || n, 'exclusive', 'x', 'o'
 		FROM generate_series(1, $number) n});
 	return;
 }

@@ -14,7 +14,7 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(63);
+SELECT plan(64);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
 	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_state', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v'),
@@ -31,7 +31,7 @@ SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WH
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_state'),
 	ARRAY['key text', 'locked boolean', 'mode text', 'owner text', 'holder text', 'fencing_token bigint',
 		'acquired_at timestamp with time zone', 'expires_at timestamp with time zone', 'ttl_remaining interval', 'lifetime text',
-		'holders integer', 'waiters integer', 'pid integer', 'meta jsonb'],
+		'holders integer', 'waiters integer', 'pid integer', 'meta jsonb', 'pending boolean', 'role name'],
 	'columns of lock_state, in this order');
 
 -- lock_waiters
@@ -73,7 +73,8 @@ SELECT is_empty(format($$SELECT refobjid::regclass FROM pg_depend d JOIN pg_rewr
 
 -- lock_activity
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_activity'),
-	ARRAY['key text', 'holder text', 'held_for interval', 'time_left interval', 'waiters integer', 'longest_wait interval', 'application text', 'pid integer', 'state text'],
+	ARRAY['key text', 'holder text', 'held_for interval', 'time_left interval', 'waiters integer', 'longest_wait interval', 'application text', 'pid integer', 'session_state text',
+		'mode text', 'lifetime text', 'expires_at timestamp with time zone', 'role name', 'state text'],
 	'columns of lock_activity, in this order');
 SELECT is_empty($$SELECT refobjid::regclass FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
 		WHERE r.ev_class = 'lock_activity'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid IN ('app_lock'::regclass, 'lock_audit'::regclass)$$,
@@ -91,9 +92,10 @@ SELECT col_type_is('app_lock', 'expires_at', 'timestamp with time zone', 'app_lo
 SELECT col_type_is('app_lock', 'released', 'boolean', 'app_lock.released');
 SELECT col_type_is('app_lock', 'holder', 'text', 'app_lock.holder');
 SELECT col_type_is('app_lock', 'meta', 'jsonb', 'app_lock.meta');
+SELECT col_type_is('app_lock', 'role', 'oid', 'app_lock.role');
 SELECT col_type_is('app_lock', 'pid', 'integer', 'app_lock.pid');
 SELECT col_type_is('app_lock', 'backend_start', 'timestamp with time zone', 'app_lock.backend_start');
-SELECT is((SELECT array_agg(name ORDER BY attnum) FROM columns WHERE rel = 'app_lock' AND attnum > 12), ARRAY['pid', 'backend_start'], 'which are the last ones');
+SELECT is((SELECT array_agg(name ORDER BY attnum) FROM columns WHERE rel = 'app_lock' AND attnum > 13), ARRAY['pid', 'backend_start'], 'which are the last ones');
 SELECT is((SELECT array_agg(e ORDER BY e) FROM unnest(enum_range(NULL::lock_mode)) e), '{exclusive,shared}'::lock_mode[], 'lock_mode has these values');
 SELECT is((SELECT bool_or(required) FROM columns WHERE rel = 'app_lock' AND name IN ('pid', 'backend_start')), false, 'and NULL in a lease');
 SELECT is((SELECT array_agg(name ORDER BY name) FROM columns WHERE rel = 'app_lock' AND required AND name IN ('key', 'mode', 'fencing_token', 'acquired_at', 'expires_at', 'ttl_us', 'released', 'holder')),

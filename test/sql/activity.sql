@@ -14,7 +14,7 @@
 -- Who waits is not known everywhere: null where they poll.
 CREATE VIEW t.activity AS
 	SELECT key, holder, held_for BETWEEN '0' AND '5 min' AS held_for, date_trunc('minute', time_left) AS minutes_left,
-		coalesce(waiters, 0) AS waiters, longest_wait, application, pid = pg_backend_pid() AS pid, state
+		coalesce(waiters, 0) AS waiters, longest_wait, application, pid = pg_backend_pid() AS pid, session_state, mode, lifetime, expires_at IS NOT NULL AS ends, role = current_user AS role, state
 	FROM lock_activity;
 SET application_name = 'order desk';
 SELECT count(*) FROM lock_activity;
@@ -27,7 +27,7 @@ COMMIT;
 SELECT * FROM t.activity;
 -- a label that nobody gave is the application's name; that is not the backend's
 SELECT status FROM lock_acquire('label', '11 min', 'alice-1');
-SELECT key, holder, application, pid, state FROM lock_activity WHERE key = 'label';
+SELECT key, holder, application, pid, session_state FROM lock_activity WHERE key = 'label';
 
 -- Session and transaction: with the backend
 SELECT status FROM lock_acquire('session', owner => 'alice-1', holder => 'Alice', lifetime => 'session');
@@ -62,6 +62,9 @@ UPDATE app_lock SET acquired_at = acquired_at - interval '2 hours' WHERE key = '
 SELECT held_for BETWEEN '2 hours' AND '2 hours 5 min' AS held_for, time_left BETWEEN '5 min' AND '11 min' AS time_left FROM lock_activity WHERE key = 'lease';
 SELECT lock_extend('lease', 'alice-1', '2 hours') IS NOT NULL AS extended;
 SELECT held_for > '2 hours' AS held_for, time_left BETWEEN '115 min' AND '2 hours' AS time_left FROM lock_activity WHERE key = 'lease';
+
+-- What others wait for comes first, then what has been held longest.
+SELECT (array_agg(key))[1] FROM (SELECT key FROM lock_activity) a;
 
 -- It works in a read-only transaction, and changes nothing.
 SELECT t.fingerprint() AS before \gset

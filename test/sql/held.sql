@@ -16,7 +16,7 @@ SELECT count(*) AS not_mine FROM generate_series(1, 3) i, LATERAL lock_acquire('
 CREATE VIEW t.mine AS
 	SELECT h.key, h.mode, h.lifetime, h.fencing_token = s.fencing_token AS token, h.acquired_at = s.acquired_at AS since,
 		h.expires_at IS NOT DISTINCT FROM s.expires_at AS until, round(extract(epoch FROM h.ttl_remaining) / 60) AS minutes, h.meta
-	FROM lock_held('alice-1') h LEFT JOIN LATERAL (SELECT * FROM lock_status() WHERE key = h.key AND owner = 'alice-1') s ON true;
+	FROM lock_held('alice-1') h LEFT JOIN LATERAL (SELECT fencing_token, acquired_at, nullif(expires_at, 'infinity') AS expires_at FROM app_lock WHERE key = h.key AND owner = 'alice-1' AND NOT released) s ON true;
 SELECT * FROM t.mine;
 SELECT * FROM lock_held('nobody');
 SELECT * FROM lock_held('ALICE-1');
@@ -66,7 +66,7 @@ SELECT t.fingerprint() = :'before' AS unchanged;
 --
 CREATE FUNCTION t.beat(keys text[], o text, ttl interval DEFAULT NULL, OUT key text, OUT status text, OUT minutes numeric, OUT exact boolean) RETURNS SETOF record LANGUAGE sql AS $$
 	SELECT b.key, b.status, round(extract(epoch FROM b.ttl_remaining) / 60),
-		b.expires_at IS NOT DISTINCT FROM (SELECT s.expires_at FROM lock_status() s WHERE s.key = b.key AND s.owner = o)
+		b.expires_at IS NOT DISTINCT FROM (SELECT s.expires_at FROM lock_held(o) s WHERE s.key = b.key)
 	FROM lock_heartbeat(keys, o, ttl) b
 $$;
 SELECT * FROM t.beat(ARRAY['shared', 'never', 'b', 'a', 'forced', 'other:1', 'released', 'short', 'session', 'session, for a time', 'a', 'B'], 'alice-1');

@@ -150,7 +150,7 @@ INSERT INTO t.verbs (verb, sql, for_transaction) VALUES
 CREATE FUNCTION t.arg(name text) RETURNS text LANGUAGE sql AS $$SELECT current_setting('t.arg_' || name)$$;
 CREATE FUNCTION t.step(sql text, k text, length text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-	o	text := coalesce((lock_status(k)).owner, 'alice-1');
+	o	text := CASE WHEN lock_is_held(k, 'bob-1') AND NOT lock_is_held(k, 'alice-1') THEN 'bob-1' ELSE 'alice-1' END;
 	p	text := CASE o WHEN 'alice-1' THEN 'bob-1' ELSE 'alice-1' END;
 BEGIN
 	PERFORM set_config('t.arg_K', k, false), set_config('t.arg_O', o, false), set_config('t.arg_P', p, false), set_config('t.arg_T', length, false);

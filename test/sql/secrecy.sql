@@ -111,7 +111,7 @@ SET SESSION AUTHORIZATION regress_al_monitor;
 SELECT * FROM t.tokens();
 SELECT count(*) AS holdings, count(fencing_token) AS tokens, count(owner) AS owners FROM lock_status();
 RESET SESSION AUTHORIZATION;
--- administrators see owners; for tokens they need what monitors have
+-- nor do administrators; for tokens they need what monitors have
 SET SESSION AUTHORIZATION regress_al_admin;
 SELECT * FROM t.tokens();
 RESET SESSION AUTHORIZATION;

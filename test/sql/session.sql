@@ -83,7 +83,7 @@ SELECT lock_extend('k', 'alice-1') BETWEEN clock_timestamp() + interval '9 min' 
 SELECT lock_extend_all('alice-1') AS all;
 SELECT expires_at FROM lock_status('k2');
 SELECT lock_extend_all('alice-1', '30 min') AS all;
-SELECT key, ttl_remaining BETWEEN '29 min' AND '30 min' AS extended, lifetime FROM lock_status() WHERE owner = 'alice-1' ORDER BY key;
+SELECT key, ttl_remaining BETWEEN '29 min' AND '30 min' AS extended, lifetime FROM lock_status() WHERE lock_is_held(key, 'alice-1') ORDER BY key;
 -- max_lifetime is for sessions, too
 SELECT g.status FROM lock_acquire('life', owner => 'alice-1', lifetime => 'session') g;
 SET atomic_lock.max_lifetime = '1 h';

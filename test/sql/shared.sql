@@ -79,7 +79,7 @@ SET atomic_lock.owner = 'carol-1';
 SELECT owner, holder, holders FROM lock_status('k');
 RESET atomic_lock.owner;
 -- a row for each holding, and each knows how many there are
-SELECT key, locked, mode, owner, holder, fencing_token > 0 AS token, lifetime, holders, pid, meta FROM lock_status() ORDER BY key, owner;
+SELECT key, locked, mode, owner, holder, fencing_token > 0 AS token, lifetime, holders, pid, meta FROM lock_status() ORDER BY key, holder;
 -- one without any rights sees no owner, unless it is the owner
 DROP ROLE IF EXISTS regress_al_user;
 CREATE ROLE regress_al_user;

@@ -48,8 +48,8 @@ SELECT key, locked, mode, owner IS NOT NULL AS owner, holder, fencing_token > 0 
 	expires_at - acquired_at AS length, ttl_remaining > '0' AS remaining, lifetime, holders, coalesce(waiters, 0) AS waiters, pid, meta
 FROM lock_status() ORDER BY key;
 SELECT count(*) FROM lock_status() a JOIN LATERAL lock_status(a.key) b
-	ON (a.key, a.locked, a.mode, a.owner, a.holder, a.fencing_token, a.acquired_at, a.expires_at, a.lifetime, a.holders)
-	= (b.key, b.locked, b.mode, b.owner, b.holder, b.fencing_token, b.acquired_at, b.expires_at, b.lifetime, b.holders)
+	ON (a.key, a.locked, a.mode, a.holder, a.fencing_token, a.acquired_at, a.expires_at, a.lifetime, a.holders, a.pending, a.role)
+	= (b.key, b.locked, b.mode, b.holder, b.fencing_token, b.acquired_at, b.expires_at, b.lifetime, b.holders, b.pending, b.role)
 	AND a.waiters IS NOT DISTINCT FROM b.waiters;
 -- in any place a set-returning function may stand
 SELECT (lock_status()).key ORDER BY 1;
@@ -85,7 +85,7 @@ SELECT key, owner FROM lock_status('k');
 SELECT count(*) AS leases, count(owner) AS owners FROM lock_status();
 RESET SESSION AUTHORIZATION;
 
--- An administrator sees the owner.
+-- Nor does an administrator see the owner.
 SET SESSION AUTHORIZATION regress_al_admin;
 SELECT key, owner FROM lock_status('k');
 SELECT t.raises($$SELECT * FROM lock_status()$$);
@@ -105,8 +105,38 @@ SET ROLE regress_al_user;
 SELECT key, owner FROM lock_status('k');
 RESET ROLE;
 
+-- Which role acquired it, or handed it over: the one in effect
+CREATE ROLE regress_al_gone;
+SELECT lock_grant_access('regress_al_gone', 'user');
+SET SESSION AUTHORIZATION regress_al_gone;
+SELECT acquired FROM lock_acquire('role', '10 min', 'user-1');
+SELECT acquired FROM lock_acquire('role, shared', '10 min', 'user-1', 'shared');
+SELECT acquired FROM lock_acquire('role, session', owner => 'user-1', lifetime => 'session');
+SELECT count(*) FROM lock_acquire_all(ARRAY['role, set'], '10 min', 'user-1');
+RESET SESSION AUTHORIZATION;
+SET ROLE regress_al_user;
+SELECT acquired FROM lock_acquire('role, shared', '10 min', 'user-2', 'shared');
+SELECT status, (lock_status('role')).role FROM lock_acquire('role', '20 min', 'user-1');
+SELECT status, (lock_status('role')).role FROM lock_convert('role', 'user-1', 'shared');
+BEGIN;
+SELECT status, s.role FROM lock_acquire('role, transaction', owner => 'user-1', lifetime => 'transaction') g, lock_status(g.key) s;
+SET LOCAL ROLE NONE;
+SELECT key, role FROM lock_status() WHERE key LIKE 'role%' ORDER BY key, role;
+SELECT key, role, state FROM lock_activity WHERE key LIKE 'role%' ORDER BY key, role;
+COMMIT;
+RESET ROLE;
+SELECT status, s.role = current_user AS role FROM lock_transfer('role', 'user-1', 'user-1') g, lock_status(g.key) s;
+SELECT status, s.role = current_user AS role FROM lock_steal('role, set', 'user-1', 'why') g, lock_status(g.key) s;
+-- it may be dropped, and its locks go on
+SELECT lock_revoke_access('regress_al_gone', 'user');
+DROP OWNED BY regress_al_gone;
+DROP ROLE regress_al_gone;
+SELECT key, role IS NULL AS dropped, locked FROM lock_status('role, session');
+SELECT key, holder, role FROM lock_activity WHERE key = 'role, shared' ORDER BY role;
+SELECT lock_release_all('user-1'), lock_release_all('user-2');
+
 -- No lease at all
-SELECT lock_release_all('alice-1'), lock_release_all('bob-1'), lock_release_all('user-1'), force_release('l', 'end of test');
+SELECT lock_release_all('alice-1'), lock_release_all('bob-1'), force_release('l', 'end of test');
 SELECT * FROM lock_status();
 
 DROP OWNED BY regress_al_user, regress_al_monitor, regress_al_admin, regress_al_both;

@@ -265,11 +265,11 @@ SELECT locked, owner FROM lock_status() WHERE key = 'kept';
 SELECT lock_is_held('kept', 'alice-1'), lock_try_release('kept', 'alice-1'), lock_try_extend('kept', 'alice-1'), lock_release_all('alice-1'), (lock_try_acquire('kept', owner => 'alice-1')).status;
 SELECT force_release('kept', 'a row without an owner');
 SELECT key, previous_owner_digest FROM lock_audit;
-INSERT INTO app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, key, mode, holder, owner) VALUES (1, 'infinity', 'infinity', 9223372036854775807, 0, 'infinite', 'exclusive', 'x', 'alice-1'),
-	(2, '-infinity', '-infinity', -9223372036854775808, 0, 'minus infinite', 'exclusive', 'x', 'alice-1'),
-	(3, now(), now() + interval '1 hour', 0, 0, 'no length', 'exclusive', 'x', 'alice-1'),
-	(4, now(), now() + interval '1 hour', -1, 0, 'negative length', 'exclusive', 'x', 'alice-1'),
-	(5, '4714-11-24 00:00:00+00 BC', '294276-12-31 23:59:59.999999+00', 1, 0, 'long', 'exclusive', 'x', 'alice-1');
+INSERT INTO app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, role, key, mode, holder, owner) VALUES (1, 'infinity', 'infinity', 9223372036854775807, 0, 0, 'infinite', 'exclusive', 'x', 'alice-1'),
+	(2, '-infinity', '-infinity', -9223372036854775808, 0, 0, 'minus infinite', 'exclusive', 'x', 'alice-1'),
+	(3, now(), now() + interval '1 hour', 0, 0, 0, 'no length', 'exclusive', 'x', 'alice-1'),
+	(4, now(), now() + interval '1 hour', -1, 0, 0, 'negative length', 'exclusive', 'x', 'alice-1'),
+	(5, '4714-11-24 00:00:00+00 BC', '294276-12-31 23:59:59.999999+00', 1, 0, 0, 'long', 'exclusive', 'x', 'alice-1');
 SELECT k, (lock_status(k)).locked, t.code(format('SELECT lock_acquire(%L)', k)) AS acquire, t.code(format('SELECT lock_acquire(%L, owner => %L)', k, 'alice-1')) AS reacquire,
 	t.code(format('SELECT lock_extend(%L, %L)', k, 'alice-1')) AS extend, t.code(format('SELECT lock_extend(%L, %L, %L)', k, 'alice-1', '1 hour')) AS extend_to,
 	t.code(format('SELECT lock_release(%L, %L)', k, 'alice-1')) AS release, t.code(format('SELECT force_release(%L, %L)', k, 'why')) AS force

@@ -76,13 +76,13 @@ SELECT lock_release('k', 'alice-1'), lock_try_release('k', 'alice-1');
 SELECT fencing_token AS alice, expires_at AS until FROM lock_acquire('s', '10 min', 'alice-1', 'shared', holder => 'Alice', meta => '"a"') \gset
 SELECT g.status FROM lock_acquire('s', '20 min', 'bob-1', 'shared', holder => 'Bob', meta => '"b"') g;
 SELECT s.acquired, s.status, s.mode, s.owner, s.holder, fencing_token > :alice AS token_rises, expires_at = :'until' AS same_until FROM lock_transfer('s', 'alice-1', 'carol-1', 'Carol') g, t.show(g) s;
-SELECT mode, owner, holder, holders, meta FROM lock_status() WHERE key = 's' ORDER BY owner;
+SELECT mode, owner, holder, holders, meta FROM lock_status() WHERE key = 's' ORDER BY holder;
 SELECT lock_try_release('s', 'alice-1') AS alice, lock_try_extend('s', 'alice-1') AS extended;
 SELECT status, holder FROM lock_try_acquire('s', owner => 'dora-1');
 -- to one that reads it already: the two become one
 SELECT fencing_token AS newest FROM app_lock WHERE owner = 'carol-1' \gset
 SELECT s.acquired, s.status, s.mode, s.owner, fencing_token > :newest AS token_rises FROM lock_transfer('s', 'carol-1', 'bob-1', 'Bob') g, t.show(g) s;
-SELECT mode, owner, holder, holders FROM lock_status() WHERE key = 's' ORDER BY owner;
+SELECT mode, owner, holder, holders FROM lock_status() WHERE key = 's' ORDER BY holder;
 SELECT lock_is_held('s', 'bob-1') AS bob, lock_is_held('s', 'carol-1') AS carol, lock_try_release('s', 'carol-1') AS released;
 SELECT status, mode FROM lock_convert('s', 'bob-1');
 SELECT status, mode FROM lock_convert('s', 'bob-1', 'shared');

@@ -181,7 +181,7 @@ sub check_rough
 	is(told($psql, q{SET atomic_lock.owner = 'valid'; SELECT status FROM lock_acquire('x'); SELECT lock_release('x'); RESET atomic_lock.owner}), "acquired\nt", '... nor is one that is set');
 	is(told($psql, q{SELECT lock_acquire('x')}), '22021', '... until it is reset');
 	# what others see
-	is(told($watch, q{SET client_encoding = LATIN1; SELECT count(convert_to(owner, 'UTF8')) = count(owner) AND count(convert_to(holder, 'UTF8')) = count(*) FROM app_lock; SELECT key, owner, holder FROM lock_status()}), "t\nk|keeper|Keeper", '... in app_lock is nothing but text');
+	is(told($watch, q{SET client_encoding = LATIN1; SELECT count(convert_to(owner, 'UTF8')) = count(owner) AND count(convert_to(holder, 'UTF8')) = count(*) FROM app_lock; SELECT key, owner, holder FROM lock_status()}), "t\nk||Keeper", '... in app_lock is nothing but text');
 	ask($watch, q{RESET client_encoding; TRUNCATE app_lock; SELECT count(*) FROM lock_acquire('k', '1 hour', 'keeper', holder => 'Keeper')});
 	end($psql);
 	return;

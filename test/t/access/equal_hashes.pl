@@ -65,7 +65,7 @@ ask($watch, 'ROLLBACK');
 
 # Claims, and only they, are shared.
 is(ask($one, 'BEGIN; ' . acquire('k1', 'a')), 'acquired', 'an unfinished transaction');
-is(ask($two, acquire('k2', 'b')), 'held', '... is in the way of a key with the same hash');
+is(ask($two, acquire('k2', 'b')), 'pending', '... is in the way of a key with the same hash');
 is(ask($one, 'COMMIT; ' . acquire('k1', 'a')), 'reacquired', '... until it is over');
 is(ask($two, acquire('k2', 'b')), 'acquired', '... a lease is not');
 is(ask($two, q{SELECT lock_holder('k1'), lock_holder('k2'), lock_is_held('k1', 'b'), lock_is_held('k2', 'b'), lock_is_held('k3', 'b')}), 'One|Two|f|t|f', '... each has its holder');
@@ -151,7 +151,7 @@ foreach my $case ([ 'after', shared('k2', 'a'), q{} ], [ 'before', q{}, shared('
 	ask($one, q{UPDATE inv SET x = 1 WHERE k = 'k1'});
 	ask($one, $after) if $after;
 	poll($watch, q{SELECT count(*) = 0 FROM lock_status() WHERE key = 'k1'});
-	is(ask($two, acquire('k1', 'c')) . ask($two, shared('k1', 'c')), 'heldheld', "a lease that ran out is not to be had while a transaction relies on it that, $when that, shares another key");
+	is(ask($two, acquire('k1', 'c')) . ask($two, shared('k1', 'c')), 'pendingpending', "a lease that ran out is not to be had while a transaction relies on it that, $when that, shares another key");
 	ask($one, 'COMMIT');
 	is(ask($two, shared('k1', 'c')), 'acquired', '... but once it is over');
 	ask($_, q{SELECT lock_release_all('a'), lock_release_all('c')}) for ($one, $two);

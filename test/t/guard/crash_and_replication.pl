@@ -96,11 +96,11 @@ sub is_pinned
 {
 	my ($name) = @_;
 
-	is(ask($bob, $try), 'held|', "$name: others do not get the lease, though it has run out");
+	is(ask($bob, $try), 'pending|', "$name: others do not get the lease, though it has run out");
 	ask($other, 'SELECT lock_sweep()');
 	is(ask($watch, q{SELECT count(*) FROM app_lock WHERE key = 'order:1'}), '1', '... the sweep leaves it alone');
 	start($other, q{SELECT lock_steal('order:1', 'thief', 'test')});
-	like(answer($other), qr/^ERROR:  55P03/, '... lock_steal waits');
+	like(answer($other), qr/^ERROR:  55P03/, '... lock_steal does not take it');
 	start($other, q{SELECT force_release('order:1', 'test')});
 	like(answer($other), qr/^ERROR:  (55P03|LK002)/, '... force_release does, or finds nothing');
 	return;

@@ -273,7 +273,7 @@ foreach my $schedule (
 			}
 			else
 			{
-				is(takes($bob), 'held', '... and B does not get the lease, though it has run out');
+				is(takes($bob), 'pending', '... and B does not get the lease, though it has run out');
 				ask($other, 'SELECT lock_sweep()');
 				foreach my $call ("lock_steal('$key', 'thief', 'test')", "force_release('$key', 'test')", "lock_release('$key', 'A')")
 				{
@@ -302,7 +302,7 @@ foreach my $schedule (
 			start($ann, put($ann, $read));
 			is_blocked($ann);
 			run_out();
-			is(takes($bob), 'held', '... while it waits, B does not get the lease');
+			is(takes($bob), 'pending', '... while it waits, B does not get the lease');
 			ask($other, 'COMMIT');
 			is(do_put($ann), 'written', '... A writes');
 			is(takes($bob), 'acquired', '... B has the lease then');

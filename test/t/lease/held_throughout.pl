@@ -72,10 +72,10 @@ BEGIN
 		WHEN 'lock_release' THEN answer := CASE WHEN lock_release(k, 'o') THEN NULL ELSE 'false' END;
 		WHEN 'lock_try_acquire' THEN
 			answer := (lock_try_acquire(k, '1 hour', 'o', 'shared')).status;
-			answer := CASE answer WHEN 'reacquired' THEN NULL WHEN 'held' THEN 'refused' ELSE answer END;
+			answer := CASE answer WHEN 'reacquired' THEN NULL WHEN 'held' THEN 'refused' WHEN 'pending' THEN 'refused' ELSE answer END;
 		WHEN 'lock_try_acquire, another' THEN
 			answer := (lock_try_acquire(k, '1 hour', 'p' || reader)).status;
-			answer := nullif(answer, 'held');
+			answer := CASE WHEN answer NOT IN ('held', 'pending') THEN answer END;
 		WHEN 'lock_convert' THEN answer := CASE WHEN (lock_convert(k, 'o', 'shared')).acquired THEN NULL ELSE 'not acquired' END;
 		WHEN 'lock_transfer' THEN answer := CASE WHEN (lock_transfer(k, 'o', 'q' || reader)).acquired THEN NULL ELSE 'not acquired' END;
 		WHEN 'UPDATE' THEN

@@ -163,7 +163,7 @@ foreach my $window (sort keys %claimed)
 			my ($my, $their) = @$modes;
 			my ($mine, $theirs) = map { "$_->[0] $_->[1]" } [ 'One', $my ], [ 'Two', $their ];
 			my $both = $my eq 'shared' && $their eq 'shared';
-			my $loser = $both ? 'acquired' : 'held';
+			my $loser = $both ? 'acquired' : $claimed{$window} || $lifetimes->[1] ne 'transaction' ? 'pending' : 'held';
 
 			new_key();
 			halt($one, $point, 'BEGIN; ' . acquire($key, 'one', mode => $my, lifetime => $lifetimes->[0]));
@@ -203,7 +203,7 @@ foreach my $window (sort keys %claimed)
 		new_key();
 		halt($one, $point, acquire($key, 'one'));
 		ask($two, 'BEGIN; ' . acquire($key, 'two'));
-		is(go_and_answer($one, $point), $claimed{$window} ? 'acquired' : 'held', "$window: against an unfinished transaction");
+		is(go_and_answer($one, $point), $claimed{$window} ? 'acquired' : 'pending', "$window: against an unfinished transaction");
 		ask($two, $end);
 		is(holders($key), $claimed{$window} ? 'One exclusive' : $end eq 'COMMIT' ? 'Two exclusive' : '', "... after its $end");
 	}
@@ -394,7 +394,7 @@ foreach my $name (sort keys %meanwhile)
 	ask($other, acquire($key, 'other', ttl => '1 ms'));
 	run_out($key);
 	halt($three, 'atomic-lock-sweep-claimed', 'SELECT lock_sweep(10)');
-	is(ask($two, ($sql =~ s/KEY/$key/r)), 'held', "a sweep has claimed a row, and stands for long: $name, or would have");
+	is(ask($two, ($sql =~ s/KEY/$key/r)), 'pending', "a sweep has claimed a row, and stands for long: $name, or would have");
 	ask($two, 'ROLLBACK');
 	queue_up($watch, $two, acquire($key, 'two', wait => '5 min'));
 	is(go_and_answer($three, 'atomic-lock-sweep-claimed'), '1', '... it goes on');
@@ -450,9 +450,9 @@ foreach my $sql (sort keys %verb)
 		halt($one, "atomic-lock-$window", 'BEGIN; ' . $sql =~ s/KEY/$key/r);
 		is(ask($two, acquire($key, 'two')), 'held', "$name, $window: others are refused");
 		run_out($key) if $window eq 'own-judged';
-		is(ask($two, acquire($key, 'two')), 'held', '... also when it has run out') if $window eq 'own-judged';
+		is(ask($two, acquire($key, 'two')), 'pending', '... also when it has run out') if $window eq 'own-judged';
 		is(go_and_answer($one, "atomic-lock-$window"), 't', '... it does what it was asked to');
-		like(ask($two, acquire($key, 'two')), qr/^held$/, '... nobody has the key before it commits');
+		like(ask($two, acquire($key, 'two')), qr/^(held|pending)$/, '... nobody has the key before it commits');
 		ask($one, 'COMMIT');
 		is(holders($key), $left, '... and that is what there is') unless $name eq 'lock_assert';
 	}
@@ -610,7 +610,7 @@ foreach my $what ('VACUUM app_lock', 'VACUUM (FREEZE) app_lock', 'ANALYZE app_lo
 	ask($one, acquire($key, 'one') . "; SELECT lock_release('$key', 'one')");
 	halt($one, 'heap_update-before-pin', acquire($key, 'one'));
 	ask($other, $what);
-	is(ask($two, acquire($key, 'two')), 'held', "a grant about to be written, $what meanwhile: nobody else has the key");
+	is(ask($two, acquire($key, 'two')), 'pending', "a grant about to be written, $what meanwhile: nobody else has the key");
 	is(ask($two, "SELECT locked FROM lock_status('$key')"), 'f', '... nor is it locked yet');
 	is(go_and_answer($one, 'heap_update-before-pin'), 'acquired', '... it is written');
 	is(holders($key), 'One exclusive', '... and there');

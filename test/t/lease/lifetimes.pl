@@ -664,9 +664,9 @@ foreach my $how ('COMMIT', 'ROLLBACK')
 foreach my $first ('', 'disconnect')
 {
 	ask($holder, 'BEGIN; ' . acquire('k') . q{; PREPARE TRANSACTION 'p'});
-	is(ask($watch, try('k')), 'held', 'a lock for the session, prepared: held');
+	is(ask($watch, try('k')), 'pending', 'a lock for the session, prepared: pending');
 	end($holder), gone($watch, pid($holder)) if $first;
-	is(ask($watch, try('k')), 'held', '... until it is committed');
+	is(ask($watch, try('k')), 'pending', '... until it is committed');
 	ask($two, q{COMMIT PREPARED 'p'});
 	is(ask($watch, q{SELECT locked FROM lock_status('k'); } . try('k')), $first ? "f\nacquired" : "t\nheld", $first ? '... then its session is gone' : '... and then');
 	end($holder), gone($watch, pid($holder)) unless $first;
@@ -676,7 +676,7 @@ foreach my $first ('', 'disconnect')
 ask($holder, acquire('k') . q{; BEGIN; SELECT lock_release('k', 'holder'); PREPARE TRANSACTION 'p'});
 end($holder);
 gone($watch, pid($holder));
-is(ask($watch, try('k')), 'held', 'released, prepared, and its session ended: held');
+is(ask($watch, try('k')), 'pending', 'released, prepared, and its session ended: pending');
 ask($two, q{ROLLBACK PREPARED 'p'});
 is(ask($watch, try('k') . q{; SELECT lock_release('k', 'other')}), "acquired\nt", '... until that is over');
 renew();

@@ -53,14 +53,15 @@ foreach my $crash (0, 1)
 	{
 		my $session = $node->background_psql('postgres', on_error_stop => 0);
 		ask($session, q{SET synchronous_commit = off; BEGIN; SELECT lock_acquire('k', '1 hour', 'me', holder => 'Ann'); PREPARE TRANSACTION 'grant'});
-		is(ask($session, $try), 'held|', "$when: prepared grant: the same session hears held") ;
+		is(ask($session, $try), 'pending|Ann', "$when: prepared grant: the same session hears pending") ;
 		$session->quit;
 		$crash_now->();
-		is(psql($try), 'held|', "$when: ... others too");
+		is(psql($try), 'pending|Ann', "$when: ... others too");
 		is(psql(q{SELECT lock_holder('k') IS NULL, lock_is_held('k', 'me')}), 't|f', '... it is not yet seen');
+		is(psql(q{SELECT locked, pending, holder, pid IS NULL, (SELECT count(*) FROM lock_activity WHERE state = 'pending') FROM lock_status('k')}), 'f|t|Ann|t|1', '... lock_status says whose it is to be');
 		is(sqlstate($node, q{SELECT lock_acquire('k')}), '55P03', '... the error');
-		is(sqlstate($node, "$wait; SELECT force_release('k', 'test')"), '55P03', '... force_release waits');
-		is(sqlstate($node, "$wait; SELECT lock_steal('k', 'you', 'test')"), '55P03', '... lock_steal waits');
+		is(sqlstate($node, "$wait; SELECT force_release('k', 'test')"), '55P03', '... force_release');
+		is(sqlstate($node, "$wait; SELECT lock_steal('k', 'you', 'test')"), '55P03', '... lock_steal');
 		psql("$end PREPARED 'grant'");
 		if ($end eq 'ROLLBACK')
 		{

@@ -69,7 +69,7 @@ my $traces = q{SELECT pg_current_xact_id_if_assigned() IS NULL,
 my @refusals = (
 	[ q{SELECT status FROM lock_try_acquire('held', '1 hour', 'you')}, 'held' ],
 	[ q{SELECT status FROM lock_try_acquire('held')}, 'held' ],
-	[ q{SELECT status FROM lock_try_acquire('claimed', '1 hour', 'you')}, 'held' ],
+	[ q{SELECT status FROM lock_try_acquire('claimed', '1 hour', 'you')}, 'pending' ],
 	[ q{SELECT lock_try_release('held', 'you')}, 'not_owner' ],
 	[ q{SELECT lock_try_release('free', 'me')}, 'not_found' ],
 	[ q{SELECT lock_try_release('forced', 'me')}, 'forced' ],

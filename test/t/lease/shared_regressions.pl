@@ -149,8 +149,8 @@ foreach my $mode ('exclusive', 'shared')
 		like(answer($two), qr/^ERROR:  55P03/, "... but not $sql");
 	}
 	ask($watch, q{UPDATE app_lock SET expires_at = clock_timestamp() - interval '1 s' WHERE key = 'k'});
-	is(ask($two, acquire('k', 'w')), 'held', '... nobody is given the key, though its time is up');
-	is(ask($two, shared('k', 'w')), $mode eq 'exclusive' ? 'held' : 'acquired', '... to share it, as far as it was not shared');
+	is(ask($two, acquire('k', 'w')), 'pending', '... nobody is given the key, though its time is up');
+	is(ask($two, shared('k', 'w')), $mode eq 'exclusive' ? 'pending' : 'acquired', '... to share it, as far as it was not shared');
 	is(ask($two, q{SELECT lock_sweep()}), '0', '... a sweep leaves it');
 	ask($two, q{SELECT lock_try_release('k', 'w'); RESET lock_timeout});
 	ask($one, 'COMMIT');

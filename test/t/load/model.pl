@@ -75,7 +75,7 @@ my $grant = q{concat_ws('|', 'grant', key, acquired, status, coalesce(mode, '-')
 my $traces = q{SELECT 'traces', pg_current_xact_id_if_assigned() IS NULL, (SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'),
 	(SELECT md5(string_agg(concat_ws('|', ctid, xmin, xmax, a.*), ';' ORDER BY ctid)) FROM app_lock a);};
 my $clock = q{SELECT 'clock', extract(epoch FROM clock_timestamp());};
-my $view = 'SELECT ' . q{'status', k, locked, coalesce(mode, '-'), coalesce(holders, 0), coalesce(lifetime, '-'), coalesce(fencing_token, 0), coalesce(pid, 0),
+my $view = 'SELECT ' . q{'status', k, locked, coalesce(mode, '-'), coalesce(holders, 0), coalesce(lifetime, '-'), coalesce(fencing_token, 0), CASE WHEN pending THEN 'pending' ELSE coalesce(pid, 0)::text END,
 	(SELECT string_agg(o, ' ' ORDER BY o) FROM unnest('{OWNERS}'::text[]) o WHERE lock_is_held(k, o)), current_setting('atomic_lock.owner')
 	FROM unnest('{KEYS}'::text[]) k, lock_status(k) ORDER BY k;};
 $view =~ s/OWNERS/join(',', @owners)/e;
@@ -166,6 +166,7 @@ sub check_view
 		push @holdings, @theirs;
 		my @maybe = $model->maybe_theirs($name, $key);
 		@maybe = () unless @holdings;
+		expect_is($pid eq 'pending' ? 't' : 'f', $model->is_pending($name, $key) ? 't' : 'f', "$what pending") or next;
 		expect_is($locked, @holdings ? 't' : 'f', "$what locked") or next;
 		next unless @holdings;
 		# of those who are shown, nobody is also somebody who is not known
@@ -177,7 +178,7 @@ sub check_view
 		my @own = grep { ($_->{owner} // '') eq $me } @holdings;
 		my $last = max(map { $_->{end} } @holdings);
 		@own = (@own, grep { $_->{end} == $last } @holdings) unless grep { !$_->{by} } @own;
-		my @shown = map { join ' ', @{$_}{qw(mode lifetime token)}, pid_of($name, $_) } @own;
+		my @shown = map { join ' ', @{$_}{qw(mode lifetime token)}, $pid eq 'pending' ? $pid : pid_of($name, $_) } @own;
 		expect_in("$mode $lifetime $token $pid", \@shown, "$what the holding that is shown to '$me'");
 
 		# Whether it is known who has the key for another's transaction is not said.
@@ -605,7 +606,7 @@ foreach my $seed (@seeds)
 # Was it worth it?
 note join ', ', map { "$_: $seen{$_}" } sort keys %seen;
 my @missed = grep { !$seen{$_} } (
-	'try_acquire acquired', 'try_acquire reacquired', 'try_acquire held', 'acquire 55P03', 'acquire LK007',
+	'try_acquire acquired', 'try_acquire reacquired', 'try_acquire held', 'try_acquire pending', 'acquire 55P03', 'acquire LK007',
 	'try_acquire_all acquired', 'try_acquire_all reacquired', 'try_acquire_all held',
 	(map { "try_release $_" } qw(done LK002 LK003 LK004 LK005 LK009 55P03)), (map { "extend $_" } qw(done LK002 LK003 LK004 LK009 55P03)),
 	(map { "convert $_" } qw(acquired reacquired LK003 LK004 55P03)), (map { "transfer $_" } qw(acquired LK003 LK004 55P03)),

@@ -105,6 +105,17 @@ foreach my $sql (sort keys %reading)
 is( $primary->safe_psql('postgres', "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE; SELECT lock_holder('held')"),
 	'Alice', 'deferrable: reading');
 
+# What is not committed on the primary is nothing on the standby, which knows no processes.
+my $open = $primary->background_psql('postgres', on_error_stop => 0);
+ask($open, q{BEGIN; SELECT lock_acquire('open', '1 hour', 'me')});
+$primary->safe_psql('postgres', q{SELECT lock_extend('streamed', 'me')});
+$primary->wait_for_catchup($standby);
+my $look = q{SELECT locked, pending, (SELECT count(*) FROM lock_status() WHERE key = 'open') FROM lock_status('open')};
+is($primary->safe_psql('postgres', $look), 'f|t|1', 'an unfinished transaction, on the primary');
+is($standby->safe_psql('postgres', $look), 'f|f|0', '... and on the standby');
+ask($open, 'ROLLBACK');
+$open->quit;
+
 # A release arrives on the standby.
 $primary->safe_psql('postgres', q{SELECT lock_release('streamed', 'me')});
 ok($standby->poll_query_until('postgres', q{SELECT NOT locked FROM lock_status('streamed')}), 'a release reaches the standby, though its commit is not flushed at once');

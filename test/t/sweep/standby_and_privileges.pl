@@ -218,7 +218,7 @@ sweep_both('rules', 1);
 make('no rules', 'DROP RULE r1 ON locks.app_lock; DROP RULE r2 ON locks.app_lock');
 
 make('policies', q{CREATE POLICY p1 ON locks.app_lock USING (keeper.policy()); ALTER TABLE locks.app_lock ENABLE ROW LEVEL SECURITY; ALTER TABLE locks.app_lock FORCE ROW LEVEL SECURITY});
-ask($watch, q{INSERT INTO locks.app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, key, mode, holder, owner) VALUES (1, 'infinity', 'infinity', 1, 0, 'live', 'exclusive', 'x', 'o')});
+ask($watch, q{INSERT INTO locks.app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, role, key, mode, holder, owner) VALUES (1, 'infinity', 'infinity', 1, 0, 0, 'live', 'exclusive', 'x', 'o')});
 make('policies', '', 'SELECT count(*) FROM locks.app_lock');
 sweep_both('policies', 1);
 make('no policies', 'ALTER TABLE locks.app_lock DISABLE ROW LEVEL SECURITY; ALTER TABLE locks.app_lock NO FORCE ROW LEVEL SECURITY; DROP POLICY p1 ON locks.app_lock');
@@ -251,7 +251,7 @@ foreach my $index (
 	ask($watch, 'RESET ROLE');
 	ran();
 	is($made, '', "$name: made") or next;
-	start($watch, q{BEGIN; SET LOCAL ROLE keeper; SELECT count(*) FROM locks.app_lock WHERE key = 'x'; INSERT INTO locks.app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, key, mode, holder, owner) VALUES (1, 'infinity', 'infinity', 1, 0, 'more', 'exclusive', 'x', 'o'); ROLLBACK});
+	start($watch, q{BEGIN; SET LOCAL ROLE keeper; SELECT count(*) FROM locks.app_lock WHERE key = 'x'; INSERT INTO locks.app_lock (fencing_token, acquired_at, expires_at, ttl_us, slot, role, key, mode, holder, owner) VALUES (1, 'infinity', 'infinity', 1, 0, 0, 'more', 'exclusive', 'x', 'o'); ROLLBACK});
 	answer($watch);
 	cmp_ok(ran(), '>', 0, '... it shows when its function runs');
 	sweep_both($name, 0);

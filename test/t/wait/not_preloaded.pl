@@ -48,7 +48,7 @@ expire($holder, 'sweep', 7);
 is(ask($watch, q{SELECT lock_sweep(3), lock_sweep()}), '3|4', 'a sweep by hand');
 ask($holder, q{SELECT lock_acquire('lease', '1 hour', 'holder'), lock_acquire('session', owner => 'holder', lifetime => 'session')});
 is(ask($watch, q{SELECT string_agg(concat_ws(' ', key, holder, held_for >= '0', time_left > '59 min', pid), ', ' ORDER BY key) FROM lock_activity}), 'lease Holder t t, session Holder t ' . pid($holder), 'lock_activity shows who has what');
-is(ask($watch, q{SELECT string_agg(concat_ws(' ', key, application, state), ', ' ORDER BY key) FROM lock_activity}), 'lease, session Holder idle', '... and what that does');
+is(ask($watch, q{SELECT string_agg(concat_ws(' ', key, application, session_state), ', ' ORDER BY key) FROM lock_activity}), 'lease, session Holder idle', '... and what that does');
 is(ask($watch, q{SELECT bool_and(waiters = 0), bool_or(waiters IS NOT NULL), bool_or(longest_wait IS NOT NULL) FROM lock_activity}), $has_queue ? 't|t|f' : '|f|f', '... and who waits, as far as that is known');
 ask($holder, q{SELECT lock_release_all('holder')});
 if ($has_queue)

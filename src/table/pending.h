@@ -1,0 +1,17 @@
+/*
+ * pending.h
+ *		What unfinished transactions have written of keys.
+ */
+#ifndef AL_TABLE_PENDING_H
+#define AL_TABLE_PENDING_H
+
+#include "nodes/pg_list.h"
+#include "utils/relcache.h"
+
+#include "atomic_lock.h"
+#include "claim/holding.h"
+
+extern List *al_pending_holdings(Relation rel, const AlKey *key);
+extern AlHolding *al_pending_find(Relation rel, const AlKey *key, const AlOwner *owner);
+
+#endif							/* AL_TABLE_PENDING_H */
