@@ -365,13 +365,14 @@ CREATE FUNCTION lock_fetch(
 	ttl interval DEFAULT NULL,
 	owner text DEFAULT NULL,
 	wait interval DEFAULT '0',
-	key text DEFAULT NULL
+	key text DEFAULT NULL,
+	holder text DEFAULT NULL
 ) RETURNS SETOF anyelement
 AS 'MODULE_PATHNAME', 'atomic_lock_fetch'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 
-COMMENT ON FUNCTION lock_fetch(anyelement, text, interval, text, interval, text) IS
-'takes the lock "key" (default: name of the table, ":" and the primary key) for "owner" (default atomic_lock.owner), then reads the row with primary key "id" of the table that has "row_type"; "id" is text, or a JSON object if the key has several columns; if there is no such row, returns no row and no lock is held; raises what lock_acquire raises, 40001 if the transaction cannot see the newest version of the row';
+COMMENT ON FUNCTION lock_fetch(anyelement, text, interval, text, interval, text, text) IS
+'takes the lock "key" (default: what the template of the table''s guard makes of the row; without a guard, what lock_key makes of the table''s name and the primary key) for "owner" (default atomic_lock.owner), then reads the row with primary key "id" of the table that has "row_type"; "id" is text, or a JSON object if the key has several columns; if there is no such row, returns no row and no lock is held; what "owner" holds already keeps its mode and lifetime; raises what lock_acquire raises, 22004 for a null in a column of the template, 40001 if the transaction cannot see the newest version of the row';
 
 CREATE FUNCTION lock_is_held(key text, owner text DEFAULT NULL)
 RETURNS boolean
@@ -494,6 +495,15 @@ LANGUAGE C IMMUTABLE PARALLEL SAFE;
 
 COMMENT ON FUNCTION lock_key(text[]) IS
 'joins parts to a key with ":", escaping ":" and "\" inside a part with "\"; raises 22004 for a null part, 22023 for no parts';
+
+-- STABLE because the text of some values is in the catalog, such as labels of enums
+CREATE FUNCTION lock_key(VARIADIC parts "any")
+RETURNS text
+AS 'MODULE_PATHNAME', 'atomic_lock_key_any'
+LANGUAGE C STABLE PARALLEL SAFE;
+
+COMMENT ON FUNCTION lock_key("any") IS
+'the same for parts of any types, each written as templates of guards write it, whatever the session has set: dates are ISO, timestamps UTC; stable and not immutable, since the text of enums and names is in the catalog';
 
 ------------------------------------------------------------------------------
 -- Functions for DBAs and schedules

@@ -11,7 +11,11 @@
  *
  * The key is made of the row, not of the argument: 1.0 finds the row of 1.  If the row
  * has another key than the one claimed, that claim is dropped and the row's key is
- * claimed.
+ * claimed.  The template of the table's guard makes the key; where that has columns
+ * besides the primary key, the row is read once before to know which key to claim.
+ *
+ * What the owner has already stays as it is, but for its time: whoever only wants to read
+ * the row must not lose by it what ends with a transaction, or share what is not shared.
  *
  * Under REPEATABLE READ and SERIALIZABLE the rest of the transaction uses an older
  * snapshot.  The row is read with that one too, and if the versions differ, 40001 is
@@ -22,8 +26,8 @@
  * written.
  *
  * Locking rules: those of acquire.  app_lock stays open while the row is read.  The
- * table is closed while the call waits for the key.  Only a second wait, for the row's
- * own key, keeps the lock that the query took.
+ * table is closed while the call waits for the key.  Only a wait after the row was read,
+ * to know its key, keeps the lock that the query took.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,6 +39,7 @@
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_operator.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "lib/stringinfo.h"
@@ -53,6 +58,8 @@
 #include "base/key.h"
 #include "base/settings.h"
 #include "base/str.h"
+#include "guard/template.h"
+#include "guard/trigger.h"
 #include "lease/acquire.h"
 #include "lease/attempt.h"
 #include "lease/grant.h"
@@ -71,6 +78,7 @@ typedef struct Target
 	Oid			types[INDEX_MAX_KEYS];
 	Oid			operators[INDEX_MAX_KEYS];	/* equality */
 	Datum		values[INDEX_MAX_KEYS];
+	AlTemplate	template;		/* of the key */
 	SPIPlanPtr	plan;
 } Target;
 
@@ -242,22 +250,51 @@ read_id(Target *target, char *id)
 	}
 }
 
-/* The default lock key of a row with these values of the primary key */
+/* Find the template that makes the key: that of the table's guard, if it has one */
+static void
+find_template(Target *target)
+{
+	const Trigger *guard = al_find_trigger(target->rel, AL_ROW_TRIGGER);
+
+	if (guard && guard->tgnargs == 1)
+		al_template_require(target->rel, guard->tgargs[0], &target->template);
+	else
+		al_template_default(target->rel, target->columns, target->nkeys, &target->template);
+}
+
+/* The default lock key of a row with these values, one for each column */
 static char *
-make_key(const Target *target, const Datum *values)
+make_key(const Target *target, const Datum *values, const bool *nulls)
 {
 	StringInfoData key;
 
 	initStringInfo(&key);
-	appendStringInfoString(&key, RelationGetRelationName(target->rel));
+	al_template_key_of_values(&target->template, target->rel, values, nulls, &key);
+	return key.data;
+}
+
+/* The same of the row that was asked for; NULL: the id is not enough to tell */
+static char *
+key_of_id(const Target *target)
+{
+	int			natts = RelationGetNumberOfAttributes(target->rel);
+	Datum	   *values = palloc0(natts * sizeof(Datum));
+	bool	   *nulls = palloc(natts * sizeof(bool));
+
+	memset(nulls, true, natts * sizeof(bool));
 	for (int i = 0; i < target->nkeys; i++)
 	{
-		AlPart		part;
-
-		al_part_init(&part, target->types[i]);
-		appendStringInfo(&key, ":%s", al_part_text(&part, values[i]));
+		values[target->columns[i] - 1] = target->values[i];
+		nulls[target->columns[i] - 1] = false;
 	}
-	return key.data;
+	for (int i = 0; i < target->template.count; i++)
+	{
+		AttrNumber	column = target->template.pieces[i].column;
+
+		if (column != 0 && nulls[column - 1])
+			return NULL;
+	}
+	return make_key(target, values, nulls);
 }
 
 static void
@@ -265,6 +302,8 @@ open_target(FunctionCallInfo fcinfo, Target *target)
 {
 	target->rel = open_table(fcinfo, 0);
 	find_primary_key(target);
+	if (PG_ARGISNULL(5))
+		find_template(target);
 	if (PG_ARGISNULL(1))
 		al_raise_null("id");
 	read_id(target, text_to_cstring(PG_GETARG_TEXT_PP(1)));
@@ -357,19 +396,13 @@ read_rows(Target *target, Snapshot snapshot)
 static char *
 key_of_row(const Target *target, const SPITupleTable *rows, MemoryContext context)
 {
-	Datum		values[INDEX_MAX_KEYS];
+	Datum	   *values = palloc(rows->tupdesc->natts * sizeof(Datum));
+	bool	   *nulls = palloc(rows->tupdesc->natts * sizeof(bool));
 
 	if (rows->numvals == 0)
 		return NULL;
-	for (int i = 0; i < target->nkeys; i++)
-	{
-		bool		is_null;
-
-		values[i] = SPI_getbinval(rows->vals[0], rows->tupdesc, target->columns[i], &is_null);
-		if (is_null)
-			raise_altered(target->rel);
-	}
-	return MemoryContextStrdup(context, make_key(target, values));
+	heap_deform_tuple(rows->vals[0], rows->tupdesc, values, nulls);
+	return MemoryContextStrdup(context, make_key(target, values, nulls));
 }
 
 /* Do two results have the same versions of the same rows? */
@@ -416,10 +449,32 @@ read_newest(Target *target)
 	return newest;
 }
 
-static bool
-is_key(const AlKey *key, const char *name)
+/* The default key of the row as it is now, which nobody has locked; NULL: no row */
+static char *
+find_key(Target *target)
 {
-	return al_string_equal(key->name, al_cstring(name));
+	MemoryContext context = CurrentMemoryContext;
+	char	   *key;
+
+	SPI_connect();
+	prepare_query(target);
+	key = key_of_row(target, read_newest(target), context);
+	SPI_finish();
+	return key;
+}
+
+/*
+ * Is this the key of the row that was read, if there is one?  If not, "name" is set to
+ * its key; a "name" of NULL stands for a key that the caller has chosen.
+ */
+static bool
+is_right_key(const AlKey *key, const Target *target, const SPITupleTable *rows,
+			 MemoryContext context, char **name)
+{
+	if (name == NULL || rows->numvals == 0)
+		return true;
+	*name = key_of_row(target, rows, context);
+	return al_string_equal(key->name, al_cstring(*name));
 }
 
 /* Look at the key again: policies may have used it, or have taken long */
@@ -433,11 +488,11 @@ refresh(Relation app_lock, AlAttempt *attempt)
 
 /*
  * Grant the lock, then read the row, which policies may show only to the holder.  If
- * there is no row, or it has another key, undo the grant.
+ * there is no row, or it has another key, undo the grant and return NULL.
  */
 static SPITupleTable *
 grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
-			   bool is_default_key, MemoryContext key_context, char **key)
+			   MemoryContext name_context, char **name, bool *is_right)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -450,11 +505,14 @@ grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
 	{
 		al_grant(app_lock, attempt);
 		rows = read_newest(target);
-		*key = key_of_row(target, rows, key_context);
-		if (*key && (!is_default_key || is_key(attempt->key, *key)))
+		*is_right = is_right_key(attempt->key, target, rows, name_context, name);
+		if (rows->numvals > 0 && *is_right)
 			ReleaseCurrentSubTransaction();
 		else
+		{
 			RollbackAndReleaseCurrentSubTransaction();
+			rows = NULL;
+		}
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
 	}
@@ -502,17 +560,16 @@ put_rows(const Target *target, const ReturnSetInfo *rsinfo, const SPITupleTable 
 
 /*
  * Lock a key and put the row, if there is one, into the result.  False: the row has
- * another key, which "actual" is set to, and nothing is locked.
+ * another key, which "name" is set to, and nothing is locked.
  */
 static bool
-fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
-			 bool is_default_key, char **actual)
+fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt, char **name)
 {
 	MemoryContext context = CurrentMemoryContext;
 	Relation	app_lock = al_open_app_lock(RowExclusiveLock);
 	bool		has_waited = attempt->request->wait > 0;
 	bool		is_granted;
-	bool		is_done;
+	bool		is_right;
 	SPITupleTable *rows;
 
 	al_key_recheck(attempt->key);
@@ -530,14 +587,13 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
 	is_granted = check_enable_rls(RelationGetRelid(target->rel), InvalidOid,
 								  true) == RLS_ENABLED;
 	if (is_granted)
-		rows = grant_and_read(app_lock, attempt, target, is_default_key, context, actual);
+		rows = grant_and_read(app_lock, attempt, target, context, name, &is_right);
 	else
 	{
 		rows = read_newest(target);
-		*actual = key_of_row(target, rows, context);
+		is_right = is_right_key(attempt->key, target, rows, context, name);
 	}
-	is_done = *actual == NULL || !is_default_key || is_key(attempt->key, *actual);
-	if (*actual && is_done)
+	if (rows && rows->numvals > 0 && is_right)
 	{
 		if (!is_granted)
 		{
@@ -553,7 +609,7 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt,
 		table_close(app_lock, RowExclusiveLock);
 	}
 	SPI_finish();
-	return is_done;
+	return is_right;
 }
 
 /* Hide the statement, which may contain an owner, in errors of others too */
@@ -564,38 +620,46 @@ hide_statement(void *arg)
 	errhidecontext(true);
 }
 
-/* lock_fetch(row_type, id, ttl, owner, wait, key): the row, or none */
+/* lock_fetch(row_type, id, ttl, owner, wait, key, holder): the row, or none */
 Datum
 atomic_lock_fetch(PG_FUNCTION_ARGS)
 {
-	Target		target;
+	Target		target = {0};
 	AlKey		key;
 	AlAcquire	request = {0};
 	AlResult	result;
 	AlAttempt	attempt = {.key = &key,.request = &request,.result = &result};
 	bool		is_default_key = PG_ARGISNULL(5);
-	char	   *name;
+	char	   *name = NULL;
 	ErrorContextCallback callback = {.callback = hide_statement,.previous = error_context_stack};
 
 	error_context_stack = &callback;
 	al_prepare_writing("lock_fetch()");
 	request.ttl = al_new_ttl_arg(fcinfo, 2);
+	request.has_ttl = !PG_ARGISNULL(2);
+	request.keeps_own = true;
 	al_owner_arg(fcinfo, 3, &request.owner);
 	request.wait = al_wait_arg(fcinfo, 4);
 	request.on_reacquire = al_on_reacquire;
 	request.role = GetUserId();
+	request.holder = al_holder_arg(fcinfo, 6);
 	request.default_holder = al_holder_default();
 	if (!is_default_key)
 		al_key_arg(fcinfo, 5, &key);
 
 	open_target(fcinfo, &target);
 	InitMaterializedSRF(fcinfo, 0);
-	name = make_key(&target, target.values);
-	for (;;)
+	if (is_default_key)
+	{
+		name = key_of_id(&target);
+		if (name == NULL)
+			name = find_key(&target);
+	}
+	while (name || !is_default_key)
 	{
 		if (is_default_key)
 			al_key_init(&key, al_check_key(al_cstring(name)));
-		if (fetch_by_key(fcinfo, &target, &attempt, is_default_key, &name))
+		if (fetch_by_key(fcinfo, &target, &attempt, is_default_key ? &name : NULL))
 			break;
 		request.wait = Max(request.wait - result.waited, 0);
 		CHECK_FOR_INTERRUPTS();

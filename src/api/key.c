@@ -3,6 +3,12 @@
  * key.c
  *		lock_key(): make a key of parts.
  *
+ * Model: there are two functions of this name.  PostgreSQL takes the one for text where
+ * all parts are text, or parameters and literals whose type is not known.  It would
+ * refuse a parameter without a type if there was only the other one, which takes "any".
+ *
+ * Locking: none.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -11,23 +17,33 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 
-#include "atomic_lock.h"
 #include "api/args.h"
 #include "base/errors.h"
-#include "base/str.h"
+#include "base/key.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_key);
+PG_FUNCTION_INFO_V1(atomic_lock_key_any);
 
-/* lock_key(VARIADIC parts): the parts joined by ":"; in parts ":" and "\" are escaped */
+static void
+append(StringInfo key, bool first, AlPart *part, Datum value, bool is_null)
+{
+	if (is_null)
+		al_raise_null("parts of a lock key");
+	if (!first)
+		appendStringInfoChar(key, ':');
+	al_part_append(part, value, key);
+}
+
+/* lock_key(VARIADIC array): its elements joined by ":" */
 Datum
 atomic_lock_key(PG_FUNCTION_ARGS)
 {
 	ArrayType  *parts;
 	ArrayIterator iterator;
+	AlPart		part;
 	StringInfoData key;
-	Datum		part;
+	Datum		value;
 	bool		is_null;
-	bool		first = true;
 
 	if (PG_ARGISNULL(0))
 		al_raise_null("parts of a lock key");
@@ -38,26 +54,34 @@ atomic_lock_key(PG_FUNCTION_ARGS)
 				 errmsg("parts of a lock key must be a one-dimensional array with at least one element")));
 
 	initStringInfo(&key);
+	al_part_init(&part, ARR_ELEMTYPE(parts));
 	iterator = array_create_iterator(parts, 0, NULL);
-	while (array_iterate(iterator, &part, &is_null))
-	{
-		AlString	string;
-
-		if (is_null)
-			al_raise_null("parts of a lock key");
-		if (!first)
-			appendStringInfoChar(&key, ':');
-		first = false;
-
-		/* In no server encoding is either byte part of another character. */
-		string = al_string(DatumGetTextPP(part));
-		for (int i = 0; i < string.len; i++)
-		{
-			if (string.data[i] == ':' || string.data[i] == '\\')
-				appendStringInfoChar(&key, '\\');
-			appendStringInfoChar(&key, string.data[i]);
-		}
-	}
+	for (bool first = true; array_iterate(iterator, &value, &is_null); first = false)
+		append(&key, first, &part, value, is_null);
 	array_free_iterator(iterator);
+	PG_RETURN_TEXT_P(cstring_to_text_with_len(key.data, key.len));
+}
+
+/* lock_key(VARIADIC parts): the same, with parts of any types */
+Datum
+atomic_lock_key_any(PG_FUNCTION_ARGS)
+{
+	StringInfoData key;
+
+	if (get_fn_expr_variadic(fcinfo->flinfo))
+		return atomic_lock_key(fcinfo);
+	initStringInfo(&key);
+	for (int i = 0; i < PG_NARGS(); i++)
+	{
+		Oid			type = get_fn_expr_argtype(fcinfo->flinfo, i);
+		AlPart		part;
+
+		if (!OidIsValid(type))
+			ereport(ERROR,
+					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("could not determine the type of a part of a lock key")));
+		al_part_init(&part, type);
+		append(&key, i == 0, &part, PG_GETARG_DATUM(i), PG_ARGISNULL(i));
+	}
 	PG_RETURN_TEXT_P(cstring_to_text_with_len(key.data, key.len));
 }

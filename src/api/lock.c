@@ -67,6 +67,7 @@ static void
 request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 {
 	request->is_convert = false;
+	request->keeps_own = false;
 	request->lifetime = lifetime;
 	request->ttl = lifetime != AL_LEASE && PG_ARGISNULL(1) ? 0 : al_new_ttl_arg(fcinfo, 1);
 	al_owner_arg_or_new(fcinfo, 2, &request->owner);

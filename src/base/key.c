@@ -1,7 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * key.c
- *		Keys, and how values of columns become parts of keys.
+ *		Keys, and how a value becomes a part of a key.
+ *
+ * Model: lock_key(), guards and lock_fetch() make parts of keys here, so that the same
+ * values make the same key everywhere.
  *
  * Locking: none.
  *
@@ -10,6 +13,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "lib/stringinfo.h"
 #include "utils/float.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -80,6 +84,7 @@ is_plain(Oid type)
 		case BPCHAROID:
 		case NAMEOID:
 		case UUIDOID:
+		case UNKNOWNOID:
 			return true;
 		default:
 			return get_typtype(getBaseType(type)) == TYPTYPE_ENUM;
@@ -95,6 +100,7 @@ al_part_init(AlPart *part, Oid type)
 	getTypeOutputInfo(type, &output, &is_varlena);
 	fmgr_info(output, &part->output);
 	part->is_plain = is_plain(type);
+	part->is_padded = getBaseType(type) == BPCHAROID;
 }
 
 static void
@@ -108,8 +114,8 @@ set_for_output(const char *name, const char *value)
  * The text of a value, by the output function of its type.  Fixed settings make all
  * sessions get the same key from one value.
  */
-char *
-al_part_text(AlPart *part, Datum value)
+static char *
+part_text(AlPart *part, Datum value)
 {
 	char	   *text;
 	int			nest_level;
@@ -130,4 +136,36 @@ al_part_text(AlPart *part, Datum value)
 	text = OutputFunctionCall(&part->output, value);
 	AtEOXact_GUC(true, nest_level);
 	return text;
+}
+
+/*
+ * Append text to a key, as a part or a piece of one.  ":" and "\" in it are escaped, so
+ * that different parts never make the same key.
+ */
+void
+al_key_append(StringInfo key, const char *text)
+{
+	for (;;)
+	{
+		/* In no server encoding is either byte part of another character. */
+		Size		plain = strcspn(text, ":\\");
+
+		appendBinaryStringInfo(key, text, (int) plain);
+		text += plain;
+		if (*text == '\0')
+			return;
+		appendStringInfoChar(key, '\\');
+		appendStringInfoChar(key, *text++);
+	}
+}
+
+/* The same with a value, which is not NULL */
+void
+al_part_append(AlPart *part, Datum value, StringInfo key)
+{
+	char	   *text = part_text(part, value);
+
+	for (char *end = text + strlen(text); part->is_padded && end > text && end[-1] == ' ';)
+		*--end = '\0';
+	al_key_append(key, text);
 }

@@ -6,14 +6,16 @@
 #define AL_BASE_KEY_H
 
 #include "fmgr.h"
+#include "lib/stringinfo.h"
 
 #include "atomic_lock.h"
 
-/* How values of a type become parts of keys */
+/* What makes values of a type parts of keys */
 typedef struct AlPart
 {
 	FmgrInfo	output;
-	bool		is_plain;
+	bool		is_plain;		/* no setting has an influence on the text */
+	bool		is_padded;		/* char(n), whose blanks at the end mean nothing */
 } AlPart;
 
 extern void al_key_init(AlKey *key, AlString name);
@@ -21,6 +23,7 @@ extern void al_key_recheck(const AlKey *key);
 extern int	al_key_compare(const AlKey *a, const AlKey *b);
 extern AlString al_check_key(AlString name);
 extern void al_part_init(AlPart *part, Oid type);
-extern char *al_part_text(AlPart *part, Datum value);
+extern void al_part_append(AlPart *part, Datum value, StringInfo key);
+extern void al_key_append(StringInfo key, const char *text);
 
 #endif							/* AL_BASE_KEY_H */

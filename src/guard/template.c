@@ -3,9 +3,10 @@
  * template.c
  *		Key templates: how a guard makes the key of a row.
  *
- * Model: a template is text with names of columns in braces.  It is read again for
- * each statement and relation, and the columns are looked up by name.  So a column
- * that was dropped or renamed is noticed at the next write.
+ * Model: a template is text with names of columns in braces.  Values are escaped as
+ * lock_key() escapes parts.  The text is not, so a ":" in it separates parts.  A template
+ * is read again for each statement and relation, and the columns are looked up by name.
+ * So a column that was dropped or renamed is noticed at the next write.
  *
  * Locking: none.  No code of users runs, except output functions of types.
  *
@@ -159,6 +160,43 @@ al_template_require(Relation rel, const char *template, AlTemplate *guard)
 				 errtable(rel)));
 }
 
+/* The template of a table that has none: its name, and the columns of its primary key */
+void
+al_template_default(Relation rel, const AttrNumber *columns, int count, AlTemplate *guard)
+{
+	StringInfoData name;
+
+	memset(guard, 0, sizeof(AlTemplate));
+	guard->relid = RelationGetRelid(rel);
+	initStringInfo(&name);
+	al_key_append(&name, RelationGetRelationName(rel));
+	add_piece(guard)->literal = al_cstring(name.data);
+	for (int i = 0; i < count; i++)
+	{
+		AlTemplatePiece *piece;
+
+		add_piece(guard)->literal = al_cstring(":");
+		piece = add_piece(guard);
+		piece->column = columns[i];
+		al_part_init(&piece->part, TupleDescAttr(RelationGetDescr(rel), columns[i] - 1)->atttypid);
+	}
+}
+
+/* Append the value of a column to a key; raises 22004 for NULL */
+static void
+append_value(AlTemplatePiece *piece, Relation rel, Datum value, bool is_null, StringInfo key)
+{
+	if (is_null)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("column \"%s\" of protected table \"%s\" must not be null",
+						NameStr(TupleDescAttr(RelationGetDescr(rel), piece->column - 1)->attname),
+						RelationGetRelationName(rel)),
+				 errdetail("The column is part of the key of the lock that covers the row."),
+				 errtablecol(rel, piece->column)));
+	al_part_append(&piece->part, value, key);
+}
+
 /* Append the key of a row to a buffer; raises 22004 for a NULL in the key */
 void
 al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row, StringInfo key)
@@ -177,15 +215,23 @@ al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row, StringInfo
 			continue;
 		}
 		value = heap_getattr(row, piece->column, desc, &is_null);
-		if (is_null)
-			ereport(ERROR,
-					(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("column \"%s\" of protected table \"%s\" must not be null",
-							NameStr(TupleDescAttr(desc, piece->column - 1)->attname),
-							RelationGetRelationName(rel)),
-					 errdetail("The column is part of the key of the lock that covers the row."),
-					 errtablecol(rel, piece->column)));
-		appendStringInfoString(key, al_part_text(&piece->part, value));
+		append_value(piece, rel, value, is_null, key);
+	}
+}
+
+/* The same, for a row of which there are the values of all columns */
+void
+al_template_key_of_values(const AlTemplate *guard, Relation rel,
+						  const Datum *values, const bool *nulls, StringInfo key)
+{
+	for (int i = 0; i < guard->count; i++)
+	{
+		AlTemplatePiece *piece = &guard->pieces[i];
+
+		if (piece->column == 0)
+			appendBinaryStringInfo(key, piece->literal.data, piece->literal.len);
+		else
+			append_value(piece, rel, values[piece->column - 1], nulls[piece->column - 1], key);
 	}
 }
 

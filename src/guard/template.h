@@ -39,9 +39,13 @@ typedef struct AlTemplateProblem
 
 extern bool al_template_read(Oid relid, const char *template, AlTemplate *guard,
 							 AlTemplateProblem *problem);
+extern void al_template_default(Relation rel, const AttrNumber *columns, int count,
+								AlTemplate *guard);
 extern void al_template_require(Relation rel, const char *template, AlTemplate *guard);
 extern void al_template_key(const AlTemplate *guard, Relation rel, HeapTuple row,
 							StringInfo key);
+extern void al_template_key_of_values(const AlTemplate *guard, Relation rel,
+									  const Datum *values, const bool *nulls, StringInfo key);
 extern bool al_template_is_same_key(const AlTemplate *guard, Relation rel,
 									HeapTuple old_row, HeapTuple new_row);
 extern bool al_template_may_see_key(const AlTemplate *guard, Relation rel, Oid role);

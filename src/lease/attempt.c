@@ -172,6 +172,11 @@ judge(AlAttempt *attempt)
 
 	attempt->own = NULL;
 	attempt->kept = NULL;
+	if (request->keeps_own)
+	{
+		attempt->request->is_shared = false;
+		attempt->request->lifetime = AL_LEASE;
+	}
 	result->others = -1;
 	result->at = GetCurrentTimestamp();
 	consider(attempt, &attempt->state.exclusive);
@@ -179,6 +184,11 @@ judge(AlAttempt *attempt)
 		consider(attempt, lfirst(cell));
 	foreach(cell, attempt->state.mine)
 		consider(attempt, lfirst(cell));
+	if (request->keeps_own && attempt->own)
+	{
+		attempt->request->is_shared = al_is_shared(attempt->own);
+		attempt->request->lifetime = attempt->own->lifetime;
+	}
 
 	if (request->is_convert)
 	{
@@ -476,7 +486,8 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 	if (now == AL_REACQUIRED || now == AL_HELD || now == AL_HELD_BY_OWNER ||
 		now == AL_LIFETIME_EXCEEDED)
 		attempt->result->outcome = now;
-	else if (attempt->claim.mode == AL_CLAIM_TAKE || attempt->claim.mode == AL_CLAIM_SHARE)
+	else if (attempt->is_claimed &&
+			 (attempt->claim.mode == AL_CLAIM_TAKE || attempt->claim.mode == AL_CLAIM_SHARE))
 		attempt->result->outcome = AL_ACQUIRED;
 	else
 	{

@@ -22,6 +22,7 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/owner.h"
+#include "base/settings.h"
 #include "base/str.h"
 #include "claim/claim.h"
 #include "claim/held.h"
@@ -64,6 +65,26 @@ renew(const AlAcquire *request, TimestampTz at, AlHolding *holding)
 		holding->holder = request->holder;
 	if (request->meta)
 		holding->meta = request->meta;
+}
+
+/*
+ * The same for a request that keeps what the owner has: its time may only become longer,
+ * and what ends with a session goes on to end with the session that it was for.
+ */
+static void
+renew_kept(const AlAcquire *request, TimestampTz at, AlHolding *holding)
+{
+	if (holding->ttl > 0)
+	{
+		int64		ttl = request->has_ttl ? request->ttl :
+			Min(holding->ttl, AL_MS_TO_US(al_max_ttl_ms));
+
+		holding->expires_at = Max(holding->expires_at,
+								  Min(al_add_duration(at, ttl), al_end_of_life(holding)));
+		holding->ttl = Max(holding->ttl, ttl);
+	}
+	if (request->holder)
+		holding->holder = request->holder;
 }
 
 /* Make a new holding, without row and token, and without an owner that names the row */
@@ -305,9 +326,14 @@ grant_again(Relation rel, AlAttempt *attempt)
 			al_pin_note(attempt->key, own);
 		return;
 	}
-	renew(request, result->at, holding);
-	if (holding->lifetime == AL_SESSION)
-		al_session_end_note(rel, attempt->key);
+	if (request->keeps_own)
+		renew_kept(request, result->at, holding);
+	else
+	{
+		renew(request, result->at, holding);
+		if (holding->lifetime == AL_SESSION)
+			al_session_end_note(rel, attempt->key);
+	}
 	if (own->lifetime == AL_TRANSACTION)
 		put_row(rel, attempt, al_is_shared(own), holding);
 	else if (!al_put_over(rel, attempt->key, holding))

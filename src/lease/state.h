@@ -69,6 +69,8 @@ typedef struct AlAcquire
 	text	   *holder;			/* NULL: not given */
 	text	   *default_holder; /* the label where none is given */
 	struct varlena *meta;		/* NULL: not given */
+	bool		keeps_own;		/* what the owner has keeps mode, lifetime and session */
+	bool		has_ttl;		/* with that: ttl is for what the owner has, too */
 } AlAcquire;
 
 /* The holdings of a key, as far as they were looked for */

@@ -54,7 +54,7 @@ SELECT matches(obj_description('lock_waiters()'::regprocedure, 'pg_proc'), '5500
 SELECT matches(obj_description('lock_waiters'::regclass, 'pg_class'), 'this database.*order', 'lock_waiters: which waiters, in which order');
 SELECT matches(obj_description('lock_assert(text,text)'::regprocedure, 'pg_proc'), 'LK006.*pins it until the transaction ends.*writes nothing', 'lock_assert: what it raises, for how long it pins');
 SELECT matches(obj_description('lock_assert_fence(text,bigint,text)'::regprocedure, 'pg_proc'), 'LK005.*pins it', 'lock_assert_fence: what it raises, that it pins');
-SELECT matches(obj_description('lock_fetch(anyelement,text,interval,text,interval,text)'::regprocedure, 'pg_proc'), 'JSON object.*no row and no lock.*40001', 'lock_fetch: how to name the row, what happens where there is none, what it raises');
+SELECT matches(obj_description('lock_fetch(anyelement,text,interval,text,interval,text,text)'::regprocedure, 'pg_proc'), 'JSON object.*no row and no lock.*40001', 'lock_fetch: how to name the row, what happens where there is none, what it raises');
 SELECT matches(obj_description('lock_protect(regclass,text,text[])'::regprocedure, 'pg_proc'), 'insert, update, delete.*order:\{id\}.*owner of the table.*42703.*22023', 'lock_protect: which events, what a template is, who may, what it raises');
 SELECT matches(obj_description('lock_unprotect(regclass)'::regprocedure, 'pg_proc'), 'partitions and children.*42704', 'lock_unprotect: of what, what it raises');
 SELECT matches(obj_description('lock_guard()'::regprocedure, 'pg_proc'), 'LK006.*exclusive.*pins.*22004.*55000', 'lock_guard(): what it raises');

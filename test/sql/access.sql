@@ -33,7 +33,7 @@ SELECT stmt, t.raises(stmt) FROM unnest(ARRAY[
 	$$SELECT lock_assert('k', 'o')$$, $$SELECT lock_assert_fence('k', 1, 'o')$$, $$SELECT lock_fetch(NULL::app_lock, '1')$$,
 	$$SELECT lock_is_held('k', 'o')$$, $$SELECT lock_holder('k')$$, $$SELECT lock_status('k')$$, $$SELECT lock_status()$$,
 	$$SELECT lock_waiters()$$, $$SELECT * FROM lock_waiters$$, $$SELECT * FROM lock_guards$$, $$SELECT app_lock_guard_problem('pg_class', 'x')$$,
-	$$SELECT lock_key('k')$$, $$SELECT force_release('k', 'r')$$, $$SELECT lock_force_release('k', 'r')$$,
+	$$SELECT lock_key('k')$$, $$SELECT lock_key('k', 1)$$, $$SELECT force_release('k', 'r')$$, $$SELECT lock_force_release('k', 'r')$$,
 	$$SELECT lock_steal('k', 'o', 'r')$$, $$SELECT lock_sweep()$$, $$SELECT lock_schedule_sweep()$$, $$SELECT lock_unschedule_sweep()$$,
 	$$SELECT lock_stats()$$, $$SELECT * FROM lock_stats$$, $$SELECT lock_stats_reset()$$, $$SELECT lock_contention()$$, $$SELECT * FROM lock_contention$$,
 	$$SELECT * FROM lock_activity$$, $$SELECT lock_sweeper_status()$$, $$SELECT app_lock_longest_wait('k')$$,

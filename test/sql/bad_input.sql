@@ -22,7 +22,7 @@ SELECT * FROM t.check(
 	'lock_try_extend(NULL, ''o'')', 'lock_try_extend(''k'', NULL)', 'lock_try_extend(''held'', ''alice-1'', NULL)',
 	'lock_extend_all(NULL)', 'lock_extend_all(''o'', NULL)',
 	'lock_is_held(NULL, ''o'')', 'lock_is_held(''k'', NULL)', 'lock_holder(NULL)', 'lock_status(NULL)',
-	'lock_key(NULL)', 'lock_key(VARIADIC NULL)',
+	'lock_key(NULL)', 'lock_key(VARIADIC NULL::text[])',
 	'force_release(NULL, ''r'')', 'force_release(''k'', NULL)', 'lock_force_release(NULL, ''r'')', 'lock_force_release(''k'', NULL)',
 	'lock_steal(NULL, ''o'', ''r'')', 'lock_steal(''k'', NULL, ''r'')', 'lock_steal(''k'', ''o'', NULL)',
 	'lock_steal(''k'', ''o'', ''r'', NULL, NULL)', 'lock_sweep(NULL)',
@@ -166,7 +166,7 @@ CREATE DOMAIN t.code_key AS varchar(20) CHECK (VALUE <> '');
 SELECT lock_holder('typed'), (lock_acquire('typed'::varchar, '1 min'::interval, 'o'::name, 'exclusive'::char(9), '0'::interval, 'H'::t.code_key, '1'::jsonb, 'lease'::varchar)).status;
 SELECT lock_is_held('typed'::t.code_key, 'o'::char(3)), lock_extend('typed'::name, 'o'::t.code_key, '00:01'::time::interval) IS NOT NULL AS extended,
 	locked, lock_release('typed'::char(8), 'o'::varchar) FROM lock_status('typed'::name);
-SELECT * FROM t.check('lock_acquire(42)', 'lock_acquire(''k'', 5)', 'lock_acquire(''k'', ''5'')', 'lock_acquire(''k'', ''soon'')', 'lock_acquire(true)', 'lock_sweep(1.5)', 'lock_sweep(''many'')', 'lock_sweep(1::smallint)', 'lock_key(1, 2)', 'lock_acquire()', 'lock_release()', 'lock_acquire(''k'', colour => ''red'')');
+SELECT * FROM t.check('lock_acquire(42)', 'lock_acquire(''k'', 5)', 'lock_acquire(''k'', ''5'')', 'lock_acquire(''k'', ''soon'')', 'lock_acquire(true)', 'lock_sweep(1.5)', 'lock_sweep(''many'')', 'lock_sweep(1::smallint)', 'lock_acquire()', 'lock_release()', 'lock_acquire(''k'', colour => ''red'')');
 PREPARE p AS SELECT s.status FROM lock_try_acquire($1, $2, $3, $4, $5, $6, $7, $8) g, t.show(g) s;
 EXECUTE p('prepared', '1 min', 'o', 'exclusive', '0', 'H', 'null', 'lease');
 EXECUTE p('prepared', NULL, 'o', 'exclusive', '0', NULL, NULL, 'lease');
@@ -174,8 +174,8 @@ EXECUTE p('prepared', NULL, NULL, 'exclusive', '0', NULL, NULL, 'lease');
 DEALLOCATE p;
 
 -- Arrays for lock_key
-SELECT * FROM t.check('lock_key(VARIADIC ''{}'')', 'lock_key(VARIADIC ''{NULL}'')', 'lock_key(VARIADIC ''{a,NULL,b}'')',
-	'lock_key(VARIADIC ''{{a,b},{c,d}}'')', 'lock_key(VARIADIC ''{a,a}'')', 'lock_key(VARIADIC ''{}''::int[])', 'lock_key(VARIADIC ''a'')');
+SELECT * FROM t.check('lock_key(VARIADIC ''{}''::text[])', 'lock_key(VARIADIC ''{NULL}''::text[])', 'lock_key(VARIADIC ''{a,NULL,b}''::text[])',
+	'lock_key(VARIADIC ''{{a,b},{c,d}}''::text[])', 'lock_key(VARIADIC ''{a,a}''::text[])', 'lock_key(VARIADIC ''{}''::int[])', 'lock_key(VARIADIC ''{a}'')', 'lock_key(VARIADIC ''a'')', 'lock_key(1, NULL)');
 
 -- Nothing of all that has changed anything.
 SELECT owner, holder, locked FROM lock_status('held');

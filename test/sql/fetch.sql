@@ -61,6 +61,53 @@ SELECT t.code($$SELECT * FROM lock_fetch(NULL::t.orders, '1', owner => 'bob-1')$
 RESET atomic_lock.on_reacquire;
 SELECT lock_release('orders:1', 'bob-1');
 
+-- The label
+SELECT id FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1', holder => 'Alice');
+SELECT id FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1');
+SELECT lock_holder('orders:1'), t.raises($$SELECT * FROM lock_fetch(NULL::t.orders, '1', owner => 'bob-1', holder => 'Bob')$$) ~ 'is held by Alice' AS refused;
+SELECT id FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1', holder => 'Alice''s other tab');
+SELECT lock_holder('orders:1'), t.raises(format('SELECT * FROM lock_fetch(NULL::t.orders, ''2'', owner => ''bob-1'', holder => %L)', repeat('x', 256))) AS too_long;
+SELECT lock_release('orders:1', 'alice-1');
+
+-- What the owner has keeps its mode, lifetime and token, and its time does not become
+-- shorter, nor what a heartbeat will repeat.
+CREATE FUNCTION t.kept(acquire text, fetch_ttl text,
+	OUT mode text, OUT lifetime text, OUT same_token boolean, OUT same_pid boolean, OUT seconds numeric, OUT heartbeat numeric)
+LANGUAGE plpgsql AS $$
+DECLARE
+	was	lock_state;
+	now	lock_state;
+BEGIN
+	EXECUTE format('SELECT lock_acquire(''orders:1'', owner => ''alice-1'', %s)', acquire);
+	was := lock_status('orders:1');
+	EXECUTE format('SELECT lock_fetch(NULL::t.orders, ''1'', %s, ''alice-1'')', fetch_ttl);
+	now := lock_status('orders:1');
+	mode := now.mode;
+	lifetime := now.lifetime;
+	same_token := now.fencing_token = was.fencing_token;
+	same_pid := now.pid IS NOT DISTINCT FROM was.pid;
+	seconds := ceil(extract(epoch FROM now.ttl_remaining));
+	PERFORM lock_extend('orders:1', 'alice-1');
+	now := lock_status('orders:1');
+	heartbeat := ceil(extract(epoch FROM now.ttl_remaining));
+	PERFORM lock_release('orders:1', 'alice-1');
+END
+$$;
+SELECT a, coalesce(f, 'NULL') AS fetch, k.* FROM unnest(ARRAY['ttl => ''40 min''', 'ttl => ''1 min''', 'ttl => ''1 min'', mode => ''shared''', 'lifetime => ''session''', 'lifetime => ''session'', ttl => ''40 min''', 'lifetime => ''session'', mode => ''shared''', 'lifetime => ''transaction''', 'lifetime => ''transaction'', mode => ''shared''']) WITH ORDINALITY u(a, i),
+	unnest(ARRAY[NULL, '''30 min''']) f, t.kept(a, coalesce(f, 'NULL')) k ORDER BY i, f NULLS FIRST;
+-- a shared holding stays shared beside others, whoever waits
+SELECT g.status FROM unnest(ARRAY['alice-1', 'bob-1']) o, lock_acquire('orders:1', '1 hour', o, mode => 'shared') g;
+SELECT id FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1');
+SELECT mode, holders FROM lock_status('orders:1');
+SELECT count(*) FROM unnest(ARRAY['alice-1', 'bob-1']) o, lock_release('orders:1', o);
+-- a transaction's holding ends with it, and leaves no row
+BEGIN;
+SELECT status FROM lock_acquire('orders:1', owner => 'alice-1', lifetime => 'transaction');
+SELECT id FROM lock_fetch(NULL::t.orders, '1', owner => 'alice-1');
+SELECT count(*) FROM app_lock WHERE key = 'orders:1' AND NOT released;
+COMMIT;
+SELECT locked FROM lock_status('orders:1');
+
 -- No such row: no row, no lock, and nothing is written
 SELECT t.fingerprint() AS before \gset
 BEGIN;

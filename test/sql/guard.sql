@@ -295,7 +295,7 @@ SELECT lock_release_all('carol-1');
 --
 -- Keys
 --
--- every type, as its output function writes it
+-- every type, as its output function writes it, escaped as lock_key does
 CREATE TYPE t.mood AS ENUM ('fine', 'so, so');
 CREATE TYPE t.pair AS (a int, b text);
 CREATE DOMAIN t.sku AS varchar(9) CHECK (VALUE <> '');
@@ -303,8 +303,8 @@ CREATE TABLE t.types (small smallint, num int, big bigint, id uuid, word text, s
 	rest int, twice int GENERATED ALWAYS AS (num * 2) STORED);
 INSERT INTO t.types VALUES (-1, 42, 9007199254740993, 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11', 'Ünï ☃', 'abc', 'ab', '2026-12-31', 1.5, 'so, so', 'X-1', '\x00ff41', true, '{1,2}', '{"a b",NULL,"c,d"}', '(1,"b c")', '{"b": 1, "a": "x"}', '[1,3)', E'{num}\n:''"\\%s');
 CREATE TABLE t.keys (col text PRIMARY KEY, key text);
-INSERT INTO t.keys VALUES ('small', '-1'), ('num', '42'), ('big', '9007199254740993'), ('id', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'), ('word', 'Ünï ☃'), ('short', 'abc'), ('padded', 'ab   '), ('day', '2026-12-31'), ('amount', '1.50'), ('state', 'so, so'), ('code', 'X-1'), ('bin', '\x00ff41'), ('yes', 't'),
-	('list', '{1,2}'), ('words', '{"a b",NULL,"c,d"}'), ('comp', '(1,"b c")'), ('data', '{"a": "x", "b": 1}'), ('span', '[1,3)'), ('nasty', E'{num}\n:''"\\%s');
+INSERT INTO t.keys VALUES ('small', '-1'), ('num', '42'), ('big', '9007199254740993'), ('id', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'), ('word', 'Ünï ☃'), ('short', 'abc'), ('padded', 'ab'), ('day', '2026-12-31'), ('amount', '1.50'), ('state', 'so, so'), ('code', 'X-1'), ('bin', '\\x00ff41'), ('yes', 't'),
+	('list', '{1,2}'), ('words', '{"a b",NULL,"c,d"}'), ('comp', '(1,"b c")'), ('data', '{"a"\: "x", "b"\: 1}'), ('span', '[1,3)'), ('nasty', E'{num}\n\\:''"\\\\%s');
 CREATE FUNCTION t.try_type(col text, key text, OUT right_key text, OUT wrong_key text) LANGUAGE plpgsql AS $$
 BEGIN
 	SET LOCAL DateStyle = 'ISO';
@@ -323,7 +323,7 @@ SELECT lock_protect('t.formats', '{day}/{span}/{num}/{bin}');
 CREATE FUNCTION t.key_under(name text, value text) RETURNS text LANGUAGE plpgsql SET DateStyle = ISO SET IntervalStyle = postgres AS $$
 BEGIN
 	PERFORM set_config(name, value, true);
-	RETURN t.with_keys(ARRAY['2026-12-31/1 day 02:03:00/0.30000000000000004/\x00ff41'], 'UPDATE t.formats SET rest = 1');
+	RETURN t.with_keys(ARRAY['2026-12-31/1 day 02\:03\:00/0.30000000000000004/\\x00ff41'], 'UPDATE t.formats SET rest = 1');
 END
 $$;
 SELECT t.key_under(name, value) AS answer, name, value FROM (VALUES ('DateStyle', 'ISO'), ('DateStyle', 'German'), ('IntervalStyle', 'iso_8601'), ('extra_float_digits', '0'), ('extra_float_digits', '1'), ('bytea_output', 'escape')) v (name, value);

@@ -100,7 +100,7 @@ SELECT id FROM lock_fetch(NULL::t.docs, '1', key => 'doc:1');
 SELECT lock_is_held('doc:1'), t.seen();
 SELECT t.raises($$SELECT * FROM lock_fetch(NULL::t.docs, '3', key => 'doc:3')$$) ~ '^55P03: lock "doc:3" is held by Bob\n' AS of_bob;
 -- ... of another key or for another owner than the policy asks for, it does not, and nothing stays locked; nor where there is no row
-SELECT call, (SELECT count(*) FROM t.fetched(call)) AS rows FROM unnest(ARRAY['''4''', '''4'', key => ''doc:4'', owner => ''zoe-1''', '''9'', key => ''doc:9''', '''9'', key => ''doc:9'', wait => ''1 min''']) call;
+SELECT call, (SELECT count(*) FROM t.fetched(call)) AS rows FROM unnest(ARRAY['''4'', key => ''docs:4''', '''4'', key => ''doc:4'', owner => ''zoe-1''', '''9'', key => ''doc:9''', '''9'', key => ''doc:9'', wait => ''1 min''']) call;
 SELECT key FROM lock_status('doc:4') WHERE locked UNION ALL SELECT key FROM lock_status('docs:4') WHERE locked UNION ALL SELECT key FROM lock_status('doc:9') WHERE locked;
 -- ... undone with its savepoint or block, kept with it
 BEGIN;

@@ -116,7 +116,9 @@ BEGIN
 	RETURN false;
 END
 $$;
-SELECT t.is_parallel('SELECT count(*) FROM t.big WHERE i % 7 = 0') AS plain, t.is_parallel('SELECT count(*) FROM t.big WHERE lock_key(i::text) = ''x''') AS lock_key;
+SELECT t.is_parallel('SELECT count(*) FROM t.big WHERE i % 7 = 0') AS plain, t.is_parallel('SELECT count(*) FROM t.big WHERE lock_key(i::text) = ''x''') AS lock_key, t.is_parallel('SELECT count(*) FROM t.big WHERE lock_key(i) = ''x''') AS lock_key_any;
+-- a worker writes moments in UTC, too
+SELECT count(*) FROM t.big WHERE i <= 100 AND lock_key(i, to_timestamp(i)) LIKE '%+00';
 SELECT f FROM unnest(ARRAY['lock_try_acquire(i::text) IS NULL', 'lock_try_release(i::text, ''o'') IS NULL', 'lock_try_extend(i::text, ''o'') IS NULL', 'lock_release_all(''o'') = i', 'lock_extend_all(''o'') = i',
 	'lock_acquire(i::text) IS NULL', 'lock_release(i::text, ''o'')', 'lock_extend(i::text, ''o'') IS NULL', 'force_release(i::text, ''r'')', 'lock_force_release(i::text, ''r'')', 'lock_steal(i::text, ''o'', ''r'') IS NULL', 'lock_sweep() = i',
 	'lock_is_held(i::text, ''o'')', 'lock_holder(i::text) IS NULL', '(lock_status(i::text)).locked']) f WHERE t.is_parallel('SELECT count(*) FROM t.big WHERE ' || f);

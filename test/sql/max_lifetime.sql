@@ -318,7 +318,7 @@ SELECT t.wait_until(clock_timestamp() + interval '300 ms');
 SELECT t.fingerprint() AS before \gset
 SELECT k, o, string_agg(DISTINCT answer, ' ') AS raised, t.try(k, o) AS answered, count(*) AS calls
 FROM unnest(ARRAY['released', 'released, shared', 'released, session', 'ran out', 'ran out, shared', 'new']) WITH ORDINALITY u(k, i), unnest(ARRAY['alice-1', 'bob-1']) o, t.ask(k, o) GROUP BY i, k, o ORDER BY i, o;
--- a lock of the transaction's does not become what would be over at birth, and goes on
+-- a lock of the transaction's does not become what would be over at birth, and goes on; lock_fetch leaves it as it is
 SELECT k, string_agg(DISTINCT answer, ' ') AS raised, t.try(k, 'alice-1') AS answered, t.code(format('SELECT lock_assert(%L, ''alice-1'')', k)) AS still_held, lifetime
 FROM unnest(ARRAY['transaction']) k, t.ask(k, 'alice-1'), lock_status(k) GROUP BY 1, 5;
 SELECT t.code($$SELECT lock_acquire('transaction, shared', '300 ms', 'alice-1', 'shared')$$), (lock_try_acquire('transaction, shared', '300 ms', 'alice-1')).status, mode, lifetime FROM lock_status('transaction, shared');

@@ -372,6 +372,7 @@ foreach my $signature (grep { $own{$$_[0]} } @functions)
 	my ($function, undef, @arguments) = @$signature;
 	my $stderr;
 
+	s/^"any"$/anyelement/ for @arguments;
 	my $declared = join ', ', @arguments, 'locks.another DEFAULT NULL';
 	$node->safe_psql('of_locks', qq{
 		CREATE FUNCTION locks.$function($declared) RETURNS boolean LANGUAGE plpgsql AS \$\$BEGIN RAISE LOG 'hostile: $function'; RAISE EXCEPTION 'hostile: $function'; END\$\$},

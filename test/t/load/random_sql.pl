@@ -285,7 +285,7 @@ my @functions = (
 	[ 'lock_held', 'user', 'look', [ owner => \&owner ] ],
 	[ 'lock_assert', 'user', 'verb', @own ],
 	[ 'lock_assert_fence', 'user', 'verb', @key, [ fencing_token => \&token ], [ owner => \&owner ] ],
-	[ 'lock_fetch', 'user', 'fetch', [ row_type => \&row_type ], [ id => \&id ], [ ttl => \&ttl ], [ owner => \&owner ], [ wait => \&wait_for ], [ key => \&key ] ],
+	[ 'lock_fetch', 'user', 'fetch', [ row_type => \&row_type ], [ id => \&id ], [ ttl => \&ttl ], [ owner => \&owner ], [ wait => \&wait_for ], [ key => \&key ], [ holder => \&holder ] ],
 	[ 'lock_is_held', 'user', 'look', @own ],
 	[ 'lock_holder', 'user', 'look', @key ],
 	[ 'lock_status', 'user', 'look', @key ],
@@ -327,7 +327,7 @@ sub call
 
 	if (@arguments && $arguments[0][0] eq 'VARIADIC')
 	{
-		@list = chance(50) ? 'VARIADIC ' . $arguments[0][1]->() : map { key() } 1 .. 1 + int rand 3;
+		@list = chance(50) ? 'VARIADIC ' . $arguments[0][1]->() . '::text[]' : map { chance(70) ? key() : one_of('42', '1.50', 'now()', q{ARRAY['a', NULL]}, 'ROW(1, NULL)', 'NULL::uuid', q{'y'::char(3)}) } 1 .. 1 + int rand 3;
 	}
 	else
 	{
