@@ -105,7 +105,9 @@ CREATE TABLE lock_audit (
 	session_role			name NOT NULL,
 	acting_role				name NOT NULL,
 	client_addr				inet,
-	reason					text NOT NULL
+	reason					text NOT NULL,
+	id						uuid NOT NULL,
+	CONSTRAINT lock_audit_pkey PRIMARY KEY (id)
 ) USING heap;
 
 -- This index finds what became of a lease that its former owner asks for.
@@ -122,6 +124,7 @@ COMMENT ON COLUMN lock_audit.session_role IS 'role that logged in';
 COMMENT ON COLUMN lock_audit.acting_role IS 'role in effect, after SET ROLE';
 COMMENT ON COLUMN lock_audit.client_addr IS 'address of the client; null on a Unix-domain socket';
 COMMENT ON COLUMN lock_audit.reason IS 'reason that was given';
+COMMENT ON COLUMN lock_audit.id IS 'random identifier of the record, unique over all copies of the database';
 
 -- A restored dump must not bring leases back to life.  Fencing tokens must go
 -- on from where they were, and the audit trail must be kept.
@@ -804,6 +807,8 @@ DECLARE
 	grantee		text := role::text;
 	routine		regprocedure;
 	relation	name;
+	privileges	text;
+	is_kept		boolean;
 BEGIN
 	IF role IS NULL OR level IS NULL THEN
 		RAISE null_value_not_allowed USING
@@ -811,8 +816,7 @@ BEGIN
 	END IF;
 	IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid = role) THEN
 		RAISE undefined_object USING
-			MESSAGE = format('role %s does not exist', role),
-			HINT = 'Access can be granted to roles, not to PUBLIC.';
+			MESSAGE = format('role %s does not exist', role);
 	END IF;
 
 	names := CASE level
@@ -824,6 +828,7 @@ BEGIN
 			'lock_assert', 'lock_assert_fence', 'lock_fetch',
 			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key']
 		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
+			'lock_is_held', 'lock_holder', 'lock_key',
 			'lock_stats', 'lock_contention', 'lock_sweeper_status',
 			'app_lock_longest_wait']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
@@ -845,6 +850,15 @@ BEGIN
 	-- time would get an internal error of PostgreSQL.
 	EXECUTE format('LOCK TABLE %I.lock_audit IN SHARE UPDATE EXCLUSIVE MODE', schema);
 
+	-- What looks at single keys belongs to two levels.  A role that keeps the other
+	-- one, by which src/api/access.c knows it, keeps that.
+	is_kept := NOT granting AND EXISTS (
+		SELECT FROM pg_catalog.pg_proc p, aclexplode(p.proacl) a
+		WHERE a.grantee = role AND p.oid = to_regprocedure(quote_ident(schema) ||
+			CASE level
+				WHEN 'user' THEN '.lock_status()'
+				WHEN 'monitor' THEN '.lock_release_all(text)' END));
+
 	FOR routine IN
 		SELECT p.oid
 		FROM pg_catalog.pg_proc p
@@ -853,30 +867,45 @@ BEGIN
 				AND d.refclassid = 'pg_catalog.pg_extension'::regclass
 				AND d.refobjid = extension
 		WHERE p.proname = ANY (names)
-			-- level user gets lock_status(key), level monitor lock_status()
-			AND (p.proname <> 'lock_status' OR (p.pronargs = 0) = (level = 'monitor'))
+			-- lock_status() is for monitors only
+			AND (p.proname <> 'lock_status' OR p.pronargs > 0 OR level = 'monitor')
+			AND NOT (is_kept AND p.pronargs > 0
+				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_key'))
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT EXECUTE ON FUNCTION %s TO %s', routine, grantee)
 			ELSE format('REVOKE EXECUTE ON FUNCTION %s FROM %s', routine, grantee) END;
 	END LOOP;
 
-	FOR relation IN
-		SELECT c.relname
-		FROM (VALUES ('monitor', 'lock_waiters'), ('monitor', 'lock_guards'),
-			('monitor', 'lock_stats'), ('monitor', 'lock_contention'),
-			('monitor', 'lock_activity'),
-			('admin', 'lock_audit')) AS c (at_level, relname)
+	FOR relation, privileges IN
+		SELECT c.relname, c.privileges
+		FROM (VALUES ('monitor', 'lock_waiters', 'SELECT'), ('monitor', 'lock_guards', 'SELECT'),
+			('monitor', 'lock_stats', 'SELECT'), ('monitor', 'lock_contention', 'SELECT'),
+			('monitor', 'lock_activity', 'SELECT'),
+			('admin', 'lock_audit', 'SELECT, DELETE')) AS c (at_level, relname, privileges)
 		WHERE c.at_level = level
 	LOOP
 		EXECUTE CASE WHEN granting
-			THEN format('GRANT SELECT ON TABLE %I.%I TO %s', schema, relation, grantee)
-			ELSE format('REVOKE SELECT ON TABLE %I.%I FROM %s', schema, relation, grantee) END;
+			THEN format('GRANT %s ON TABLE %I.%I TO %s', privileges, schema, relation, grantee)
+			ELSE format('REVOKE %s ON TABLE %I.%I FROM %s', privileges, schema, relation, grantee) END;
 	END LOOP;
 
-	-- Others may rely on USAGE on the schema, so it is never revoked.
+	-- USAGE on the schema would keep the role from being dropped.  It stays where
+	-- something else in the schema does so anyway.
 	IF granting AND NOT has_schema_privilege(role, schema, 'USAGE') THEN
 		EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', schema, grantee);
+	ELSIF NOT granting AND EXISTS (
+			SELECT FROM pg_catalog.pg_namespace n, aclexplode(n.nspacl) a
+			WHERE n.nspname = schema AND a.grantee = role AND n.nspowner <> role
+				AND a.privilege_type = 'USAGE')
+		AND NOT EXISTS (
+			SELECT FROM pg_catalog.pg_shdepend d,
+				pg_identify_object(d.classid, d.objid, d.objsubid) o (type, place)
+			WHERE d.refclassid = 'pg_catalog.pg_authid'::regclass AND d.refobjid = role
+				AND d.dbid = (SELECT b.oid FROM pg_catalog.pg_database b WHERE b.datname = current_database())
+				AND o.place = quote_ident(schema))
+	THEN
+		EXECUTE format('REVOKE USAGE ON SCHEMA %I FROM %s', schema, grantee);
 	END IF;
 END
 $$;
@@ -893,7 +922,7 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
-'lets "role" use what belongs to a level: user (locking), monitor (lock_status of all keys, lock_activity, lock_waiters, lock_stats, lock_contention, lock_sweeper_status, lock_guards), admin (force_release, lock_steal, lock_audit, sweeps and their schedule, lock_stats_reset, guards, granting)';
+'lets "role" use what belongs to a level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_stats, lock_contention, lock_sweeper_status, lock_guards), admin (force_release, lock_steal, reading and trimming lock_audit, sweeps and their schedule, lock_stats_reset, guards, granting)';
 
 CREATE FUNCTION lock_revoke_access(role regrole, level text)
 RETURNS void
@@ -904,48 +933,73 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_revoke_access(regrole, text) IS
-'takes back what lock_grant_access gave for a level';
+'takes back what lock_grant_access gave for a level, and USAGE on the schema where the role has nothing else there';
+
+CREATE FUNCTION app_lock_repeat_access()
+RETURNS void
+AS 'MODULE_PATHNAME', 'atomic_lock_repeat_access'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION app_lock_repeat_access() IS
+'internal: grants each level again to the roles that have it, as if no script of an extension did so';
+
+/*
+ * The last call of this script and of each update script: nobody may do anything
+ * with what the script has made but the roles that have its level.  What PUBLIC may
+ * do with new functions is revoked, and what ALTER DEFAULT PRIVILEGES gave to others.
+ * PostgreSQL notes for each object what its script left as privileges, so those that
+ * have no such note are new.
+ */
+CREATE FUNCTION app_lock_refresh_access()
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	revoke	text;
+BEGIN
+	FOR revoke IN
+		SELECT format('REVOKE ALL ON %s FROM %s', o.object,
+			string_agg(DISTINCT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, ', '))
+		FROM pg_catalog.pg_extension e
+			JOIN pg_catalog.pg_depend d
+				ON d.refclassid = 'pg_catalog.pg_extension'::regclass
+				AND d.refobjid = e.oid AND d.deptype = 'e'
+			JOIN (
+				SELECT 'pg_catalog.pg_proc'::regclass, p.oid, 'FUNCTION ' || p.oid::regprocedure,
+					p.proowner, p.proacl
+				FROM pg_catalog.pg_proc p
+				UNION ALL
+				SELECT 'pg_catalog.pg_class'::regclass, c.oid,
+					CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass,
+					c.relowner, c.relacl
+				FROM pg_catalog.pg_class c
+				WHERE c.relkind IN ('r', 'v', 'S')
+			) o (classid, oid, object, owner, acl)
+				ON o.classid = d.classid AND o.oid = d.objid
+			CROSS JOIN LATERAL (SELECT 0::oid UNION ALL SELECT x.grantee FROM aclexplode(o.acl) x) a (grantee)
+		WHERE e.extname = 'atomic_lock' AND a.grantee <> o.owner
+			AND NOT EXISTS (
+				SELECT FROM pg_catalog.pg_init_privs i
+				WHERE i.classoid = d.classid AND i.objoid = d.objid AND i.objsubid = 0)
+		GROUP BY o.object
+	LOOP
+		EXECUTE revoke;
+	END LOOP;
+
+	EXECUTE format('SELECT %I.app_lock_repeat_access()',
+		(SELECT n.nspname FROM pg_catalog.pg_extension e
+			JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
+		WHERE e.extname = 'atomic_lock'));
+END
+$$;
+
+COMMENT ON FUNCTION app_lock_refresh_access() IS
+'internal: the end of a script: revokes from PUBLIC what the script has made, and gives it to the roles that have its level';
 
 -- The first hash of a key makes the secret of this database; see
 -- src/base/hash.c.
 SELECT lock_holder('key'::pg_catalog.text);
 
-------------------------------------------------------------------------------
--- Nobody may do anything until lock_grant_access allows it: revoke what PUBLIC
--- may do with functions, and what ALTER DEFAULT PRIVILEGES gave to others.
-------------------------------------------------------------------------------
-
-DO $$
-DECLARE
-	revoke	text;
-BEGIN
-	-- the schema of the extension may contain anybody's operators
-	PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-	FOR revoke IN
-		SELECT format('REVOKE ALL ON %s FROM %s', o.object,
-			CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END)
-		FROM pg_extension e
-			JOIN pg_depend d
-				ON d.refclassid = 'pg_extension'::regclass
-				AND d.refobjid = e.oid AND d.deptype = 'e'
-			JOIN (
-				SELECT 'pg_proc'::regclass, p.oid,
-					'FUNCTION ' || p.oid::regprocedure, p.proowner,
-					coalesce(p.proacl, acldefault('f', p.proowner))
-				FROM pg_proc p
-				UNION ALL
-				SELECT 'pg_class'::regclass, c.oid,
-					CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass,
-					c.relowner, c.relacl
-				FROM pg_class c
-				WHERE c.relkind IN ('r', 'v', 'S')
-			) o (classid, oid, object, owner, acl)
-				ON o.classid = d.classid AND o.oid = d.objid
-			CROSS JOIN LATERAL aclexplode(o.acl) a
-		WHERE e.extname = 'atomic_lock' AND a.grantee <> o.owner
-		GROUP BY o.object, a.grantee
-	LOOP
-		EXECUTE revoke;
-	END LOOP;
-END
-$$;
+-- Nobody may do anything until lock_grant_access allows it.
+SELECT app_lock_refresh_access();

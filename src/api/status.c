@@ -38,6 +38,7 @@
 #include "claim/holding.h"
 #include "lease/state.h"
 #include "shmem/queue.h"
+#include "shmem/shmem.h"
 #include "table/catalog.h"
 #include "table/pending.h"
 #include "table/row.h"
@@ -499,7 +500,7 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	int			count;
 	int			place = 0;
 	AlKey		previous = {0};
-	AlWaiter   *waiters = al_queue_list(&count);
+	AlWaiter   *waiters = al_shmem_attach() ? al_queue_list(&count) : NULL;
 	Relation	rel;
 
 	InitMaterializedSRF(fcinfo, 0);

@@ -35,6 +35,7 @@
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -61,7 +62,7 @@ typedef struct Request
 	int64		answer;			/* id of the job, or number of jobs ended */
 	int			sqlstate;
 	char		message[512];
-	char		hint[512];
+	char		hint[1024];
 } Request;
 
 /* The worker's bgw_extra */
@@ -71,15 +72,13 @@ typedef struct Errand
 	dsm_handle	handle;
 } Errand;
 
-/* The bigint that a statement with text parameters returns; -1: no row */
-static int64
-run(const char *statement, int nargs, const char *const *args)
+/* What a statement with text parameters returns; null where that is no row */
+static Datum
+query(const char *statement, int nargs, const char *const *args, bool *is_null)
 {
 	Oid			types[4];
 	Datum		values[4] = {0};
 	char		nulls[4] = {0};
-	int64		answer = -1;
-	bool		is_null;
 
 	Assert(nargs <= 4);
 	for (int i = 0; i < nargs; i++)
@@ -90,23 +89,48 @@ run(const char *statement, int nargs, const char *const *args)
 	}
 	if (SPI_execute_with_args(statement, nargs, types, values, nulls, false, 1) < 0)
 		elog(ERROR, "could not run \"%s\"", statement);
-	if (SPI_processed > 0)
-		answer = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc,
-											 1, &is_null));
-	return answer;
+	*is_null = true;
+	return SPI_processed == 0 ? 0 :
+		SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, is_null);
 }
 
-/* Is pg_cron installed here, and the function cron.schedule() a part of it? */
-static bool
-has_pg_cron(void)
+/* The bigint that a statement with text parameters returns; -1: no row */
+static int64
+run(const char *statement, int nargs, const char *const *args)
 {
-	return run("SELECT 1::pg_catalog.int8"
-			   " FROM pg_catalog.pg_extension e"
-			   " JOIN pg_catalog.pg_depend d ON d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass"
-			   " AND d.refobjid = e.oid AND d.deptype = 'e'"
-			   " WHERE e.extname = 'pg_cron' AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass"
-			   " AND d.objid = pg_catalog.to_regprocedure('cron.schedule(text, text, text)')",
-			   0, NULL) > 0;
+	bool		is_null;
+	Datum		answer = query(statement, nargs, args, &is_null);
+
+	return is_null ? -1 : DatumGetInt64(answer);
+}
+
+/*
+ * What the current role lacks to change schedules: GRANT statements, or an empty
+ * string; NULL where pg_cron is not installed here, with a function cron.schedule() of
+ * three texts.  Functions are looked up in the catalog, since their names could not
+ * be without the right to look into the schema.
+ */
+static char *
+missing_grants(const char *scheduling_function)
+{
+	bool		is_null;
+	Datum		answer = query("SELECT CASE WHEN bool_or(proname = 'schedule' AND proargtypes = '25 25 25') THEN"
+							   " concat_ws('; ', CASE WHEN NOT has_schema_privilege(pronamespace, 'USAGE')"
+							   " THEN format('GRANT USAGE ON SCHEMA cron TO %I', CURRENT_USER) END,"
+							   " string_agg(format('GRANT EXECUTE ON FUNCTION %s TO %I', p.oid::regprocedure, CURRENT_USER),"
+							   " '; ' ORDER BY proname) FILTER (WHERE NOT has_function_privilege(p.oid, 'EXECUTE')"
+							   " AND (proname = $1 OR proname = 'unschedule' AND proargtypes[0] = 'int8'::regtype)),"
+							   " (SELECT format('GRANT SELECT ON TABLE cron.job TO %I', CURRENT_USER) FROM pg_class c"
+							   " WHERE relname = 'job' AND relnamespace = pronamespace"
+							   " AND NOT has_table_privilege(c.oid, 'SELECT'))) END"
+							   " FROM pg_extension e"
+							   " JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass"
+							   " AND d.refobjid = e.oid AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass"
+							   " JOIN pg_proc p ON p.oid = d.objid JOIN pg_namespace n ON n.oid = pronamespace"
+							   " WHERE extname = 'pg_cron' AND nspname = 'cron' GROUP BY pronamespace",
+							   1, &scheduling_function, &is_null);
+
+	return is_null ? NULL : TextDatumGetCString(answer);
 }
 
 /* Text of the request in this database's encoding; raises where it has none there */
@@ -128,6 +152,8 @@ change_schedule(Request *request)
 	};
 	const char *leftovers[] = {args[0], args[1], args[3]};
 	int			guc_level = NewGUCNestLevel();
+	bool		is_here = strcmp(request->database, get_database_name(MyDatabaseId)) == 0;
+	char	   *missing;
 
 	/* The name of a database is bytes, which must reach pg_cron unchanged. */
 	if (request->encoding != GetDatabaseEncoding() && !pg_is_ascii(request->database))
@@ -140,19 +166,27 @@ change_schedule(Request *request)
 	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	SPI_connect();
-	if (!has_pg_cron())
+	missing = missing_grants(!request->is_schedule ? NULL :
+							 is_here ? "schedule" : "schedule_in_database");
+	if (missing == NULL)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("extension \"pg_cron\" is not installed in database \"%s\"",
 						get_database_name(MyDatabaseId)),
 				 errhint("Run CREATE EXTENSION pg_cron there, or add atomic_lock to shared_preload_libraries, so that the server sweeps by itself.")));
+	if (missing[0] != '\0')
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for pg_cron in database \"%s\"",
+						get_database_name(MyDatabaseId)),
+				 errhint("Run there: %s;", missing)));
 	/* Scheduled again, a job would stay inactive, or keep an old name of the database. */
 	request->answer = run("SELECT pg_catalog.count(cron.unschedule(jobid)) FROM cron.job"
 						  " WHERE jobname OPERATOR(pg_catalog.=) $1"
 						  " AND username OPERATOR(pg_catalog.=) CURRENT_USER::pg_catalog.text"
 						  " AND (NOT active OR database OPERATOR(pg_catalog.<>) $3"
 						  " OR $2::pg_catalog.text IS NULL)", 3, leftovers);
-	if (request->is_schedule && strcmp(request->database, get_database_name(MyDatabaseId)) == 0)
+	if (request->is_schedule && is_here)
 		request->answer = run("SELECT cron.schedule($1, $2, $3)", 3, args);
 	else if (request->is_schedule)
 		request->answer = run("SELECT cron.schedule_in_database($1, $2, $3, $4, NULL, true)", 4, args);
@@ -254,6 +288,15 @@ change_schedule_in(Oid database, Request *request)
 	BackgroundWorker worker = {0};
 	BackgroundWorkerHandle *handle;
 
+	if (!DatumGetBool(DirectFunctionCall2(has_database_privilege_id, ObjectIdGetDatum(database),
+										  CStringGetTextDatum("CONNECT"))))
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for database \"%s\"", get_database_name(database)),
+				 errdetail("pg_cron keeps its jobs in that database."),
+				 errhint("Run: GRANT CONNECT ON DATABASE %s TO %s;",
+						 quote_identifier(get_database_name(database)),
+						 quote_identifier(GetUserNameFromId(GetUserId(), false)))));
 	memcpy(dsm_segment_address(segment), request, sizeof(Request));
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;

@@ -167,6 +167,7 @@ al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *rea
 	VALUE(client_addr) = inet_client_addr(client_addr);
 	IS_NULL(client_addr) = client_addr->isnull;
 	VALUE(reason) = PointerGetDatum(reason);
+	VALUE(id) = DirectFunctionCall1(gen_random_uuid, (Datum) 0);
 
 	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values, nulls));
 	CommandCounterIncrement();

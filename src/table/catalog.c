@@ -85,6 +85,7 @@ static const ColumnDefinition lock_audit_columns[Natts_lock_audit] = {
 	{"acting_role", NAMEOID, InvalidOid},
 	{"client_addr", INETOID, InvalidOid},
 	{"reason", TEXTOID, InvalidOid},
+	{"id", UUIDOID, InvalidOid},
 };
 
 /* One of our relations */

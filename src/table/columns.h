@@ -32,6 +32,7 @@
 #define Anum_lock_audit_acting_role				8
 #define Anum_lock_audit_client_addr				9
 #define Anum_lock_audit_reason					10
-#define Natts_lock_audit						10
+#define Anum_lock_audit_id						11
+#define Natts_lock_audit						11
 
 #endif							/* AL_TABLE_COLUMNS_H */

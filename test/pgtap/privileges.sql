@@ -39,9 +39,12 @@ CREATE FUNCTION pg_temp.allowed() RETURNS text LANGUAGE sql AS $$
 	SELECT CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' ELSE '00000' END
 $$;
 
-SELECT plan(44);
+SELECT plan(45);
 
 SELECT isnt_empty('SELECT FROM member_function', 'there are functions to look at');
+SELECT is_empty('SELECT pg_describe_object(classid, objid, 0) FROM member m WHERE classid <> ''pg_type''::regclass
+	AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = m.objid AND c.relkind = ''c'') AND NOT EXISTS (SELECT FROM pg_init_privs i WHERE i.classoid = m.classid AND i.objoid = m.objid)',
+	'privileges at the start are noted for everything, so that update scripts know what is new');
 SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p WHERE p.proacl IS NULL', 'no function has default privileges, which include PUBLIC');
 SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p, aclexplode(p.proacl) a WHERE a.grantee = 0', 'no function may be executed by PUBLIC');
 SELECT is_empty('SELECT p.oid::regprocedure FROM member_function p, aclexplode(p.proacl) a WHERE a.grantee <> p.proowner', 'nor by anybody but the owner');
@@ -69,7 +72,7 @@ SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || ca
 FROM unnest(ARRAY['lock_acquire_all(ARRAY[''k''])', 'lock_try_acquire_all(ARRAY[''k''])', 'lock_convert(''k'', ''o'')', 'lock_transfer(''k'', ''o'', ''p'')',
 	'lock_assert(''k'', ''o'')', 'lock_assert_fence(''k'', 1, ''o'')', 'lock_fetch(NULL::pg_temp.another_s, ''1'', owner => ''o'')']) call;
 SELECT lock_grant_access('regress_al_fresh', 'monitor') \g /dev/null
-SELECT is(pg_temp.may('regress_al_fresh'), '{"app_lock_guard_problem(regclass,text)",app_lock_longest_wait(text),lock_contention(),lock_stats(),lock_status(),lock_sweeper_status(),lock_waiters()}', 'level monitor: the state of all keys, who waits, what was counted, and what the views need');
+SELECT is(pg_temp.may('regress_al_fresh'), '{"app_lock_guard_problem(regclass,text)",app_lock_longest_wait(text),lock_contention(),lock_holder(text),"lock_is_held(text,text)","lock_key(\"any\")",lock_key(text[]),lock_stats(),lock_status(),lock_status(text),lock_sweeper_status(),lock_waiters()}', 'level monitor: the state of one and of all keys, who waits, what was counted, and what the views need');
 SELECT is(pg_temp.may_with('regress_al_fresh'), '{"lock_activity SELECT","lock_contention SELECT","lock_guards SELECT","lock_stats SELECT","lock_waiters SELECT"}', 'and reading the views, nothing else');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), pg_temp.allowed(), 'which works');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_waiters()'), pg_temp.allowed(), 'through the function, too');
@@ -85,7 +88,7 @@ SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_guards'), '425
 SELECT lock_grant_access('regress_al_fresh', 'admin') \g /dev/null
 SELECT is(pg_temp.may('regress_al_fresh'), '{"force_release(text,text)","lock_force_release(text,text)","lock_grant_access(regrole,text)",lock_guard(),"lock_protect(regclass,text,text[])","lock_revoke_access(regrole,text)",lock_schedule_sweep(text),lock_stats_reset(),"lock_steal(text,text,text,interval,text)",lock_sweep(bigint),"lock_try_force_release(text,text)",lock_unprotect(regclass),lock_unschedule_sweep()}',
 	'level admin: the functions for DBAs');
-SELECT is(pg_temp.may_with('regress_al_fresh'), '{lock_audit SELECT}', 'and reading lock_audit, nothing else');
+SELECT is(pg_temp.may_with('regress_al_fresh'), '{"lock_audit DELETE","lock_audit SELECT"}', 'and reading and trimming lock_audit, nothing else');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), '42501', 'so not lock_waiters');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_waiters()'), '42501', 'nor the function behind it');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_protect(''pg_temp.another_s'', ''{id}'')'), '42501', 'tables of others are not for it to protect');

@@ -14,7 +14,7 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(64);
+SELECT plan(66);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
 	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_state', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v'),
@@ -123,9 +123,11 @@ SELECT ok((SELECT option_value::int < 100 FROM pg_class c, pg_options_to_table(c
 -- lock_audit
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_audit'),
 	ARRAY['at timestamp with time zone', 'action text', 'key text', 'previous_holder text', 'previous_owner_digest text', 'fencing_token bigint',
-		'session_role name', 'acting_role name', 'client_addr inet', 'reason text'],
+		'session_role name', 'acting_role name', 'client_addr inet', 'reason text', 'id uuid'],
 	'columns of lock_audit, in this order');
-SELECT is((SELECT array_agg(name ORDER BY attnum) FROM columns WHERE rel = 'lock_audit' AND required), ARRAY['at', 'action', 'key', 'session_role', 'acting_role', 'reason'], 'what every record has is NOT NULL');
+SELECT is((SELECT array_agg(name ORDER BY attnum) FROM columns WHERE rel = 'lock_audit' AND required), ARRAY['at', 'action', 'key', 'session_role', 'acting_role', 'reason', 'id'], 'what every record has is NOT NULL');
+SELECT is((SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'lock_audit'::regclass AND contype = 'p'), 'PRIMARY KEY (id)', 'records have a primary key');
+SELECT is_empty($$SELECT relname FROM member m WHERE relkind = 'r' AND (relreplident <> 'd' OR NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = m.oid AND contype = 'p'))$$, 'so that all tables can be replicated');
 
 -- sequences
 SELECT is((SELECT row(format_type(seqtypid, NULL), seqincrement, seqmin, seqmax, seqcache, seqcycle)::text FROM pg_sequence WHERE seqrelid = 'app_lock_fence'::regclass),

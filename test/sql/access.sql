@@ -54,7 +54,7 @@ SELECT * FROM t.may('regress_al_fresh');
 SELECT lock_grant_access('regress_al_user', 'user');
 SELECT count(*) FROM t.may('regress_al_user');
 
--- Relations: nothing but reading the views, for monitors, and lock_audit, for administrators.
+-- Relations: nothing but reading the views, for monitors, and reading and trimming lock_audit, for administrators.
 SELECT role, rel, string_agg(priv, ', ' ORDER BY priv)
 FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_admin']) role,
 	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity']) rel,
@@ -123,7 +123,8 @@ SELECT stmt, CASE WHEN answer ~ '^55000: [^\n]* not available on this server\nDE
 		THEN 'no error' ELSE answer END AS answer
 FROM unnest(ARRAY['SELECT * FROM lock_guards', 'SELECT * FROM lock_waiters', 'SELECT lock_waiters()', 'SELECT * FROM lock_stats', 'SELECT lock_stats()', 'SELECT * FROM lock_contention', 'SELECT lock_contention()',
 	'SELECT * FROM lock_activity', 'SELECT lock_sweeper_status()', 'SELECT app_lock_longest_wait(''k'')', 'SELECT lock_stats_reset()', 'SELECT lock_sweep()', 'SELECT lock_schedule_sweep()', 'DELETE FROM lock_stats', 'INSERT INTO lock_waiters DEFAULT VALUES', 'DELETE FROM lock_waiters']) stmt, t.raises(stmt) answer;
-SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY['SELECT lock_acquire(''k'')', 'SELECT lock_status(''k'')', 'SELECT lock_acquire_all(ARRAY[''k''])', 'SELECT lock_try_acquire_all(ARRAY[''k''])', 'SELECT lock_convert(''k'', ''alice-1'')', 'SELECT lock_transfer(''k'', ''alice-1'', ''o'')', 'SELECT lock_assert(''k'', ''alice-1'')', 'SELECT lock_assert_fence(''k'', 1, ''o'')', 'SELECT lock_fetch(NULL::app_lock, ''1'')', 'SELECT lock_protect(''t.mine'', ''x'')', 'SELECT * FROM app_lock', 'SELECT * FROM lock_audit',
+SELECT (lock_status('k')).holder, lock_holder('k'), lock_is_held('k', 'alice-1'), lock_key('order', '42');
+SELECT t.code(stmt) AS code, stmt FROM unnest(ARRAY['SELECT lock_acquire(''k'')', 'SELECT lock_acquire_all(ARRAY[''k''])', 'SELECT lock_try_acquire_all(ARRAY[''k''])', 'SELECT lock_convert(''k'', ''alice-1'')', 'SELECT lock_transfer(''k'', ''alice-1'', ''o'')', 'SELECT lock_assert(''k'', ''alice-1'')', 'SELECT lock_assert_fence(''k'', 1, ''o'')', 'SELECT lock_fetch(NULL::app_lock, ''1'')', 'SELECT lock_protect(''t.mine'', ''x'')', 'SELECT * FROM app_lock', 'SELECT * FROM lock_audit',
 	'DROP VIEW lock_waiters', 'CREATE OR REPLACE VIEW lock_waiters AS SELECT 1']) stmt;
 RESET SESSION AUTHORIZATION;
 
@@ -165,6 +166,14 @@ SET ROLE regress_al_monitor;
 SELECT acquired FROM lock_acquire('member', '1 min', 'alice-1');
 RESET ROLE;
 
+-- What two levels have in common stays with either.
+SELECT lock_grant_access('regress_al_fresh', 'user'), lock_grant_access('regress_al_fresh', 'monitor'), lock_revoke_access('regress_al_fresh', 'user');
+SELECT * FROM t.may('regress_al_fresh');
+SELECT lock_grant_access('regress_al_fresh', 'user'), lock_revoke_access('regress_al_fresh', 'monitor');
+SELECT * FROM t.may('regress_al_fresh');
+SELECT lock_revoke_access('regress_al_fresh', 'user');
+SELECT * FROM t.may('regress_al_fresh');
+
 -- Schemas one cannot see are opened.
 CREATE SCHEMA hidden;
 DROP EXTENSION atomic_lock CASCADE;
@@ -177,9 +186,51 @@ SELECT acquired FROM hidden.lock_acquire('k');
 RESET ROLE;
 SELECT hidden.lock_revoke_access('regress_al_fresh', 'user');
 SELECT has_schema_privilege('regress_al_fresh', 'hidden', 'USAGE') AS kept;
+-- ... and closed when the role has nothing left there: another level, or a function, table or column that it was given.
+CREATE TABLE hidden.own (id int);
+CREATE FUNCTION t.closed(stmt text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM hidden.lock_grant_access('regress_al_fresh', 'user');
+	EXECUTE stmt;
+	PERFORM hidden.lock_revoke_access('regress_al_fresh', 'user');
+	RETURN CASE WHEN has_schema_privilege('regress_al_fresh', 'hidden', 'USAGE') THEN 'open' ELSE 'closed' END;
+END
+$$;
+SELECT stmt, t.closed(stmt) FROM unnest(ARRAY[
+	$$SELECT 'nothing'$$,
+	$$SELECT hidden.lock_grant_access('regress_al_fresh', 'monitor')$$,
+	$$SELECT hidden.lock_revoke_access('regress_al_fresh', 'monitor')$$,
+	$$GRANT EXECUTE ON FUNCTION hidden.lock_sweep TO regress_al_fresh$$,
+	$$REVOKE EXECUTE ON FUNCTION hidden.lock_sweep FROM regress_al_fresh$$,
+	$$GRANT UPDATE ON hidden.own TO regress_al_fresh$$,
+	$$REVOKE UPDATE ON hidden.own FROM regress_al_fresh; GRANT SELECT (id) ON hidden.own TO regress_al_fresh$$,
+	$$REVOKE SELECT (id) ON hidden.own FROM regress_al_fresh; ALTER TABLE hidden.own OWNER TO regress_al_fresh$$,
+	$$ALTER TABLE hidden.own OWNER TO CURRENT_USER; GRANT CREATE ON SCHEMA hidden TO regress_al_fresh$$,
+	$$REVOKE CREATE ON SCHEMA hidden FROM regress_al_fresh$$]) stmt;
+-- The owner of the schema keeps its rights, and so does who has them by way of another role.
+ALTER SCHEMA hidden OWNER TO regress_al_fresh;
+SELECT t.closed('SELECT 1');
+ALTER SCHEMA hidden OWNER TO CURRENT_USER;
+GRANT USAGE ON SCHEMA hidden TO regress_al_user;
+GRANT regress_al_user TO regress_al_fresh;
+SELECT t.closed('SELECT 1');
+SELECT nspacl::text ~ 'regress_al_fresh' AS own_right FROM pg_namespace WHERE nspname = 'hidden';
+REVOKE regress_al_user FROM regress_al_fresh;
+REVOKE USAGE ON SCHEMA hidden FROM regress_al_user;
+
+-- A role whose levels are taken back can be dropped.
+CREATE FUNCTION t.droppable(levels text[]) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	CREATE ROLE regress_al_gone;
+	PERFORM hidden.lock_grant_access('regress_al_gone', l) FROM unnest(levels) l;
+	PERFORM hidden.lock_revoke_access('regress_al_gone', l) FROM unnest(levels) l;
+	DROP ROLE regress_al_gone;
+	RETURN 'dropped';
+END
+$$;
+SELECT levels, t.droppable(levels::text[]) FROM unnest(ARRAY['{user}', '{monitor}', '{admin}', '{user,monitor,admin}', '{admin,monitor,user,monitor}']) levels;
 DROP EXTENSION atomic_lock;
-REVOKE USAGE ON SCHEMA hidden FROM regress_al_fresh;
-DROP SCHEMA hidden;
+DROP SCHEMA hidden CASCADE;
 CREATE EXTENSION atomic_lock;
 
 -- Bad arguments

@@ -157,5 +157,20 @@ SELECT meta IS NULL AS gone FROM lock_status('meta');
 SELECT (lock_acquire('one', '1 min', 'alice-1')).status, (lock_steal('one', 'dba-1', 'why')).status,
 	force_release('one', 'why'), (lock_steal('one', 'dba-2', 'why')).status, lock_try_release('one', 'dba-1'), lock_try_release('one', 'dba-2');
 
+-- Records have an identifier, by which tables are replicated: an administrator can
+-- delete them, and do nothing else with them.
+SELECT count(*) > 10 AS many, count(DISTINCT id) = count(*) AS distinct, bool_and(uuid_send(id) <> '\x00000000000000000000000000000000') AS filled FROM lock_audit;
+SET client_min_messages = error;
+CREATE PUBLICATION regress_al_all FOR ALL TABLES;
+SET client_min_messages = warning;
+SET SESSION AUTHORIZATION regress_al_dba;
+DELETE FROM lock_audit WHERE at < now() - interval '1 day' OR key = 'one' RETURNING action, key, reason;
+SELECT t.raises(stmt) AS answer, stmt FROM unnest(ARRAY['INSERT INTO lock_audit SELECT * FROM lock_audit', 'UPDATE lock_audit SET reason = $$$$', 'UPDATE lock_audit SET id = gen_random_uuid()', 'SELECT FROM lock_audit FOR UPDATE', 'TRUNCATE lock_audit']) stmt;
+DELETE FROM lock_audit;
+RESET SESSION AUTHORIZATION;
+DROP PUBLICATION regress_al_all;
+SELECT acquired FROM lock_steal('after', 'dba-1', 'goes on');
+SELECT action, key, reason FROM lock_audit;
+
 DROP OWNED BY regress_al_dba, regress_al_login;
 DROP ROLE regress_al_login, regress_al_dba;

@@ -75,7 +75,7 @@ RESET SESSION AUTHORIZATION;
 -- A monitor sees all leases and no owner.
 SET SESSION AUTHORIZATION regress_al_monitor;
 SELECT key, owner, holder FROM lock_status() ORDER BY key;
-SELECT t.raises($$SELECT * FROM lock_status('k')$$);
+SELECT owner, holder, fencing_token IS NOT NULL AS token FROM lock_status('k');
 SET atomic_lock.owner = 'bob-1';
 SELECT key, owner FROM lock_status() ORDER BY key;
 RESET atomic_lock.owner;

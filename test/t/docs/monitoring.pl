@@ -152,6 +152,67 @@ sub sample
 }
 
 ###############################################################################
+# The configuration of Debian's exporter, which is another program: it makes the same
+# series, once Prometheus has followed the rules in the README
+###############################################################################
+
+my $debian = yaml('prometheus-sql-exporter.yml');
+my ($rules) = $readme =~ /^ *metric_relabel_configs:\n(.*?)^```$/ms;
+my ($from, $to) = $rules =~ /regex: '(.*?;.*?)'\n.*replacement: '(.*?)'/s;
+is($to =~ s/\$1/x/r, 'atomic_lock_x', 'the README renames what that exporter makes');
+like($rules, qr/regex: col\n *action: labeldrop\n/, '... and drops a label that would keep series apart');
+
+# by_debian(LINE...): series of what its metrics page says, without the labels of the
+# connection
+sub by_debian
+{
+	my %series;
+
+	foreach (@_)
+	{
+		my ($name, $labels, $value) = /^(sql_atomic_lock\w*)\{(.*)\} (\S+)$/ or next;
+		my %labels = $labels =~ /(\w+)="((?:[^"\\]|\\.)*)"/g;
+
+		delete @labels{ 'driver', 'host', 'database', 'user', 'sql_job' };
+		$name = "$name;" . delete $labels{col};
+		$name = $name =~ s/^$from$/atomic_lock_$1/r;
+		$name .= "\{" . join(',', map { qq($_="$labels{$_}") } sort keys %labels) . '}' if %labels;
+		$series{$name} = $value;
+	}
+	return \%series;
+}
+
+# Lines of that page, as the exporter makes them
+sub debian_page
+{
+	my ($node, $database) = @_;
+	my @lines;
+
+	foreach my $query (map { @{ $_->{queries} } } @{ $debian->{jobs} })
+	{
+		my $rows = $node->safe_psql($database, "SELECT row_to_json(q) FROM ($query->{query}) AS q", extra_params => [ '-U', 'lock_monitor' ]);
+
+		foreach my $row (map { JSON::PP->new->decode($_) } split(/\n/, $rows))
+		{
+			my @labels = map { qq($_="$row->{$_}") } @{ $query->{labels} || [] };
+
+			push @lines, "sql_$query->{name}\{" . join(',', qq(col="$_"), qq(database="$database"), @labels) . "} $row->{$_}" foreach @{ $query->{values} };
+		}
+	}
+	return @lines;
+}
+
+# Series of both exporters are the same, and so are values that do not depend on time.
+sub same_series
+{
+	my ($one, $other, $name) = @_;
+
+	is_deeply([ sort keys %$other ], [ sort grep { $_ ne 'failed' } keys %$one ], "$name: the same series");
+	is(join(', ', grep { $one->{$_} != $other->{$_} } grep { exists $other->{$_} && !/age_seconds|current_wait/ } sort keys %$one), '', '... with the same values');
+	return;
+}
+
+###############################################################################
 # A primary where everything is the case
 ###############################################################################
 
@@ -238,6 +299,26 @@ my $stats = JSON::PP->new->decode(ask($watch,
 	q{SELECT row_to_json(s) FROM (SELECT *, extract(epoch FROM total_wait) AS wait_seconds FROM lock_stats) AS s WHERE database = 'orders'}));
 
 is_deeply($now->{failed}, {}, 'all queries answer');
+same_series($now, by_debian(debian_page($primary, 'orders')), "Debian's exporter");
+SKIP:
+{
+	my $port = PostgreSQL::Test::Cluster::get_free_port();
+	my $config = "$PostgreSQL::Test::Utils::tmp_check/prometheus-sql-exporter.yml";
+	my ($run, $page, $output);
+
+	skip 'prometheus-sql-exporter is not installed', 2 if system('command -v prometheus-sql-exporter >/dev/null');
+	append_to_file($config, slurp_file("$dir/prometheus-sql-exporter.yml")
+		=~ s{( *- )'postgres://[^']*'\n *- 'postgres://[^']*'}{"$1'postgres://lock_monitor@/orders?host=" . $primary->host . '&port=' . $primary->port . "&sslmode=disable'"}er);
+	$run = IPC::Run::start([ 'prometheus-sql-exporter', '-config.file', $config, '-web.listen-address', "127.0.0.1:$port" ], '>&', \$output);
+	foreach (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		($page) = run_command([ 'curl', '-s', "http://127.0.0.1:$port/metrics" ]);
+		last if keys %{ by_debian(split /\n/, $page) } >= keys(%$now) - 1;
+		select undef, undef, undef, 0.1;
+	}
+	$run->kill_kill;
+	same_series($now, by_debian(split /\n/, $page), "Debian's exporter, itself") or diag($output);
+}
 is($now->{atomic_lock_in_recovery}, 0, 'it is a primary');
 # waited, plain, session, stolen, 12 + 2 busy ones, transaction
 is($now->{'atomic_lock_locks_held{mode="exclusive"}'}, 19, 'what is held exclusively');
@@ -331,6 +412,7 @@ $standby->start;
 $primary->wait_for_catchup($standby);
 my $copy = sample($standby, 'orders');
 is_deeply($copy->{failed}, {}, 'all queries answer on a standby');
+same_series($copy, by_debian(debian_page($standby, 'orders')), "Debian's exporter");
 delete $copy->{failed};
 is_deeply($copy, { atomic_lock_in_recovery => 1 }, 'and it says that it is one');
 

@@ -258,7 +258,7 @@ sub row_type
 }
 
 #
-# The functions: level, kind (which errors are to be expected), what it gives,
+# The functions: levels, kind (which errors are to be expected), what it gives,
 # and its arguments
 #
 my @acquire = ([ ttl => \&ttl ], [ owner => \&owner ], [ mode => \&mode ], [ wait => \&wait_for ], [ holder => \&holder ], [ meta => \&meta ]);
@@ -286,10 +286,10 @@ my @functions = (
 	[ 'lock_assert', 'user', 'verb', @own ],
 	[ 'lock_assert_fence', 'user', 'verb', @key, [ fencing_token => \&token ], [ owner => \&owner ] ],
 	[ 'lock_fetch', 'user', 'fetch', [ row_type => \&row_type ], [ id => \&id ], [ ttl => \&ttl ], [ owner => \&owner ], [ wait => \&wait_for ], [ key => \&key ], [ holder => \&holder ] ],
-	[ 'lock_is_held', 'user', 'look', @own ],
-	[ 'lock_holder', 'user', 'look', @key ],
-	[ 'lock_status', 'user', 'look', @key ],
-	[ 'lock_key', 'user', 'look', [ VARIADIC => \&keys_array ] ],
+	[ 'lock_is_held', 'user monitor', 'look', @own ],
+	[ 'lock_holder', 'user monitor', 'look', @key ],
+	[ 'lock_status', 'user monitor', 'look', @key ],
+	[ 'lock_key', 'user monitor', 'look', [ VARIADIC => \&keys_array ] ],
 	[ 'lock_status', 'monitor', 'look' ],
 	[ 'lock_waiters', 'monitor', 'look' ],
 	[ 'lock_stats', 'monitor', 'look' ],
@@ -311,7 +311,7 @@ my @views = ([ 'lock_waiters', 'monitor' ], [ 'lock_stats', 'monitor' ], [ 'lock
 my @forbidden = (
 	'SELECT * FROM app_lock', 'SELECT owner FROM app_lock', 'SELECT count(*) FROM app_lock', 'DELETE FROM app_lock', q{UPDATE app_lock SET expires_at = 'infinity'}, 'TRUNCATE app_lock',
 	q{INSERT INTO app_lock SELECT * FROM app_lock}, 'LOCK TABLE app_lock IN ACCESS SHARE MODE', 'SELECT * FROM app_lock_fence', q{SELECT nextval('app_lock_fence')}, q{SELECT setval('app_lock_fence', 1)},
-	'COPY app_lock TO STDOUT', 'CREATE INDEX ON app_lock (holder)', 'ALTER TABLE app_lock ADD x int', 'DROP TABLE app_lock CASCADE', 'DROP EXTENSION atomic_lock CASCADE', q{DELETE FROM lock_audit},
+	'COPY app_lock TO STDOUT', 'CREATE INDEX ON app_lock (holder)', 'ALTER TABLE app_lock ADD x int', 'DROP TABLE app_lock CASCADE', 'DROP EXTENSION atomic_lock CASCADE', q{UPDATE lock_audit SET reason = ''}, 'TRUNCATE lock_audit', 'INSERT INTO lock_audit SELECT * FROM lock_audit',
 	'CREATE TRIGGER x BEFORE UPDATE ON app_lock FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()', 'CREATE TABLE like_child () INHERITS (app_lock)', 'ALTER FUNCTION lock_acquire OWNER TO CURRENT_USER',
 	q{SELECT app_lock_change_access('al_none', 'admin', true)}, 'GRANT ALL ON app_lock TO PUBLIC', q{CREATE OR REPLACE FUNCTION locks.lock_holder(key text) RETURNS text LANGUAGE sql AS 'SELECT key'},
 	'SET SESSION AUTHORIZATION postgres', q{SELECT pg_read_file('postgresql.conf')}, 'SET ROLE al_other', q{SET atomic_lock.enforce_guards = off}, q{SET atomic_lock.max_wait = '1 h'}, q{SET atomic_lock.max_claims_per_transaction = 5},
@@ -346,9 +346,16 @@ sub call
 	return (chance(90) ? '' : 'locks.') . "$name(" . join(', ', @list) . ')';
 }
 
+# Has the role one of the levels that a function belongs to?
+sub may_call
+{
+	my ($function) = @_;
+	return scalar grep { $level{$role}{$_} } split / /, $function->[1];
+}
+
 sub any_function
 {
-	my @may = grep { $level{$role}{ $_->[1] } } @functions;
+	my @may = grep { may_call($_) } @functions;
 	return one_of(@may && chance(92) ? @may : @functions);
 }
 
@@ -450,7 +457,7 @@ sub statement
 		return ('look', !$level{$role}{ $view->[1] }, one_of("SELECT * FROM $view->[0]", "SELECT count(*) FROM $view->[0]", "TABLE $view->[0]"));
 	}
 	$function = any_function();
-	return ($function->[2], !$level{$role}{ $function->[1] }, one_of('SELECT * FROM ', 'SELECT ') . call($function)) if $dice < 75;
+	return ($function->[2], !may_call($function), one_of('SELECT * FROM ', 'SELECT ') . call($function)) if $dice < 75;
 	return ('any', 0, wrapped(call($function)));
 }
 

@@ -1,0 +1,61 @@
+/*-------------------------------------------------------------------------
+ *
+ * access.c
+ *		app_lock_repeat_access(): give new objects to the roles that have their level.
+ *
+ * Model: whoever has a level has the function by which it is known here.  A role that
+ * has lock_grant_access() could give itself the rest of level admin.
+ *
+ * Locking rules: those of app_lock_change_access().
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/extension.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+
+#include "table/catalog.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_repeat_access);
+
+/*
+ * app_lock_repeat_access().  What the script of an extension grants is a part of the
+ * extension to PostgreSQL: pg_dump leaves it out, and from version 17 on it keeps the
+ * role from being dropped.  These grants are the site's, so they are made as if no
+ * script were running.
+ */
+Datum
+atomic_lock_repeat_access(PG_FUNCTION_ARGS)
+{
+	bool		in_script = creating_extension;
+	const char *schema = quote_identifier(al_schema_name());
+	int			guc_level = NewGUCNestLevel();
+
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	creating_extension = false;
+	PG_TRY();
+	{
+		SPI_connect();
+		if (SPI_execute(psprintf("SELECT %s.app_lock_change_access(grantee::regrole, level, true)"
+								 " FROM (VALUES ('user', 'lock_release_all(text)'),"
+								 " ('monitor', 'lock_status()'),"
+								 " ('admin', 'lock_grant_access(regrole, text)')) l (level, function)"
+								 " JOIN pg_proc ON pg_proc.oid = to_regprocedure(%s || '.' || function),"
+								 " aclexplode(proacl) WHERE grantee NOT IN (0, proowner)",
+								 schema, quote_literal_cstr(schema)), false, 0) < 0)
+			elog(ERROR, "could not repeat access");
+		SPI_finish();
+	}
+	PG_FINALLY();
+	{
+		creating_extension = in_script;
+	}
+	PG_END_TRY();
+	AtEOXact_GUC(true, guc_level);
+	PG_RETURN_VOID();
+}
