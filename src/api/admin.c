@@ -91,7 +91,7 @@ atomic_lock_steal(PG_FUNCTION_ARGS)
 	request.ttl = al_new_ttl_arg(fcinfo, 3);
 	request.role = GetUserId();
 	request.holder = al_holder_arg(fcinfo, 4);
-	request.default_holder = al_holder_default();
+	request.default_holder = al_holder_default;
 
 	ended = al_lease_steal(rel, &key, &request, &result);
 	if (!al_is_granted(&result))

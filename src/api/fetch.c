@@ -634,7 +634,8 @@ atomic_lock_fetch(PG_FUNCTION_ARGS)
 	ErrorContextCallback callback = {.callback = hide_statement,.previous = error_context_stack};
 
 	error_context_stack = &callback;
-	al_prepare_writing("lock_fetch()");
+	/* Whoever alters app_lock is waited for here, while no other table is locked. */
+	table_close(al_open_for_writing("lock_fetch()"), RowExclusiveLock);
 	request.ttl = al_new_ttl_arg(fcinfo, 2);
 	request.has_ttl = !PG_ARGISNULL(2);
 	request.keeps_own = true;
@@ -643,7 +644,7 @@ atomic_lock_fetch(PG_FUNCTION_ARGS)
 	request.on_reacquire = al_on_reacquire;
 	request.role = GetUserId();
 	request.holder = al_holder_arg(fcinfo, 6);
-	request.default_holder = al_holder_default();
+	request.default_holder = al_holder_default;
 	if (!is_default_key)
 		al_key_arg(fcinfo, 5, &key);
 

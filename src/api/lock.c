@@ -76,7 +76,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 	request->on_reacquire = al_on_reacquire;
 	request->role = GetUserId();
 	request->holder = al_holder_arg(fcinfo, 5);
-	request->default_holder = al_holder_default();
+	request->default_holder = al_holder_default;
 	request->meta = al_meta_arg(fcinfo, 6);
 	/* Code that runs for another role must leave nothing in that role's session. */
 	if (lifetime == AL_SESSION && InSecurityRestrictedOperation())
@@ -184,7 +184,7 @@ convert(FunctionCallInfo fcinfo, const char *function, bool raise)
 	al_owner_arg(fcinfo, 1, &request.owner);
 	request.is_shared = al_mode_arg(fcinfo, 2);
 	request.wait = al_wait_arg(fcinfo, 3);
-	request.default_holder = al_holder_default();
+	request.default_holder = al_holder_default;
 
 	al_lease_acquire(&rel, &key, &request, &result);
 	if (!al_is_granted(&result) && raise)

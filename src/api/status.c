@@ -224,6 +224,7 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS];
 
+	(void) al_shmem_attach();	/* for the waiters */
 	holdings = find_live(fcinfo, &key, &pid, &now);
 	if (holdings == NIL && pid >= 0)
 		pending = find_pending(&key, &holdings, &now);
@@ -500,16 +501,17 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	int			count;
 	int			place = 0;
 	AlKey		previous = {0};
-	AlWaiter   *waiters = al_shmem_attach() ? al_queue_list(&count) : NULL;
+	AlWaiter   *waiters;
 	Relation	rel;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (waiters == NULL)
+	if (!al_shmem_attach())
 		ereport(ERROR,
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("list of waiters is not available on this server"),
 				 errdetail("Before PostgreSQL 17, waiters join a queue only if atomic_lock is preloaded; on this server, they poll."),
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
+	waiters = al_queue_list(&count);
 	qsort(waiters, count, sizeof(AlWaiter), compare_waiters);
 
 	rel = al_open_app_lock(AccessShareLock);
@@ -554,6 +556,7 @@ atomic_lock_longest_wait(PG_FUNCTION_ARGS)
 	TimestampTz since;
 
 	al_key_arg(fcinfo, 0, &key);
+	(void) al_shmem_attach();
 	since = al_queue_since(&key);
 	if (since == 0)
 		PG_RETURN_NULL();

@@ -139,6 +139,7 @@ wake(int level, bool committed)
 void
 al_claimed_released(bool committed)
 {
+	has_no_limit = false;		/* also where nothing was claimed */
 	if (claimed == NULL)
 		return;
 	/* An error while aborting would make PostgreSQL abort again, without end. */

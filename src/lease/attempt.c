@@ -427,6 +427,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 	int			retries = 0;
 
 	attempt->is_claimed = false;
+	result->is_in_use = false;
 	for (bool all = false;; all = true)
 	{
 		const AlOwner *owner = NULL;

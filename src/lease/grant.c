@@ -108,7 +108,7 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 		attempt->kept ? attempt->kept->acquired_at : at;
 	set_end(request, at, holding);
 	holding->role = request->role;
-	holding->holder = request->holder ? request->holder : request->default_holder;
+	holding->holder = request->holder ? request->holder : request->default_holder();
 	if (request->owner.name.len > 0)
 		holding->owner = al_string_text(request->owner.name);
 	holding->meta = request->meta;

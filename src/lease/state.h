@@ -67,7 +67,7 @@ typedef struct AlAcquire
 	Oid			role;			/* that asks */
 	AlReacquire on_reacquire;	/* where the owner has the key already */
 	text	   *holder;			/* NULL: not given */
-	text	   *default_holder; /* the label where none is given */
+	text	   *(*default_holder) (void);	/* makes the label where none is given */
 	struct varlena *meta;		/* NULL: not given */
 	bool		keeps_own;		/* what the owner has keeps mode, lifetime and session */
 	bool		has_ttl;		/* with that: ttl is for what the owner has, too */

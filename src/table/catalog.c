@@ -398,23 +398,17 @@ al_open_app_lock(LOCKMODE lockmode)
 }
 
 /*
- * Prepare a function to write: attach shared memory.  Raises 25006 in a read-only
- * transaction and on a standby, and 25000 in parallel mode, naming the function.
+ * Open app_lock for a function that writes, and attach shared memory.  Raises 25006
+ * in a read-only transaction and on a standby, and 25000 in parallel mode, naming the
+ * function.
  */
-void
-al_prepare_writing(const char *function)
+Relation
+al_open_for_writing(const char *function)
 {
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
 	PreventCommandIfParallelMode(function);
 	(void) al_shmem_attach();
-}
-
-/* Open app_lock for a function that writes.  Raises as al_prepare_writing() does. */
-Relation
-al_open_for_writing(const char *function)
-{
-	al_prepare_writing(function);
 	return al_open_app_lock(RowExclusiveLock);
 }
 

@@ -12,7 +12,6 @@ extern void al_catalog_init(void);
 extern char *al_schema_name(void);
 extern Datum al_mode_value(bool is_shared);
 extern Relation al_open_app_lock(LOCKMODE lockmode);
-extern void al_prepare_writing(const char *function);
 extern Relation al_open_for_writing(const char *function);
 extern bool al_is_installed(void);
 extern Relation al_open_now(bool *missing);

@@ -280,3 +280,11 @@ BEGIN
 END
 $$;
 :at_every_level
+
+-- DISCARD ALL may claim any number of keys, and nobody else may afterwards, also where it had nothing to claim.
+SELECT status FROM lock_acquire('discarded', owner => 'alice-1', lifetime => 'session');
+SELECT lock_release('discarded', 'alice-1');
+DISCARD ALL;
+SET atomic_lock.max_claims_per_transaction = 3;
+SELECT count(*) FROM generate_series(1, 4) i, LATERAL lock_acquire('discarded:' || i);
+RESET atomic_lock.max_claims_per_transaction;
