@@ -459,7 +459,7 @@ al_raise_guard(const AlKey *key, const AlResult *result, Relation table)
 			 is_shared ?
 			 errhint("Table \"%s\" is protected.  Use lock_convert to hold the lock in exclusive mode.",
 					 RelationGetRelationName(table)) :
-			 errhint("Table \"%s\" is protected.  Acquire the lock, and set atomic_lock.owner to its owner.",
+			 errhint("Table \"%s\" is protected.  Acquire the lock, and set atomic_lock.owner to its owner in the transaction.",
 					 RelationGetRelationName(table)),
 			 errtable(table)));
 	pg_unreachable();

@@ -35,8 +35,8 @@ LINGER = 5.0
 # Releases are flushed by the WAL writer
 UNFLUSHED = 10.0
 
-OWNERLESS = ('not_found', 'not_owner', 'already_released', 'expired')
-NOT_HELD = ('LK002', 'LK003', 'LK004', 'LK005', 'LK006')
+OWNERLESS = ('not_found', 'not_owner', 'already_released', 'expired', 'forced')
+NOT_HELD = ('LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK009')
 
 
 class Holding:

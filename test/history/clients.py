@@ -21,7 +21,7 @@ import time
 
 import psycopg2
 
-REFUSALS = {'55P03', '40P01', 'LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK007', 'LK008'}
+REFUSALS = {'55P03', '40P01', 'LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK007', 'LK008', 'LK009'}
 LOST = {'57P01', '57P02', '57P03', '57P05', '08006', '08003', '08000', '25P03', '08P01'}
 GRANT = ('acquired, status, mode, fencing_token, extract(epoch FROM expires_at)::float8 AS expires, '
          'holder, key, extract(epoch FROM acquired_at)::float8 AS since')

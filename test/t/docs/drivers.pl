@@ -61,7 +61,7 @@ Alice opens 42: acquired
 Bob opens 42: acquired
 Alice goes on: lost
 Alice saves: refused: lock "order:42" is held by Bob, not by this owner
-Alice closes: not_owner
+Alice closes: forced
 Bob closes: released
 The order is now: exported
 END
