@@ -809,6 +809,7 @@ DECLARE
 	relation	name;
 	privileges	text;
 	is_kept		boolean;
+	had_any		boolean;
 BEGIN
 	IF role IS NULL OR level IS NULL THEN
 		RAISE null_value_not_allowed USING
@@ -849,6 +850,15 @@ BEGIN
 	-- Without this lock, two sessions that change the same privileges at the same
 	-- time would get an internal error of PostgreSQL.
 	EXECUTE format('LOCK TABLE %I.lock_audit IN SHARE UPDATE EXCLUSIVE MODE', schema);
+
+	had_any := EXISTS (
+		SELECT FROM pg_catalog.pg_proc p
+			JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_proc'::regclass
+				AND d.objid = p.oid AND d.deptype = 'e'
+				AND d.refclassid = 'pg_catalog.pg_extension'::regclass
+				AND d.refobjid = extension,
+			aclexplode(p.proacl) a
+		WHERE p.proname = ANY (names) AND a.grantee = role);
 
 	-- What looks at single keys belongs to two levels.  A role that keeps the other
 	-- one, by which src/api/access.c knows it, keeps that.
@@ -891,13 +901,14 @@ BEGIN
 	END LOOP;
 
 	-- USAGE on the schema would keep the role from being dropped.  It stays where
-	-- something else in the schema does so anyway.
+	-- something else in the schema does so anyway, where the role had nothing of the
+	-- level, and where the role may pass it on, since then it is not from here.
 	IF granting AND NOT has_schema_privilege(role, schema, 'USAGE') THEN
 		EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', schema, grantee);
-	ELSIF NOT granting AND EXISTS (
+	ELSIF NOT granting AND had_any AND EXISTS (
 			SELECT FROM pg_catalog.pg_namespace n, aclexplode(n.nspacl) a
 			WHERE n.nspname = schema AND a.grantee = role AND n.nspowner <> role
-				AND a.privilege_type = 'USAGE')
+				AND a.privilege_type = 'USAGE' AND NOT a.is_grantable)
 		AND NOT EXISTS (
 			SELECT FROM pg_catalog.pg_shdepend d,
 				pg_identify_object(d.classid, d.objid, d.objsubid) o (type, place)
@@ -906,6 +917,12 @@ BEGIN
 				AND o.place = quote_ident(schema))
 	THEN
 		EXECUTE format('REVOKE USAGE ON SCHEMA %I FROM %s', schema, grantee);
+	END IF;
+
+	-- The owner would lose what pg_dump and others rely on.  This undoes it all.
+	IF NOT granting AND role = (SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.oid = extension) THEN
+		RAISE invalid_parameter_value USING
+			MESSAGE = 'access cannot be revoked from the owner of the extension';
 	END IF;
 END
 $$;

@@ -117,13 +117,19 @@ void
 al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 			 Datum *values, bool *nulls)
 {
+	static text *granted[AL_REACQUIRED + 1];
+	static Interval no_wait;
 	const AlHolding *holding = &result->holding;
 	AlOutcome	obstacle = al_obstacle(result);
 	bool		acquired = al_is_granted(result);
 
 	memset(nulls, 0, AL_GRANT_COLUMNS * sizeof(bool));
 	values[ACQUIRED] = BoolGetDatum(acquired);
-	values[STATUS] = CStringGetTextDatum(al_status_word(result));
+	if (acquired)
+		values[STATUS] = PointerGetDatum(al_word_text(&granted[result->outcome],
+													  al_status_word(result)));
+	else
+		values[STATUS] = CStringGetTextDatum(al_status_word(result));
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	if (acquired)
 	{
@@ -147,7 +153,8 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 		nulls[EXPIRES_AT] = holding->expires_at == DT_NOEND;
 		values[HOLDER] = PointerGetDatum(holding->holder);
 	}
-	values[WAITED] = al_interval_datum(result->waited);
+	values[WAITED] = result->waited == 0 ? IntervalPGetDatum(&no_wait) :
+		al_interval_datum(result->waited);
 	nulls[TTL_REMAINING] = !acquired || nulls[EXPIRES_AT];
 	if (!nulls[TTL_REMAINING])
 		values[TTL_REMAINING] = al_interval_datum(holding->expires_at - result->at);

@@ -261,20 +261,27 @@ al_mode_arg(FunctionCallInfo fcinfo, int argno)
 	return word_arg(fcinfo, argno, "mode", modes, "exclusive or shared") == 1;
 }
 
-/* The name of a mode, which the caller must not change or free */
+/* The text of a word, which is made once and kept in "place"; must not be changed. */
+text *
+al_word_text(text **place, const char *word)
+{
+	if (*place == NULL)
+	{
+		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
+
+		*place = cstring_to_text(word);
+		MemoryContextSwitchTo(old_context);
+	}
+	return *place;
+}
+
+/* The name of a mode, as text that must not be changed or freed */
 text *
 al_mode_text(bool is_shared)
 {
 	static text *texts[2];
 
-	if (texts[is_shared] == NULL)
-	{
-		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
-
-		texts[is_shared] = cstring_to_text(modes[is_shared]);
-		MemoryContextSwitchTo(old_context);
-	}
-	return texts[is_shared];
+	return al_word_text(&texts[is_shared], modes[is_shared]);
 }
 
 AlLifetime

@@ -363,7 +363,8 @@ look_for_own(AlOwnClaim *ask)
 
 	/* Without a claim it is a row that was written by hand, which is not waited for. */
 	elsewhere = al_pending_find(ask->rel, ask->key, ask->owner);
-	if (elsewhere && !ItemPointerEquals(&elsewhere->tid, &ask->waited))
+	if (elsewhere && !(ItemPointerIsValid(&ask->waited) &&
+						ItemPointerEquals(&elsewhere->tid, &ask->waited)))
 	{
 		ask->waited = elsewhere->tid;
 		return elsewhere;

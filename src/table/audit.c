@@ -99,13 +99,15 @@ show_role(Name name)
 const AlForcedEnd *
 al_audit_find(const AlKey *key, const AlOwner *owner)
 {
-	Relation	rel = al_open_audit(AccessShareLock);
+	Relation	rel = al_open_audit_now();
 	AlForcedEnd *last = NULL;
 	text	   *digest = NULL;
 	AlScan		scan;
 	ScanKeyData scan_key;
 	HeapTuple	tuple;
 
+	if (rel == NULL)
+		return NULL;
 	ScanKeyInit(&scan_key, Anum_lock_audit_key, BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(al_string_text(key->name)));
 	al_scan_begin(&scan, rel, key_index(rel), 1, &scan_key);

@@ -447,6 +447,23 @@ al_open_fence(LOCKMODE lockmode)
 	return open_cached(&fence, lockmode, false);
 }
 
+/* Open lock_audit to read it, without waiting: NULL where that would be needed. */
+Relation
+al_open_audit_now(void)
+{
+	Oid			oid;
+	Relation	rel;
+
+	if (!oids_valid && !look_up(true))
+		return NULL;
+	oid = lock_audit.oid;
+	if (!OidIsValid(oid) || !ConditionalLockRelationOid(oid, AccessShareLock))
+		return NULL;
+	rel = open_cached(&lock_audit, AccessShareLock, true);
+	UnlockRelationOid(oid, AccessShareLock);
+	return rel;
+}
+
 Relation
 al_open_audit(LOCKMODE lockmode)
 {

@@ -279,3 +279,21 @@ DROP ROLE regress_al_fresh;
 
 DROP OWNED BY regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";
 DROP ROLE regress_al_user, regress_al_monitor, regress_al_admin, "regress_al_'""; $$ Drop";
+
+-- USAGE of a role that had no level, or that may pass it on, is not from here; the owner's access stays.
+CREATE ROLE regress_al_other;
+CREATE ROLE regress_al_next;
+GRANT USAGE ON SCHEMA public TO regress_al_other;
+SELECT lock_revoke_access('regress_al_other', 'user');
+SELECT count(*) FROM pg_namespace, aclexplode(nspacl) a WHERE nspname = 'public' AND a.grantee = 'regress_al_other'::regrole;
+GRANT USAGE ON SCHEMA public TO regress_al_other WITH GRANT OPTION;
+SELECT lock_grant_access('regress_al_other', 'user');
+SET ROLE regress_al_other;
+GRANT USAGE ON SCHEMA public TO regress_al_next;
+RESET ROLE;
+SELECT lock_revoke_access('regress_al_other', 'user');
+SELECT count(*) FROM t.may('regress_al_other');
+DROP OWNED BY regress_al_other, regress_al_next;
+DROP ROLE regress_al_other, regress_al_next;
+\set SHOW_CONTEXT never
+SELECT lock_revoke_access(current_user::regrole, 'admin');
