@@ -348,7 +348,12 @@ explain_claim(AlAttempt *attempt)
 
 		if (attempt->request->is_shared && al_is_shared(holding) && holding->owner &&
 			!al_is_owned_by(holding, &attempt->request->owner))
+		{
+			/* If its claim is in the way, it has converted to shared. */
+			if (result->outcome == AL_CLAIMED)
+				result->holding.lifetime = AL_TRANSACTION;
 			continue;
+		}
 		if (holding->holder == NULL)
 		{
 			/* It is held by its lifetime, but by whom is not known. */

@@ -24,6 +24,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
+#include "catalog/pg_collation_d.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -75,7 +76,8 @@ key_index(Relation rel)
 		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
 
 		if (index->rd_index->indisvalid &&
-			index->rd_index->indkey.values[0] == Anum_lock_audit_key)
+			index->rd_index->indkey.values[0] == Anum_lock_audit_key &&
+			index->rd_indcollation[0] == C_COLLATION_OID)
 			found = lfirst_oid(cell);
 		index_close(index, AccessShareLock);
 	}

@@ -36,6 +36,12 @@
 #include "table/pending.h"
 #include "table/row.h"
 
+/*
+ * So many versions of the rows of a key are looked at.  A transaction can make any
+ * number of them, and others shall not pay for that.
+ */
+#define MOST_VERSIONS	1000
+
 /* Has the same transaction written the row anew, other than in what it rolled back? */
 static bool
 is_superseded(HeapTupleHeader header)
@@ -59,6 +65,7 @@ al_pending_holdings(Relation rel, const AlKey *key)
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	List	   *holdings = NIL;
+	int			versions = 0;
 
 	if (RecoveryInProgress())
 		return NIL;
@@ -73,6 +80,8 @@ al_pending_holdings(Relation rel, const AlKey *key)
 		AlHolding  *holding;
 
 		CHECK_FOR_INTERRUPTS();
+		if (key && ++versions > MOST_VERSIONS)
+			break;
 		if (!TransactionIdIsValid(dirty.xmin) || is_superseded(tuple->t_data))
 			continue;
 		holding = palloc(sizeof(AlHolding));
