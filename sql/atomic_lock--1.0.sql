@@ -869,6 +869,8 @@ BEGIN
 				WHEN 'user' THEN '.lock_status()'
 				WHEN 'monitor' THEN '.lock_release_all(text)' END));
 
+	-- A role that may pass a right on has been given that by hand.  What it has
+	-- passed on goes, too, or it could make its own right irrevocable.
 	FOR routine IN
 		SELECT p.oid
 		FROM pg_catalog.pg_proc p
@@ -884,7 +886,7 @@ BEGIN
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT EXECUTE ON FUNCTION %s TO %s', routine, grantee)
-			ELSE format('REVOKE EXECUTE ON FUNCTION %s FROM %s', routine, grantee) END;
+			ELSE format('REVOKE EXECUTE ON FUNCTION %s FROM %s CASCADE', routine, grantee) END;
 	END LOOP;
 
 	FOR relation, privileges IN
@@ -897,7 +899,7 @@ BEGIN
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT %s ON TABLE %I.%I TO %s', privileges, schema, relation, grantee)
-			ELSE format('REVOKE %s ON TABLE %I.%I FROM %s', privileges, schema, relation, grantee) END;
+			ELSE format('REVOKE %s ON TABLE %I.%I FROM %s CASCADE', privileges, schema, relation, grantee) END;
 	END LOOP;
 
 	-- USAGE on the schema would keep the role from being dropped.  It stays where

@@ -62,8 +62,8 @@ CREATE SCHEMA "Locks"; CREATE EXTENSION atomic_lock SCHEMA "Locks"; SET search_p
 SELECT lock_grant_access('clerk', 'user'), lock_grant_access('watcher', 'monitor'), lock_grant_access('boss', 'admin');
 SELECT lock_grant_access('"All "" three"', l) FROM unnest('{user,monitor,admin}'::text[]) l;
 SELECT lock_grant_access('dbo', 'admin');
-GRANT EXECUTE ON FUNCTION lock_acquire, force_release, lock_key TO hand;
-GRANT EXECUTE ON FUNCTION lock_key TO PUBLIC;
+GRANT EXECUTE ON FUNCTION lock_acquire, force_release, lock_key(text[]) TO hand;
+GRANT EXECUTE ON FUNCTION lock_key(text[]) TO PUBLIC;
 ALTER DEFAULT PRIVILEGES GRANT EXECUTE ON FUNCTIONS TO nobody;
 ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO nobody;
 ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO nobody;
