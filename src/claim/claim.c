@@ -319,6 +319,16 @@ al_claim_upgrade_end(const AlKey *key)
 	release_in_transaction(&tag, AccessExclusiveLock);
 }
 
+/* Other transactions that have claimed a key: an array with an invalid one at its end */
+VirtualTransactionId *
+al_claim_others(uint64 hash)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, KEY, hash);
+	return GetLockConflicts(&tag, AccessExclusiveLock, NULL);
+}
+
 /*
  * Other transactions that have a lock in conflict with a mode, as a list of process
  * numbers (PGPROC), with -1 for each prepared transaction

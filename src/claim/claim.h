@@ -6,6 +6,7 @@
 #define AL_CLAIM_CLAIM_H
 
 #include "nodes/pg_list.h"
+#include "storage/lock.h"
 
 #include "atomic_lock.h"
 
@@ -40,6 +41,7 @@ extern bool al_claim_upgrade(const AlKey *key);
 extern void al_claim_upgrade_end(const AlKey *key);
 extern List *al_claim_transactions(uint64 hash, bool is_exclusive);
 extern bool al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid);
+extern VirtualTransactionId *al_claim_others(uint64 hash);
 extern bool al_claim_is_others(uint64 hash);
 extern bool al_claim_is_extended(const AlKey *key, const AlOwner *owner,
 								 bool is_shared);

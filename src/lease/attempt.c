@@ -371,8 +371,8 @@ explain_claim(AlAttempt *attempt)
 
 /*
  * An owner that does not hold a key cannot convert it: make sure by a look at all
- * rows at once.  What it holds by a transaction elsewhere is in the way until that
- * ends.
+ * rows at once.  What it holds by a transaction elsewhere, or has acquired in one that
+ * is unfinished, is in the way until that ends.
  */
 static void
 judge_at_once(Relation rel, AlAttempt *attempt)
@@ -383,7 +383,15 @@ judge_at_once(Relation rel, AlAttempt *attempt)
 
 	al_look(rel, attempt->key, &attempt->state);
 	result->outcome = judge(attempt);
-	if (attempt->own == NULL && elsewhere)
+	if (attempt->own == NULL && elsewhere == NULL && al_claim_is_others(attempt->key->hash))
+		elsewhere = al_pending_find(rel, attempt->key, &attempt->request->owner);
+	if (attempt->own == NULL && elsewhere && elsewhere->lifetime != AL_TRANSACTION)
+	{
+		result->outcome = AL_CLAIMED;
+		result->holding = *elsewhere;
+		result->blocker = elsewhere->pid;
+	}
+	else if (attempt->own == NULL && elsewhere)
 	{
 		/* A holding that is not shown in shared memory has no label to tell. */
 		result->outcome = elsewhere->holder ? AL_HELD : AL_CLAIMED;

@@ -86,11 +86,44 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 }
 
 /*
+ * Claim a key for taking it; false where another transaction has claimed it since we
+ * began.  Most are about to go: those of heartbeats, sweeps, and of who was refused.
+ * Where others have come instead of them, we wait for those, or a busy key could never
+ * be had.
+ */
+static bool
+claim_soon(AlClaim *claim, const AlKey *key)
+{
+	VirtualTransactionId *first = NULL;
+
+	for (int tries = 0; tries < MOST_TRIES; tries++)
+	{
+		if (al_claim_try(claim, key, NULL, AL_CLAIM_TAKE))
+			return true;
+		if (first == NULL)
+			first = al_claim_others(key->hash);
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(TRY_PAUSE);
+	}
+	for (const VirtualTransactionId *now = al_claim_others(key->hash);
+		 VirtualTransactionIdIsValid(*now); now++)
+	{
+		for (const VirtualTransactionId *then = first; VirtualTransactionIdIsValid(*then); then++)
+		{
+			if (VirtualTransactionIdEquals(*now, *then))
+				return false;
+		}
+	}
+	al_claim(claim, key, NULL, AL_CLAIM_TAKE);
+	return true;
+}
+
+/*
  * End all holdings of a key, whoever has them, and return copies of what they were: a
  * list of AlHolding *.  Former owners are forgotten: they find no lock, not a
  * released one.  Outcomes: AL_RELEASED, AL_NOT_FOUND, and the key stays claimed;
  * without a claim AL_IN_TRANSACTION, where another transaction holds the key to its
- * end, or has claimed it and does not end soon.
+ * end, or has claimed it and does not end soon.  Waits for those that come after us.
  */
 List *
 al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result)
@@ -108,19 +141,13 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result)
 		return NIL;
 	}
 
-	for (int tries = 0; !al_claim_try(claim, key, NULL, AL_CLAIM_TAKE); tries++)
+	if (!claim_soon(claim, key))
 	{
-		/* Most are about to go: those of heartbeats, sweeps, and of who was refused. */
-		if (tries == MOST_TRIES)
-		{
-			const AlHolding *pending = al_pending_find(rel, key, NULL);
+		const AlHolding *pending = al_pending_find(rel, key, NULL);
 
-			result->outcome = AL_IN_TRANSACTION;
-			result->blocker = pending ? pending->pid : al_claim_blocker(claim);
-			return NIL;
-		}
-		CHECK_FOR_INTERRUPTS();
-		pg_usleep(TRY_PAUSE);
+		result->outcome = AL_IN_TRANSACTION;
+		result->blocker = pending ? pending->pid : al_claim_blocker(claim);
+		return NIL;
 	}
 	al_look(rel, key, &state);
 	now = GetCurrentTimestamp();

@@ -369,7 +369,9 @@ look_for_own(AlOwnClaim *ask)
 		ask->waited = elsewhere->tid;
 		return elsewhere;
 	}
-	(void) al_judge_all(ask);
+	if (!al_judge_all(ask) && ask->result->outcome == AL_NOT_FOUND &&
+		al_pending_find(ask->rel, ask->key, NULL))
+		ask->result->is_in_use = true;
 	return NULL;
 }
 

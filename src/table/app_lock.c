@@ -402,6 +402,20 @@ find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot, AlHo
 }
 
 /*
+ * Find the version that a snapshot sees among those that a row version was updated to.
+ * This does not search the index, which may have many entries for old versions.
+ */
+bool
+al_table_find_update(Relation rel, const AlKey *key, const AlHolding *version,
+					 Snapshot snapshot, AlHolding *update)
+{
+	ItemPointerData next = version->tuple->t_data->t_ctid;
+
+	return !ItemPointerEquals(&next, &version->tuple->t_self) &&
+		follow(rel, key, version->slot, next, snapshot, update);
+}
+
+/*
  * Find the row of the exclusive holding of a key, which is claimed, at the next
  * place of a sequence.  False says nothing.
  */

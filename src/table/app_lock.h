@@ -18,6 +18,9 @@ extern Oid al_table_key_index(Relation rel);
 extern Oid al_table_owner_index(Relation rel);
 extern bool al_table_fetch(struct IndexScanDescData *scan, ItemPointer tid, Buffer buffer,
 						   struct SnapshotData *snapshot, AlHolding *holding);
+extern bool al_table_find_update(Relation rel, const AlKey *key,
+								 const AlHolding *version,
+								 struct SnapshotData *snapshot, AlHolding *update);
 extern bool al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding);
 extern void al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding);
 extern bool al_table_find_slot(Relation rel, const AlKey *key, int32 slot,

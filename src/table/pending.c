@@ -31,14 +31,15 @@
 #include "atomic_lock.h"
 #include "base/str.h"
 #include "claim/holding.h"
+#include "shmem/sole.h"
 #include "table/app_lock.h"
 #include "table/columns.h"
 #include "table/pending.h"
 #include "table/row.h"
 
 /*
- * So many versions of the rows of a key are looked at.  A transaction can make any
- * number of them, and others shall not pay for that.
+ * So many versions of the rows of a key, of unfinished transactions, are looked at.  A
+ * transaction can make any number of them, and others shall not pay for that.
  */
 #define MOST_VERSIONS	1000
 
@@ -52,64 +53,112 @@ is_superseded(HeapTupleHeader header)
 }
 
 /*
- * What transactions of others that have not ended have written of a key, or of all keys
- * where that is NULL, released or not: a list of AlHolding *, whose "pid" is that of
- * the transaction, 0 if it is prepared, and without "meta".  On a standby, which knows
- * no processes, there are none.
+ * What a version of a row says that a dirty snapshot has seen, if it is the last one that
+ * an unfinished transaction has written.  Its "pid" is that of the transaction, 0 if it
+ * is prepared.
  */
-List *
-al_pending_holdings(Relation rel, const AlKey *key)
+static bool
+read_pending(Relation rel, HeapTuple tuple, const SnapshotData *dirty, AlHolding *holding)
+{
+	if (!TransactionIdIsValid(dirty->xmin) || is_superseded(tuple->t_data))
+		return false;
+	al_row_read(rel, tuple, holding);
+	holding->meta = NULL;		/* it may be gone before it is fetched */
+	holding->pid = TransactionIdPrecedes(dirty->xmin, TransactionXmin) ? 0 :
+		BackendXidGetPid(SubTransGetTopmostTransaction(dirty->xmin));
+	return true;
+}
+
+/* The rows of a key from a slot on, or of all keys where that is NULL */
+static List *
+scan_pending(Relation rel, const AlKey *key, int32 first_slot)
 {
 	SnapshotData dirty;
-	ScanKeyData scan_key;
+	ScanKeyData scan_keys[2];
 	SysScanDesc scan;
 	HeapTuple	tuple;
 	List	   *holdings = NIL;
 	int			versions = 0;
 
-	if (RecoveryInProgress())
-		return NIL;
 	if (key)
-		ScanKeyInit(&scan_key, Anum_app_lock_key, BTEqualStrategyNumber, F_TEXTEQ,
+	{
+		ScanKeyInit(&scan_keys[0], Anum_app_lock_key, BTEqualStrategyNumber, F_TEXTEQ,
 					PointerGetDatum(al_string_text(key->name)));
+		ScanKeyInit(&scan_keys[1], Anum_app_lock_slot, BTGreaterEqualStrategyNumber, F_INT4GE,
+					Int32GetDatum(first_slot));
+	}
 	InitDirtySnapshot(dirty);
 	scan = systable_beginscan(rel, key ? al_table_key_index(rel) : InvalidOid, key != NULL,
-							  &dirty, key ? 1 : 0, &scan_key);
+							  &dirty, key ? 2 : 0, scan_keys);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		AlHolding  *holding;
 
 		CHECK_FOR_INTERRUPTS();
-		if (key && ++versions > MOST_VERSIONS)
+		if (key && TransactionIdIsValid(dirty.xmin) && ++versions > MOST_VERSIONS)
 			break;
-		if (!TransactionIdIsValid(dirty.xmin) || is_superseded(tuple->t_data))
-			continue;
 		holding = palloc(sizeof(AlHolding));
-		al_row_read(rel, tuple, holding);
-		holding->meta = NULL;	/* it may be gone before it is fetched */
-		holding->pid = TransactionIdPrecedes(dirty.xmin, TransactionXmin) ? 0 :
-			BackendXidGetPid(SubTransGetTopmostTransaction(dirty.xmin));
-		holdings = lappend(holdings, holding);
+		if (read_pending(rel, tuple, &dirty, holding))
+			holdings = lappend(holdings, holding);
+		else
+			pfree(holding);
 	}
 	systable_endscan(scan);
 	return holdings;
 }
 
 /*
+ * What transactions of others that have not ended have written of all keys, released or
+ * not: a list of AlHolding *, without "meta".  On a standby, which knows no processes,
+ * there are none.
+ */
+List *
+al_pending_holdings(Relation rel)
+{
+	return RecoveryInProgress() ? NIL : scan_pending(rel, NULL, 0);
+}
+
+/* Does the owner hold this, or where that is NULL, anybody? */
+static bool
+is_of(const AlHolding *holding, const AlOwner *owner)
+{
+	return owner ? al_is_owned_by(holding, owner) : holding->released_at == 0;
+}
+
+/*
  * One of them of a key: that of an owner; or where that is NULL, what anybody holds by
- * it, best of all alone.  NULL: there is none.
+ * it, best of all alone.  NULL: there is none.  From a row that is there already the
+ * next version is followed, since the index may lead to many that are dead.
  */
 AlHolding *
 al_pending_find(Relation rel, const AlKey *key, const AlOwner *owner)
 {
+	AlHolding  *holding = palloc(sizeof(AlHolding));
+	AlHolding	version;
+	int32		first_slot = AL_SLOT_EXCLUSIVE;
+	SnapshotData dirty;
 	ListCell   *cell;
 
-	foreach(cell, al_pending_holdings(rel, key))
+	if (RecoveryInProgress())
+		return NULL;
+	InitDirtySnapshot(dirty);
+	if (al_table_find(rel, key, &version))
 	{
-		AlHolding  *holding = lfirst(cell);
-
-		if (owner ? al_is_owned_by(holding, owner) : holding->released_at == 0)
-			return holding;
+		for (int versions = 0; versions < MOST_VERSIONS &&
+			 al_table_find_update(rel, key, &version, &dirty, holding); versions++)
+		{
+			version = *holding;
+			if (read_pending(rel, version.tuple, &dirty, holding) && is_of(holding, owner))
+				return holding;
+		}
+		if (al_sole_is_known(key))
+			return NULL;
+		first_slot++;
+	}
+	foreach(cell, scan_pending(rel, key, first_slot))
+	{
+		if (is_of(lfirst(cell), owner))
+			return lfirst(cell);
 	}
 	return NULL;
 }

@@ -11,7 +11,7 @@
 #include "atomic_lock.h"
 #include "claim/holding.h"
 
-extern List *al_pending_holdings(Relation rel, const AlKey *key);
+extern List *al_pending_holdings(Relation rel);
 extern AlHolding *al_pending_find(Relation rel, const AlKey *key, const AlOwner *owner);
 
 #endif							/* AL_TABLE_PENDING_H */
