@@ -422,7 +422,8 @@ is( $standby->safe_psql(
 my $log = slurp_file($node->logfile);
 unlike($log, qr/PANIC|TRAP|was terminated by signal/, 'the server never crashed');
 like($log, qr/FATAL:  terminating connection because/, 'the log says why');
-unlike($log, qr/FATAL:  terminating connection due to administrator/, '... once, and nothing else');
+# Sessions of the test itself may not have ended when a server is stopped.
+unlike($log, qr/^(?!.* in_doubt\.pl FATAL).*FATAL:  terminating connection due to administrator/m, '... once, and nothing else');
 
 $standby->stop;
 done_testing();
