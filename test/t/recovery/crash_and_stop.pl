@@ -221,7 +221,8 @@ start($holder, q{SELECT lock_try_extend('still', 'holder', '1 hour') IS NULL, lo
 start($two, q{SELECT status FROM lock_try_acquire('still', '1 hour', 'two')});
 usleep(10_000) while time() < $end;
 kill 'CONT', reverse @all;
-like(answer($holder), qr/^t\|(?:expired|not_owner)$/, 'all stand still for longer than a lease: it is over when they go on');
+# It may have been swept by then.
+like(answer($holder), qr/^t\|(?:expired|not_owner|not_found)$/, 'all stand still for longer than a lease: it is over when they go on');
 is(answer($one), 'acquired', '... who waits for it has it');
 is(answer($two), 'held', '... and nobody else');
 ask($one, q{SELECT lock_release('still', 'one')});
