@@ -459,6 +459,10 @@ sub release_all
 	my ($self, $s, $owner) = @_;
 	my @expected = map { $self->release($s, $_, $owner) } $self->keys_of($s, $owner);
 
+	# It also looks at rows that are over, and waits for what the owner has of these keys
+	# in another transaction.
+	my @over = grep { my $row = $self->rows($s, $_)->{$owner}; $row && $row->{state} eq 'expired' } keys %{ $self->{held} };
+	push @expected, grep { $_->{sqlstate} && "@{ $_->{sqlstate} }" =~ /55P03/ } map { $self->own($s, $_, $owner, 'take') } @over;
 	return { sqlstate => ['55P03'] } if grep { $_->{sqlstate} } @expected;
 	return { count => scalar @expected, apply => sub { $_->{apply}->() for @expected } };
 }
