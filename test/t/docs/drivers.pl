@@ -33,7 +33,7 @@ $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\
 
 # JDBC needs TCP, and others may reach that.
 my $password = join '', map { sprintf '%08x', rand 2**32 } 1 .. 4;
-my $with_jdbc = -e $jdbc && run_log([ 'javac', '-version' ]);
+my $with_jdbc = -e $jdbc && eval { run_log([ 'javac', '-version' ]) };
 if ($with_jdbc)
 {
 	$node->append_conf('postgresql.conf', "listen_addresses = '127.0.0.1'\n");
@@ -154,7 +154,7 @@ END
 
 SKIP:
 {
-	skip 'no node-postgres', 1 unless run_log([ 'node', '-e', q{require('pg')} ]);
+	skip 'no node-postgres', 1 unless eval { run_log([ 'node', '-e', q{require('pg')} ]) };
 	is_deeply(
 		lines('nodejs', 'node', 'doc/examples/edit_form.js',
 			sprintf('postgresql://%s@%s:%s/nodejs', $user, $node->host =~ s{/}{%2F}gr, $node->port)),
