@@ -11,8 +11,8 @@
 -- "pg_catalog, pg_temp".  Outside of such expressions the script avoids syntax
 -- that looks up an operator without naming it, such as IN, BETWEEN, LIKE and
 -- CASE x WHEN.  Functions of our own are called with exactly the types of their
--- parameters.  They cannot be qualified: the placeholder for the schema refuses some names
--- that we allow.
+-- parameters.  They cannot be qualified: what CREATE EXTENSION offers for that
+-- refuses names of schemas that we allow.
 
 ------------------------------------------------------------------------------
 -- The table has one row per holding.  Only the code in src/table reads or
@@ -100,7 +100,7 @@ CREATE TABLE lock_audit (
 	action					text NOT NULL,
 	key						text COLLATE "C" NOT NULL,
 	previous_holder			text,
-	previous_owner_digest	text,
+	previous_owner_digest	text COLLATE "C",
 	fencing_token			bigint,
 	session_role			name NOT NULL,
 	acting_role				name NOT NULL,
@@ -111,7 +111,7 @@ CREATE TABLE lock_audit (
 ) USING heap;
 
 -- This index finds what became of a lease that its former owner asks for.
-CREATE INDEX lock_audit_key_idx ON lock_audit (key, at);
+CREATE INDEX lock_audit_key_idx ON lock_audit (key, previous_owner_digest);
 
 COMMENT ON TABLE lock_audit IS 'one row per holding that was ended by force_release or lock_steal';
 COMMENT ON COLUMN lock_audit.at IS 'when it was ended';

@@ -87,23 +87,12 @@ al_table_key_index(Relation rel)
 Oid
 al_table_owner_index(Relation rel)
 {
-	List	   *indexes = RelationGetIndexList(rel);
-	ListCell   *cell;
-	Oid			found = InvalidOid;
+	const AttrNumber column = Anum_app_lock_owner_hash;
+	Oid			index = al_scan_index(rel, 1, &column);
 
-	foreach(cell, indexes)
-	{
-		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
-
-		if (index->rd_index->indisvalid &&
-			index->rd_index->indkey.values[0] == Anum_app_lock_owner_hash)
-			found = lfirst_oid(cell);
-		index_close(index, AccessShareLock);
-	}
-	list_free(indexes);
-	if (!OidIsValid(found))
+	if (!OidIsValid(index))
 		raise_no_index(rel, "owner_hash");
-	return found;
+	return index;
 }
 
 /*

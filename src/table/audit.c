@@ -24,7 +24,6 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
-#include "catalog/pg_collation_d.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -63,28 +62,6 @@ role_name(Oid role)
 	return name ? name : psprintf("%u", role);
 }
 
-/* The index by key; where somebody dropped it, 0, and the whole table is read */
-static Oid
-key_index(Relation rel)
-{
-	List	   *indexes = RelationGetIndexList(rel);
-	ListCell   *cell;
-	Oid			found = InvalidOid;
-
-	foreach(cell, indexes)
-	{
-		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
-
-		if (index->rd_index->indisvalid &&
-			index->rd_index->indkey.values[0] == Anum_lock_audit_key &&
-			index->rd_indcollation[0] == C_COLLATION_OID)
-			found = lfirst_oid(cell);
-		index_close(index, AccessShareLock);
-	}
-	list_free(indexes);
-	return found;
-}
-
 /* The name of a role, as far as it is text in the encoding of this database */
 static char *
 show_role(Name name)
@@ -96,36 +73,34 @@ show_role(Name name)
 
 /*
  * The last of the forced ends of what an owner held of a key, or NULL.  Tokens rise
- * with every grant of a key, so the highest is that of the last one.
+ * with every grant of a key, so the highest is that of the last one.  Where somebody
+ * dropped the index, the whole table is read.
  */
 const AlForcedEnd *
 al_audit_find(const AlKey *key, const AlOwner *owner)
 {
+	static const AttrNumber columns[] = {Anum_lock_audit_key, Anum_lock_audit_previous_owner_digest};
 	Relation	rel = al_open_audit_now();
 	AlForcedEnd *last = NULL;
-	text	   *digest = NULL;
 	AlScan		scan;
-	ScanKeyData scan_key;
+	ScanKeyData keys[lengthof(columns)];
 	HeapTuple	tuple;
 
 	if (rel == NULL)
 		return NULL;
-	ScanKeyInit(&scan_key, Anum_lock_audit_key, BTEqualStrategyNumber, F_TEXTEQ,
+	ScanKeyInit(&keys[0], columns[0], BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(al_string_text(key->name)));
-	al_scan_begin(&scan, rel, key_index(rel), 1, &scan_key);
+	ScanKeyInit(&keys[1], columns[1], BTEqualStrategyNumber, F_TEXTEQ,
+				owner_digest(al_string_text(owner->name)));
+	al_scan_begin(&scan, rel, al_scan_index(rel, lengthof(columns), columns),
+				  lengthof(columns), keys);
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
 		Datum		values[Natts_lock_audit];
 		bool		nulls[Natts_lock_audit];
 
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-		if (IS_NULL(previous_owner_digest))
-			continue;
-		if (digest == NULL)
-			digest = DatumGetTextPP(owner_digest(al_string_text(owner->name)));
-		if (!al_string_equal(al_string(DatumGetTextPP(VALUE(previous_owner_digest))),
-							 al_string(digest)) ||
-			(last && last->fencing_token > DatumGetInt64(VALUE(fencing_token))))
+		if (last && last->fencing_token > DatumGetInt64(VALUE(fencing_token)))
 			continue;
 		if (last == NULL)
 			last = palloc(sizeof(AlForcedEnd));

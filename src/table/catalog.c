@@ -77,9 +77,9 @@ static const ColumnDefinition app_lock_columns[Natts_app_lock] = {
 static const ColumnDefinition lock_audit_columns[Natts_lock_audit] = {
 	{"at", TIMESTAMPTZOID, InvalidOid},
 	{"action", TEXTOID, InvalidOid},
-	{"key", TEXTOID, InvalidOid},
+	{"key", TEXTOID, C_COLLATION_OID},
 	{"previous_holder", TEXTOID, InvalidOid},
-	{"previous_owner_digest", TEXTOID, InvalidOid},
+	{"previous_owner_digest", TEXTOID, C_COLLATION_OID},
 	{"fencing_token", INT8OID, InvalidOid},
 	{"session_role", NAMEOID, InvalidOid},
 	{"acting_role", NAMEOID, InvalidOid},

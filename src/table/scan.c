@@ -19,9 +19,40 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "table/scan.h"
+
+/*
+ * An index whose first columns are these, each in the order of its collation; 0 where
+ * there is none.  table/catalog.c has made sure that it is a B-tree of the whole table, or
+ * of the rows where owner_hash is not null.  The index is never remembered, because
+ * REINDEX CONCURRENTLY replaces it.
+ */
+Oid
+al_scan_index(Relation rel, int count, const AttrNumber *columns)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	ListCell   *cell;
+	Oid			found = InvalidOid;
+
+	foreach(cell, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(cell), AccessShareLock);
+		bool		fits = index->rd_index->indisvalid && index->rd_index->indnkeyatts >= count;
+
+		for (int i = 0; fits && i < count; i++)
+			fits = index->rd_index->indkey.values[i] == columns[i] &&
+				index->rd_indcollation[i] ==
+				TupleDescAttr(RelationGetDescr(rel), columns[i] - 1)->attcollation;
+		if (fits)
+			found = lfirst_oid(cell);
+		index_close(index, AccessShareLock);
+	}
+	list_free(indexes);
+	return found;
+}
 
 /*
  * Begin to scan a relation by an index, or as a whole where "index" is 0.  Keys are

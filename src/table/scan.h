@@ -5,6 +5,7 @@
 #ifndef AL_TABLE_SCAN_H
 #define AL_TABLE_SCAN_H
 
+#include "access/attnum.h"
 #include "access/htup.h"
 #include "access/skey.h"
 #include "utils/relcache.h"
@@ -17,6 +18,7 @@ typedef struct AlScan
 	bool		recheck;
 } AlScan;
 
+extern Oid	al_scan_index(Relation rel, int count, const AttrNumber *columns);
 extern void al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys,
 						  ScanKey keys);
 extern HeapTuple al_scan_next(AlScan *scan);
