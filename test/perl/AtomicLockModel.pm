@@ -3,12 +3,14 @@
 #
 # A holding is a hash: owner, mode, lifetime, session (for lifetime session),
 # token, acquired_at, end (seconds, or Inf), ttl, and state: "live", "released",
-# "expired".  Committed holdings are in {held}{key}{owner}, dead ones too: they
-# tell their owner what became of them, for sure until the key is granted anew
-# and its row may have been used.  Who ever lost a key by force is in {forced}, whatever
-# became of that: it may be told so.  A transaction has what it changed in {rows},
-# what it holds itself in {mine}, both by key and owner, likewise what it held and
-# others may still see in {ended}, and its claims.
+# "expired", "forced", or "forgotten" where it is no row of this owner any more.
+# Committed holdings are in {held}{key}{owner}, dead ones too: they tell their owner
+# what became of them, for sure until the key is granted anew and its row may have
+# been used.  What earlier rows told, of which one may still be there, is in {once}.
+# Who ever lost a key by force is in {forced}, whatever became of that: it may be told
+# so.  A transaction has what it changed in {rows}, what it holds itself in {mine},
+# both by key and owner, likewise what it held and others may still see in {ended},
+# and its claims.
 
 package AtomicLockModel;
 
@@ -208,6 +210,8 @@ sub put
 	my ($self, $s, $key, $owner, %change) = @_;
 	my $old = $self->rows($s, $key)->{$owner} || {};
 
+	$self->{once}{$key}{$owner}{ $old->{state} eq 'released' ? 'LK004' : 'LK005' } = 1
+	  if $old->{state} && !$self->is_live($old) && $old->{state} =~ /^(?:live|expired|released)$/;
 	return $self->{tx}{$s}{rows}{$key}{$owner} = { %$old, owner => $owner, state => 'live', sure => 1, %change };
 }
 
@@ -230,7 +234,9 @@ sub refusals
 	my @forced = $self->{forced}{$key}{$owner} ? 'LK009' : ();
 
 	return ($others, @forced) unless $row;
-	return 'LK009' if $row->{state} eq 'forgotten';
+	# A row of before may still be there.
+	return ($others, @forced, sort keys %{ $self->{once}{$key}{$owner} || {} }) if $row->{state} eq 'forgotten';
+	return 'LK009' if $row->{state} eq 'forced';
 	my $own = $row->{state} eq 'released' ? 'LK004' : 'LK005';
 	return $row->{sure} ? ($own, $self->{forced_mine}{$key}{$owner} ? 'LK009' : ()) : ('LK004', 'LK005', $others, @forced);
 }
@@ -459,12 +465,22 @@ sub release_all
 	my ($self, $s, $owner) = @_;
 	my @expected = map { $self->release($s, $_, $owner) } $self->keys_of($s, $owner);
 
+	return { sqlstate => ['55P03'] } if grep { $_->{sqlstate} } @expected;
+
 	# It also looks at rows that are over, and waits for what the owner has of these keys
 	# in another transaction.
-	my @over = grep { my $row = $self->rows($s, $_)->{$owner}; $row && $row->{state} eq 'expired' } keys %{ $self->{held} };
-	push @expected, grep { $_->{sqlstate} && "@{ $_->{sqlstate} }" =~ /55P03/ } map { $self->own($s, $_, $owner, 'take') } @over;
-	return { sqlstate => ['55P03'] } if grep { $_->{sqlstate} } @expected;
-	return { count => scalar @expected, apply => sub { $_->{apply}->() for @expected } };
+	my %rows = map { $_ => $self->rows($s, $_)->{$owner} } keys %{ $self->{held} };
+	my @dead = grep { $rows{$_} && !$self->is_live($rows{$_}) } keys %rows;
+	my @over = grep { $rows{$_}{state} =~ /^(?:live|expired)$/ } @dead;
+	my @maybe = (@over, grep { $self->{once}{$_}{$owner}{LK005} } @dead);
+	my %over = map { $_ => "@{ $self->own($s, $_, $owner, 'take')->{sqlstate} || [] }" } @maybe;
+
+	return { sqlstate => ['55P03'] } if grep { $over{$_} eq '55P03' && $rows{$_}{sure} } @over;
+	return {
+		count => scalar @expected,
+		may => (grep { /55P03/ } values %over) ? ['55P03'] : undef,
+		apply => sub { $_->{apply}->() for @expected }
+	};
 }
 
 # End all holdings; for a thief, if there is one
@@ -485,7 +501,7 @@ sub force
 			$self->{forced}{$key}{$_} = 1 for keys %$live;
 			$self->{forced_mine}{$key}{$_} = 1 for keys %{ $self->{tx}{$s}{mine}{$key} || {} };
 			$self->end($s, $key, $_) for sort keys %{ $self->{tx}{$s}{mine}{$key} || {} };
-			$self->put($s, $key, $_, state => 'forgotten') for grep { $self->is_live($rows->{$_}) } keys %$rows;
+			$self->put($s, $key, $_, state => 'forced') for grep { $self->is_live($rows->{$_}) } keys %$rows;
 			return unless $thief;
 			$self->reuse($s, $key);
 			$self->put($s, $key, $thief->{owner}, mode => 'exclusive', lifetime => 'lease', token => $answer->{token},
