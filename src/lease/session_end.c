@@ -59,7 +59,7 @@ al_session_end_has(Relation rel, const AlKey *key)
 
 	if (al_claimed_has(key->hash) || al_claim_is_others(key->hash))
 		return true;
-	al_look(rel, key, &state);
+	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
 	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
 	{
 		if (al_is_of_this_session(lfirst(cell)))
@@ -76,7 +76,7 @@ al_session_end_key(Relation rel, const AlKey *key, bool wait)
 	ListCell   *cell;
 	bool		left = false;
 
-	al_look(rel, key, &state);
+	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
 	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
 	{
 		AlHolding	holding = *(AlHolding *) lfirst(cell);
