@@ -240,6 +240,7 @@ al_claimed_reserve(uint64 hash)
 		places_grow(places, (uint64) places->size * 2);
 }
 
+/* Let this transaction claim any number of keys, to its end. */
 void
 al_claimed_lift_limit(void)
 {

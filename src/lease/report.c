@@ -10,10 +10,10 @@
  * A refusal is an answer, not a fault, and a busy key causes many.  So refusals stay
  * out of the server log unless log_min_messages is below "warning".
  *
- * A grant in doubt (xact.c) is reported when it has committed, where no error may be
- * raised.  So it is a WARNING to this process, which finishes the commit and then
- * ends.  Our hook makes it FATAL for the client and the log.  Without the hook, the
- * client would get the warning and lose the connection.
+ * A grant in doubt (claim/durability.c) is reported when it has committed, where no
+ * error may be raised.  So it is a WARNING to this process, which finishes the commit
+ * and then ends.  Our hook makes it FATAL for the client and the log.  Without the
+ * hook, the client would get the warning and lose the connection.
  *
  * Locking rules: none.
  *
