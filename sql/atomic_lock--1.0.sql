@@ -43,7 +43,7 @@ CREATE TABLE app_lock (
 	released		boolean NOT NULL DEFAULT false,
 	holder			text COLLATE "C" NOT NULL,
 	owner			text COLLATE "C",
-	owner_hash		integer,
+	owner_hash		bigint,
 	meta			jsonb,
 	pid				integer,
 	backend_start	timestamptz,
@@ -84,7 +84,7 @@ COMMENT ON COLUMN app_lock.mode IS 'exclusive or shared';
 COMMENT ON COLUMN app_lock.role IS 'role that acquired it; no dependency keeps it from being dropped';
 COMMENT ON COLUMN app_lock.holder IS 'label of the holder, for people';
 COMMENT ON COLUMN app_lock.owner IS 'secret that proves who has the holding; null after force_release';
-COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner of this row that is in the index; kept when the row passes to an owner that is not';
+COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner of this row that is in the index, and of the key; kept when the row passes to an owner that is not';
 COMMENT ON COLUMN app_lock.released IS 'whether the holding was released';
 COMMENT ON COLUMN app_lock.meta IS 'anything that the application keeps with the lease';
 COMMENT ON COLUMN app_lock.pid IS 'process id of the session with which the holding ends; null for a lease';
@@ -146,7 +146,9 @@ CREATE TYPE lock_grant AS (
 	expires_at		timestamptz,
 	waited			interval,
 	holder			text,
-	ttl_remaining	interval
+	ttl_remaining	interval,
+	holders			integer,
+	max_holders		integer
 );
 
 COMMENT ON TYPE lock_grant IS 'answer of an acquire: the holding that was granted, or who has the key';
@@ -161,6 +163,8 @@ COMMENT ON COLUMN lock_grant.expires_at IS 'when the lease ends by itself; null 
 COMMENT ON COLUMN lock_grant.waited IS 'how long the call waited';
 COMMENT ON COLUMN lock_grant.holder IS 'label of the holder, for people';
 COMMENT ON COLUMN lock_grant.ttl_remaining IS 'how long until expires_at, by the clock of the server; null when refused';
+COMMENT ON COLUMN lock_grant.holders IS 'how many hold it, with the caller once that is one of them, where they were counted: when refused as held, and with max_holders; otherwise 0; counting ends at 100, or at max_holders if that is more';
+COMMENT ON COLUMN lock_grant.max_holders IS 'how many may hold it, as asked for; 0: any number';
 
 CREATE FUNCTION lock_acquire(
 	key text,
@@ -170,13 +174,14 @@ CREATE FUNCTION lock_acquire(
 	wait interval DEFAULT '0',
 	holder text DEFAULT NULL,
 	meta jsonb DEFAULT NULL,
-	lifetime text DEFAULT 'lease'
+	lifetime text DEFAULT 'lease',
+	max_holders integer DEFAULT NULL
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text) IS
-'takes the lock "key" for "ttl" (default atomic_lock.default_ttl); waits for it for up to "wait", in the order of arrival; "mode" is exclusive or shared, "lifetime" is lease, session or transaction; returns the holding, whose owner proves who has it; raises 55P03 if somebody else has the lock or the wait ran out, 40P01 if waiting would close a cycle of owners, LK007 if the owner has the lock and atomic_lock.on_reacquire is error';
+COMMENT ON FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text, integer) IS
+'takes the lock "key" for "ttl" (default atomic_lock.default_ttl); waits for it for up to "wait", in the order of arrival; "mode" is exclusive or shared, and with "max_holders" no more owners than that share it; "lifetime" is lease, session or transaction; returns the holding, whose owner proves who has it; raises 55P03 if somebody else has the lock or the wait ran out, 40P01 if waiting would close a cycle of owners, LK007 if the owner has the lock and atomic_lock.on_reacquire is error';
 
 CREATE FUNCTION lock_try_acquire(
 	key text,
@@ -186,12 +191,13 @@ CREATE FUNCTION lock_try_acquire(
 	wait interval DEFAULT '0',
 	holder text DEFAULT NULL,
 	meta jsonb DEFAULT NULL,
-	lifetime text DEFAULT 'lease'
+	lifetime text DEFAULT 'lease',
+	max_holders integer DEFAULT NULL
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION lock_try_acquire(text, interval, text, text, interval, text, jsonb, text) IS
+COMMENT ON FUNCTION lock_try_acquire(text, interval, text, text, interval, text, jsonb, text, integer) IS
 'like lock_acquire, but returns status "held", "pending", "timeout" or "deadlock" instead of raising an error';
 
 CREATE FUNCTION lock_acquire_all(
@@ -201,12 +207,13 @@ CREATE FUNCTION lock_acquire_all(
 	mode text DEFAULT 'exclusive',
 	wait interval DEFAULT '0',
 	holder text DEFAULT NULL,
-	meta jsonb DEFAULT NULL
+	meta jsonb DEFAULT NULL,
+	max_holders integer DEFAULT NULL
 ) RETURNS SETOF lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_acquire_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION lock_acquire_all(text[], interval, text, text, interval, text, jsonb) IS
+COMMENT ON FUNCTION lock_acquire_all(text[], interval, text, text, interval, text, jsonb, integer) IS
 'takes 1 to 1000 locks for one owner, all or none, in the order of their bytes; "wait" is for the whole set; returns one row per distinct key; raises what lock_acquire raises, naming the key in the way';
 
 CREATE FUNCTION lock_try_acquire_all(
@@ -216,12 +223,13 @@ CREATE FUNCTION lock_try_acquire_all(
 	mode text DEFAULT 'exclusive',
 	wait interval DEFAULT '0',
 	holder text DEFAULT NULL,
-	meta jsonb DEFAULT NULL
+	meta jsonb DEFAULT NULL,
+	max_holders integer DEFAULT NULL
 ) RETURNS SETOF lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
-COMMENT ON FUNCTION lock_try_acquire_all(text[], interval, text, text, interval, text, jsonb) IS
+COMMENT ON FUNCTION lock_try_acquire_all(text[], interval, text, text, interval, text, jsonb, integer) IS
 'like lock_acquire_all, but instead of raising an error returns one row, for the key in the way, with status "held", "pending", "timeout" or "deadlock"';
 
 CREATE FUNCTION lock_convert(

@@ -83,7 +83,7 @@ atomic_lock_steal(PG_FUNCTION_ARGS)
 	text	   *reason;
 	List	   *ended;
 	ListCell   *cell;
-	AlResult	result;
+	AlResult	result = {0};
 
 	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg(fcinfo, 1, &request.owner);

@@ -92,7 +92,7 @@ al_status_word(const AlResult *result)
 enum
 {
 	ACQUIRED, STATUS, KEY, MODE, OWNER, FENCING_TOKEN, ACQUIRED_AT,
-	EXPIRES_AT, WAITED, HOLDER, TTL_REMAINING
+	EXPIRES_AT, WAITED, HOLDER, TTL_REMAINING, HOLDERS, MAX_HOLDERS
 };
 
 /*
@@ -158,6 +158,11 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 	nulls[TTL_REMAINING] = !acquired || nulls[EXPIRES_AT];
 	if (!nulls[TTL_REMAINING])
 		values[TTL_REMAINING] = al_interval_datum(holding->expires_at - result->at);
+	values[HOLDERS] = Int32GetDatum(acquired ? result->holders :
+									obstacle != AL_HELD ? 0 :
+									Min(result->others + 1,
+										Max(AL_MOST_COUNTED, result->max_holders)));
+	values[MAX_HOLDERS] = Int32GetDatum(result->max_holders);
 }
 
 /*

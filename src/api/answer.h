@@ -11,7 +11,7 @@
 #include "lease/state.h"
 
 /* The number of columns of lock_grant */
-#define AL_GRANT_COLUMNS	11
+#define AL_GRANT_COLUMNS	13
 
 extern Datum al_interval_datum(int64 microseconds);
 extern Datum al_database_name(Oid oid);

@@ -261,6 +261,27 @@ al_mode_arg(FunctionCallInfo fcinfo, int argno)
 	return word_arg(fcinfo, argno, "mode", modes, "exclusive or shared") == 1;
 }
 
+/* How many may share the key, with the caller; 0: any number */
+int
+al_max_holders_arg(FunctionCallInfo fcinfo, int argno, bool is_shared)
+{
+	int			max_holders;
+
+	if (PG_ARGISNULL(argno))
+		return 0;
+	max_holders = PG_GETARG_INT32(argno);
+	if (max_holders < 1)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_holders must be at least 1, not %d", max_holders)));
+	if (!is_shared)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_holders is for shared locks only"),
+				 errhint("Pass mode => 'shared'.  An exclusive lock has one holder.")));
+	return max_holders;
+}
+
 /* The text of a word, which is made once and kept in "place"; must not be changed. */
 text *
 al_word_text(text **place, const char *word)

@@ -19,6 +19,7 @@ extern void al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *own
 extern int64 al_ttl_arg(FunctionCallInfo fcinfo, int argno);
 extern int64 al_wait_arg(FunctionCallInfo fcinfo, int argno);
 extern bool al_mode_arg(FunctionCallInfo fcinfo, int argno);
+extern int	al_max_holders_arg(FunctionCallInfo fcinfo, int argno, bool is_shared);
 extern text *al_word_text(text **place, const char *word);
 extern text *al_mode_text(bool is_shared);
 extern AlLifetime al_lifetime_arg(FunctionCallInfo fcinfo, int argno);

@@ -62,7 +62,7 @@ close_app_lock(Relation rel, bool wrote)
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);
 }
 
-/* The arguments from ttl to meta, which all functions that acquire have */
+/* The arguments from ttl to meta, which all functions that acquire have, and the last */
 static void
 request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 {
@@ -72,6 +72,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 	request->ttl = lifetime != AL_LEASE && PG_ARGISNULL(1) ? 0 : al_new_ttl_arg(fcinfo, 1);
 	al_owner_arg_or_new(fcinfo, 2, &request->owner);
 	request->is_shared = al_mode_arg(fcinfo, 3);
+	request->max_holders = al_max_holders_arg(fcinfo, PG_NARGS() - 1, request->is_shared);
 	request->wait = al_wait_arg(fcinfo, 4);
 	request->on_reacquire = al_on_reacquire;
 	request->role = GetUserId();
@@ -89,7 +90,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 		al_raise_no_lease("meta");
 }
 
-/* lock_[try_]acquire(key, ttl, owner, mode, wait, holder, meta, lifetime) */
+/* lock_[try_]acquire(key, ttl, owner, mode, wait, holder, meta, lifetime, max_holders) */
 static Datum
 acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
@@ -123,7 +124,7 @@ atomic_lock_try_acquire(PG_FUNCTION_ARGS)
 }
 
 /*
- * lock_[try_]acquire_all(keys, ttl, owner, mode, wait, holder, meta): a lock_grant for
+ * lock_[try_]acquire_all(keys, ttl, owner, mode, wait, holder, meta, max_holders): a lock_grant for
  * each key, or where the set is refused, one for the key that was refused
  */
 static Datum
@@ -215,7 +216,7 @@ transfer(FunctionCallInfo fcinfo, const char *function, bool raise)
 	AlOwner		new_owner;
 	text	   *holder;
 	int64		ttl = 0;
-	AlResult	result;
+	AlResult	result = {0};
 	bool		transferred;
 
 	al_key_arg(fcinfo, 0, &key);
@@ -227,7 +228,6 @@ transfer(FunctionCallInfo fcinfo, const char *function, bool raise)
 	if (!PG_ARGISNULL(4))
 		ttl = al_new_ttl_arg(fcinfo, 4);
 
-	result.waited = 0;
 	al_lease_transfer(rel, &key, &owner, &new_owner, holder, GetUserId(), ttl, &result);
 	transferred = al_is_granted(&result);
 	if (!transferred && (raise || result.outcome == AL_NO_LEASE))

@@ -58,13 +58,15 @@ enum
 };
 
 /*
- * The live holdings of the key that is the first argument, judged at "now".  For
- * lock_status(), which wants "pending_pid", "meta" is fetched from TOAST here, while
- * the table is open, and before the rows are read it is asked which process has an
+ * The live holdings of the key that is the first argument, judged at "now": that of an
+ * owner, if it is not NULL, and with AL_LOOK_SOME those to show, "more" than which there
+ * are.  For lock_status(), which wants "pending_pid", "meta" is fetched from TOAST here,
+ * while the table is open, and before the rows are read it is asked which process has an
  * unfinished transaction that claims the key: 0 if it is prepared, -1 if there is none.
  */
 static List *
-find_live(FunctionCallInfo fcinfo, AlKey *key, int *pending_pid, TimestampTz *now)
+find_live(FunctionCallInfo fcinfo, AlKey *key, const AlOwner *owner, AlLook look, int *more,
+		  int *pending_pid, TimestampTz *now)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
 	List	   *holdings;
@@ -73,7 +75,7 @@ find_live(FunctionCallInfo fcinfo, AlKey *key, int *pending_pid, TimestampTz *no
 	al_key_arg(fcinfo, 0, key);
 	if (pending_pid && !al_claim_is_pending(key, NULL, pending_pid))
 		*pending_pid = -1;
-	holdings = al_holdings_of_key(rel, key, now);
+	holdings = al_holdings_of_key(rel, key, owner, look, more, now);
 
 	foreach(cell, pending_pid ? holdings : NIL)
 	{
@@ -84,6 +86,15 @@ find_live(FunctionCallInfo fcinfo, AlKey *key, int *pending_pid, TimestampTz *no
 	}
 	table_close(rel, AccessShareLock);
 	return holdings;
+}
+
+/* The owner that the session presents, to find its rows; or NULL */
+static const AlOwner *
+find_setting(AlOwner *owner)
+{
+	memset(owner, 0, sizeof(AlOwner));
+	owner->name = al_cstring(al_owner_setting ? al_owner_setting : "");
+	return owner->name.len > 0 ? owner : NULL;
 }
 
 /* The holding of a key to show: the caller's, or the one that lasts longest, or NULL */
@@ -109,12 +120,12 @@ atomic_lock_is_held(PG_FUNCTION_ARGS)
 	AlKey		key;
 	AlOwner		owner;
 	TimestampTz now;
+	int			more;
 	bool		is_held = false;
-	List	   *holdings = find_live(fcinfo, &key, NULL, &now);
 	ListCell   *cell;
 
 	al_owner_arg(fcinfo, 1, &owner);
-	foreach(cell, holdings)
+	foreach(cell, find_live(fcinfo, &key, &owner, AL_LOOK_OWN, &more, NULL, &now))
 		is_held = is_held || al_is_owned_by(lfirst(cell), &owner);
 	PG_RETURN_BOOL(is_held);
 }
@@ -126,8 +137,10 @@ atomic_lock_holder(PG_FUNCTION_ARGS)
 	AlKey		key;
 	const AlHolding *holding;
 	TimestampTz now;
+	AlOwner		setting;
+	int			more;
 
-	holding = choose(find_live(fcinfo, &key, NULL, &now));
+	holding = choose(find_live(fcinfo, &key, find_setting(&setting), AL_LOOK_SOME, &more, NULL, &now));
 	if (holding == NULL || holding->holder == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(holding->holder);
@@ -201,13 +214,13 @@ set_pending(int pid, Datum *values, bool *nulls)
  * If they have ended meanwhile, what they have made of it is in "holdings".
  */
 static const AlHolding *
-find_pending(const AlKey *key, List **holdings, TimestampTz *now)
+find_pending(const AlKey *key, const AlOwner *owner, List **holdings, int *more, TimestampTz *now)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
 	const AlHolding *pending = al_pending_find(rel, key, NULL);
 
 	if (pending == NULL)
-		*holdings = al_holdings_of_key(rel, key, now);
+		*holdings = al_holdings_of_key(rel, key, owner, AL_LOOK_SOME, more, now);
 	table_close(rel, AccessShareLock);
 	return pending;
 }
@@ -217,7 +230,10 @@ Datum
 atomic_lock_status(PG_FUNCTION_ARGS)
 {
 	AlKey		key;
+	AlOwner		setting;
+	const AlOwner *owner;
 	List	   *holdings;
+	int			more;
 	const AlHolding *pending = NULL;
 	TimestampTz now;
 	int			pid;
@@ -225,9 +241,10 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 	bool		nulls[COLUMNS];
 
 	(void) al_shmem_attach();	/* for the waiters */
-	holdings = find_live(fcinfo, &key, &pid, &now);
+	owner = find_setting(&setting);
+	holdings = find_live(fcinfo, &key, owner, AL_LOOK_SOME, &more, &pid, &now);
 	if (holdings == NIL && pid >= 0)
-		pending = find_pending(&key, &holdings, &now);
+		pending = find_pending(&key, owner, &holdings, &more, &now);
 	/* It may have ended since. */
 	if (pid >= 0 && pending == NULL && !al_claim_is_pending(&key, NULL, &pid))
 		pid = -1;
@@ -235,8 +252,8 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 	if (pending)
 		fill_columns(&key, pending, 0, now, al_is_monitor(), values, nulls);
 	else if (holdings != NIL)
-		fill_columns(&key, choose(holdings), list_length(holdings), now, al_is_monitor(),
-					 values, nulls);
+		fill_columns(&key, choose(holdings), Min(list_length(holdings) + more, AL_MOST_COUNTED),
+					 now, al_is_monitor(), values, nulls);
 	else
 	{
 		memset(nulls, true, sizeof(nulls));
@@ -389,7 +406,7 @@ list_pending(const Listing *listing, List *pending, List *held)
 		ListCell   *other;
 
 		al_key_init(&key, holding->key);
-		al_look(rel, &key, &state);
+		al_look(rel, &key, NULL, AL_LOOK_ALL, &state);
 		others = al_live_holdings(&state, listing->now);
 		foreach(other, list_concat(others, held))
 		{

@@ -107,16 +107,23 @@ al_holding_hash(const AlKey *key, const AlOwner *owner)
 	return hash.words[0];
 }
 
+static uint32
+index_hash(AlString string)
+{
+	return (uint32) DatumGetUInt64(hash_any_extended((const unsigned char *) string.data,
+													 string.len, SEED_INDEX));
+}
+
 /*
- * The value of app_lock.owner_hash.  It has no secret, since another copy of the
+ * The value of app_lock.owner_hash, which finds the rows of an owner by its upper half,
+ * and those of one key by both halves.  It has no secret, since another copy of the
  * database may read the rows (logical replication).  Rows that it leads to are
  * compared with the owner.
  */
-int32
-al_owner_index_hash(AlString owner)
+int64
+al_owner_index_hash(AlString owner, AlString key)
 {
-	return (int32) DatumGetUInt64(hash_any_extended((const unsigned char *) owner.data,
-													owner.len, SEED_INDEX));
+	return (int64) ((uint64) index_hash(owner) << 32 | index_hash(key));
 }
 
 /* For an owner that exists already; al_owner_generate() makes a new one. */

@@ -5,6 +5,10 @@
  * A test point exists if the module was built with AL_TEST_HOOKS, or the server with
  * injection points; otherwise it costs nothing.  It must not be in a critical
  * section, nor under an LWLock.
+ *
+ * "before-wake", "leaving" and "exit" are for injection points only.  They are where a
+ * transaction has released its locks, fails or has ended, so atomic_lock.test_pause_at
+ * must not name them: al_test_pause() would take a lock there.
  */
 #ifndef AL_BASE_TESTPOINT_H
 #define AL_BASE_TESTPOINT_H

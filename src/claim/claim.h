@@ -36,10 +36,16 @@ extern bool al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 extern void al_claim_holding(const AlKey *key, const AlOwner *owner);
 extern bool al_claim_may_share(const AlClaim *claim);
 extern void al_claim_drop(const AlClaim *claim);
-extern void al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock);
+extern void al_claim_transaction(const AlKey *key, int sharers, Oid app_lock);
+extern void al_claim_places(const AlKey *key);
+extern void al_claim_places_end(const AlKey *key);
+extern void al_claim_place(const AlKey *key);
+extern void al_claim_place_end(const AlKey *key);
+extern int al_claim_count_places(uint64 hash);
 extern bool al_claim_upgrade(const AlKey *key);
 extern void al_claim_upgrade_end(const AlKey *key);
 extern List *al_claim_transactions(uint64 hash, bool is_exclusive);
+extern int al_claim_count_transactions(uint64 hash);
 extern bool al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid);
 extern VirtualTransactionId *al_claim_others(uint64 hash);
 extern bool al_claim_is_others(uint64 hash);

@@ -240,6 +240,7 @@ al_claimed_reserve(uint64 hash)
 		places_grow(places, (uint64) places->size * 2);
 }
 
+/* Let this transaction claim any number of keys, to its end. */
 void
 al_claimed_lift_limit(void)
 {
@@ -327,17 +328,19 @@ al_claimed_count(void)
 /*
  * Note that a lease was granted or extended under a claim of this transaction.
  * Waiters that look again before "held_until" (0: not known) need not be woken at
- * commit, except those who wait for the same owner.
+ * commit, except those who wait for the same owner.  Where the key is shared and this
+ * was not the only change, another one may have freed a place.
  */
 void
-al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until)
+al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until,
+				   bool is_shared)
 {
 	ClaimedKey *note = find_claimed(key->hash);
 
 	if (note == NULL)
 		return;
 	if (note->level == GetCurrentTransactionNestLevel())
-		note->held_until = held_until;
+		note->held_until = is_shared && (note->changes > 1 || note->previous >= 0) ? 0 : held_until;
 	if (!owner->generated)
 		note->owner_hash = owner->hash;
 }

@@ -35,7 +35,8 @@ extern void al_claimed_remove(uint64 hash, bool is_pin);
 extern bool al_claimed_is_changing(uint64 hash);
 extern bool al_claimed_has(uint64 hash);
 extern int al_claimed_count(void);
-extern void al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until);
+extern void al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until,
+							   bool is_shared);
 extern AlPin *al_claimed_pins(uint64 hash);
 extern void al_claimed_pin(uint64 hash, AlPin *pin, TimestampTz held_until);
 extern uint64 al_claimed_changes(void);

@@ -32,7 +32,7 @@ typedef struct AlHolding
 	text	   *holder;
 	text	   *owner;			/* NULL: after force_release, or not known */
 	bool		has_owner_hash;
-	int32		owner_hash;
+	int64		owner_hash;
 	TimestampTz released_at;	/* 0: not released; a row has it in expires_at */
 	struct varlena *meta;		/* jsonb, may be toasted; NULL: none */
 	int			pid;			/* of the session, or of the transaction; or 0 */

@@ -39,6 +39,7 @@
 #include "lease/deadlock.h"
 #include "lease/grant.h"
 #include "lease/release.h"
+#include "lease/report.h"
 #include "lease/state.h"
 #include "shmem/queue.h"
 #include "shmem/stat.h"
@@ -68,7 +69,7 @@ time_to_look(const AlAttempt *attempt)
 	if (result->outcome == AL_CLOSED)
 		at = al_closed_until(&result->holding);
 	if ((result->outcome != AL_HELD && result->outcome != AL_CLOSED) || at == DT_NOEND ||
-		al_queue_is_behind(attempt->key, attempt->request->is_shared, NULL))
+		al_queue_is_behind(attempt->key, al_is_open(attempt->request), NULL))
 		return PG_INT64_MAX;
 	return Max(at - GetCurrentTimestamp(), 0);
 }
@@ -85,7 +86,7 @@ leave_queue(int code, Datum arg)
 	Wait	   *wait = (Wait *) DatumGetPointer(arg);
 
 	AL_TEST_POINT("leaving");
-	al_queue_leave(false);
+	al_queue_leave(false, 0);
 	al_stat_waited(wait->key, al_monotonic_now() - wait->since);
 }
 
@@ -169,12 +170,12 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	}
 	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
 	{
-		al_queue_join(attempt->key, &request->owner, request->is_shared, as_upgrade,
-					  request->holder ? request->holder : request->default_holder());
+		al_queue_join(attempt->key, &request->owner, request->is_shared, request->max_holders,
+					  as_upgrade, request->holder ? request->holder : request->default_holder());
 		attempt_in_queue(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
-	al_queue_leave(al_is_granted(result) && attempt->is_claimed);
+	al_queue_leave(al_is_granted(result) && attempt->is_claimed, result->holders);
 	al_stat_waited(wait.key, al_monotonic_now() - wait.since);
 	if (is_first_upgrade)
 		al_claim_upgrade_end(attempt->key);
@@ -225,13 +226,17 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
 
-	al_attempt_in_turn(rel, &attempt);
-	if (al_is_granted(result))
+	for (;;)
 	{
+		al_attempt_in_turn(rel, &attempt);
+		if (!al_is_granted(result))
+			break;
 		AL_TEST_POINT("before-grant");
-		al_grant(*rel, &attempt);
+		if (al_grant(*rel, &attempt))
+			return;
+		al_attempt_drop(&attempt);
 	}
-	else if (request->is_convert)
+	if (request->is_convert)
 		al_tell_forced(key, &request->owner, result);
 }
 
@@ -282,6 +287,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 				al_attempt_drop(attempt);
 				is_own[i] = true;
 			}
+			al_attempt_reserve(attempt);
 		}
 	}
 
@@ -290,6 +296,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 		results[i].waited = waited;
 		if (waited > 0)
 			al_attempt_refresh(*rel, &attempts[i]);
+		al_attempt_reserve(&attempts[i]);
 		if (!al_is_granted(&results[i]))
 			return refuse_set(attempts, count, i);
 	}
@@ -303,7 +310,9 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	{
 		if (results[i].outcome == AL_ACQUIRED)
 			attempts[i].token = token++;
-		al_grant(*rel, &attempts[i]);
+		/* Others may be written by now, and the set is all or none. */
+		if (!al_grant(*rel, &attempts[i]))
+			al_raise(&keys[i], &results[i]);
 	}
 	return -1;
 }
@@ -320,9 +329,9 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, AlResult *res
 
 	if (result->outcome == AL_IN_TRANSACTION)
 		return NIL;
-	al_table_find(rel, key, &attempt.state.exclusive);
+	al_table_find(rel, key, &attempt.state.rows.exclusive);
 	result->outcome = AL_ACQUIRED;
 	result->waited = 0;
-	al_grant(rel, &attempt);
+	(void) al_grant(rel, &attempt);
 	return ended;
 }

@@ -11,8 +11,13 @@
  * waiting in the queue: while it holds the key, no waiter can have the key
  * exclusively.
  *
+ * Where no more than a number of owners may share the key, they are counted last, while
+ * nobody else can be let in by a limit.  Those who are let in without one are not kept
+ * out, and count from the moment at which they are seen.
+ *
  * Locking rules: claims are tried, without waiting, except for the few milliseconds
- * for which a sweep claims free keys.  A refused attempt drops its claim.
+ * for which a sweep claims free keys.  A refused attempt drops its claim.  The places of
+ * a key are claimed last, and waited for: nobody who has them waits for anything else.
  *
  *-------------------------------------------------------------------------
  */
@@ -64,9 +69,9 @@ find_closed(const AlAttempt *attempt)
 	const AlHolding *last = NULL;
 	ListCell   *cell;
 
-	if (al_attempt_is_closed(&attempt->state.exclusive, now))
-		return &attempt->state.exclusive;
-	foreach(cell, attempt->request->is_shared ? NIL : attempt->state.shared)
+	if (al_attempt_is_closed(&attempt->state.rows.exclusive, now))
+		return &attempt->state.rows.exclusive;
+	foreach(cell, attempt->request->is_shared ? NIL : attempt->state.rows.shared)
 	{
 		const AlHolding *row = lfirst(cell);
 
@@ -122,8 +127,8 @@ find_kept(const AlAttempt *attempt)
 	if (al_max_lifetime_ms <= 0 || !al_claimed_has(attempt->key->hash))
 		return NULL;
 	first = al_held_ended(attempt->key);
-	foreach(cell, list_concat(lcons(unconstify(AlHolding *, &attempt->state.exclusive),
-									list_copy(attempt->state.shared)),
+	foreach(cell, list_concat(lcons(unconstify(AlHolding *, &attempt->state.rows.exclusive),
+									list_copy(attempt->state.rows.shared)),
 							  attempt->state.mine))
 	{
 		const AlHolding *holding = lfirst(cell);
@@ -172,6 +177,7 @@ judge(AlAttempt *attempt)
 
 	attempt->own = NULL;
 	attempt->kept = NULL;
+	result->is_full = false;
 	if (request->keeps_own)
 	{
 		attempt->request->is_shared = false;
@@ -179,11 +185,14 @@ judge(AlAttempt *attempt)
 	}
 	result->others = -1;
 	result->at = GetCurrentTimestamp();
-	consider(attempt, &attempt->state.exclusive);
-	foreach(cell, attempt->state.shared)
+	consider(attempt, &attempt->state.rows.exclusive);
+	foreach(cell, attempt->state.rows.shared)
 		consider(attempt, lfirst(cell));
 	foreach(cell, attempt->state.mine)
 		consider(attempt, lfirst(cell));
+	/* The one among them that lasts longest is in the list. */
+	if (result->others >= 0 && !request->is_shared)
+		result->others += attempt->state.rows.more;
 	if (request->keeps_own && attempt->own)
 	{
 		attempt->request->is_shared = al_is_shared(attempt->own);
@@ -220,6 +229,13 @@ judge(AlAttempt *attempt)
 	return AL_ACQUIRED;
 }
 
+/* Would the request share the key with any number of others? */
+bool
+al_is_open(const AlAcquire *request)
+{
+	return request->is_shared && request->max_holders == 0;
+}
+
 /*
  * Does a waiter come first?  Not if the owner has the key, or if this transaction has
  * claimed it: what it has released, but not committed, was never offered to waiters.
@@ -228,8 +244,22 @@ static bool
 is_queued(const AlAttempt *attempt, char **first)
 {
 	return attempt->own == NULL &&
-		al_queue_is_behind(attempt->key, attempt->request->is_shared, first) &&
+		al_queue_is_behind(attempt->key, al_is_open(attempt->request), first) &&
 		!al_claimed_has(attempt->key->hash);
+}
+
+/*
+ * Which rows of shared holdings does the request depend on?  Those of others do not keep
+ * anybody from sharing the key; a limit counts them apart.
+ */
+static AlLook
+rows_to_see(const AlAttempt *attempt)
+{
+	/* find_kept() wants to see what this transaction has kept. */
+	if (al_max_lifetime_ms > 0 && al_claimed_has(attempt->key->hash))
+		return AL_LOOK_ALL;
+	return attempt->request->is_shared && !attempt->request->keeps_own ?
+		AL_LOOK_OWN : AL_LOOK_SOME;
 }
 
 /*
@@ -246,19 +276,20 @@ look(Relation rel, AlAttempt *attempt, bool all)
 	AlState    *state = &attempt->state;
 
 	attempt->made = al_sole_entries(attempt->key);
-	al_table_find(rel, attempt->key, &state->exclusive);
-	state->shared = NIL;
+	al_table_find(rel, attempt->key, &state->rows.exclusive);
+	state->rows.shared = NIL;
+	state->rows.more = 0;
 	state->mine = al_held_mine(attempt->key);
 	if (!all)
 	{
-		if (al_is_live(&state->exclusive, GetCurrentTimestamp()))
+		if (al_is_live(&state->rows.exclusive, GetCurrentTimestamp()))
 			return;
 		if (request->is_shared && !request->is_convert &&
 			request->lifetime != AL_TRANSACTION &&
-			!al_queue_is_behind(attempt->key, true, NULL))
+			!al_queue_is_behind(attempt->key, al_is_open(request), NULL))
 			return;
 	}
-	al_find_shared(rel, attempt->key, state);
+	al_find_shared(rel, attempt->key, &request->owner, rows_to_see(attempt), state);
 }
 
 /*
@@ -272,15 +303,16 @@ look_again(Relation rel, AlAttempt *attempt)
 	bool		made = attempt->made == 0 ||
 		attempt->made != al_sole_entries(attempt->key);
 
-	if (made || !state->exclusive.is_new)
-		al_table_find_again(rel, attempt->key, &state->exclusive);
-	state->shared = NIL;
+	if (made || !state->rows.exclusive.is_new)
+		al_table_find_again(rel, attempt->key, &state->rows.exclusive);
+	state->rows.shared = NIL;
+	state->rows.more = 0;
 	if (attempt->claim.mode == AL_CLAIM_EXTEND)
 		return;
 	if (made)
-		state->exclusive.is_alone = false;
-	al_find_shared(rel, attempt->key, state);
-	if (attempt->claim.mode == AL_CLAIM_TAKE && state->exclusive.is_alone &&
+		state->rows.exclusive.is_alone = false;
+	al_find_shared(rel, attempt->key, &attempt->request->owner, rows_to_see(attempt), state);
+	if (attempt->claim.mode == AL_CLAIM_TAKE && state->rows.exclusive.is_alone &&
 		!al_has_new_storage(rel))
 		al_sole_set(attempt->key, true);
 }
@@ -321,7 +353,7 @@ is_claim_enough(const AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner
 		return false;
 	return attempt->result->outcome != AL_ACQUIRED || attempt->own ||
 		!attempt->claim.first ||
-		!al_queue_is_behind(attempt->key, attempt->request->is_shared, NULL);
+		!al_queue_is_behind(attempt->key, al_is_open(attempt->request), NULL);
 }
 
 /* Does a pin of an expired exclusive lease keep us from sharing the key? */
@@ -329,7 +361,7 @@ static bool
 is_pinned(const AlAttempt *attempt, AlClaimMode mode)
 {
 	return attempt->result->outcome == AL_ACQUIRED && mode == AL_CLAIM_SHARE &&
-		is_unreleased(&attempt->state.exclusive) && !al_claim_may_share(&attempt->claim);
+		is_unreleased(&attempt->state.rows.exclusive) && !al_claim_may_share(&attempt->claim);
 }
 
 /* Another transaction's claim is in the way: say whose */
@@ -381,7 +413,7 @@ judge_at_once(Relation rel, AlAttempt *attempt)
 	AlHolding  *elsewhere = al_held_elsewhere(attempt->key, &attempt->request->owner,
 											   &result->is_in_use);
 
-	al_look(rel, attempt->key, &attempt->state);
+	al_look(rel, attempt->key, &attempt->request->owner, AL_LOOK_SOME, &attempt->state);
 	result->outcome = judge(attempt);
 	if (attempt->own == NULL && elsewhere == NULL && al_claim_is_others(attempt->key->hash))
 		elsewhere = al_pending_find(rel, attempt->key, &attempt->request->owner);
@@ -401,9 +433,111 @@ judge_at_once(Relation rel, AlAttempt *attempt)
 	}
 }
 
+/* Does the grant take one of a limited number of places? */
+static bool
+needs_place(const AlAttempt *attempt)
+{
+	return attempt->result->outcome == AL_ACQUIRED && attempt->own == NULL &&
+		attempt->request->max_holders > 0;
+}
+
+/*
+ * Is there a place for one more among those who share the key?  If not, the result says
+ * who is in the way: the holding with whose end there is a place, or an unfinished
+ * transaction.  Unless the places are claimed, only a refusal is certain.
+ */
+static bool
+has_place(Relation rel, AlAttempt *attempt)
+{
+	int			limit = attempt->request->max_holders;
+	AlResult   *result = attempt->result;
+	List	   *transactions = list_concat(list_copy(attempt->state.mine),
+										   al_held_by_others(attempt->key));
+	int			in_transactions = list_length(attempt->state.mine) +
+		al_claim_count_transactions(attempt->key->hash);
+	int			reserved;
+	AlPlaces	places;
+
+	al_sharers_count(rel, attempt->key, Max(limit - in_transactions, 0), &places);
+	places.held += in_transactions;
+	reserved = attempt->place == AL_PLACE_NONE ? 0 : al_claim_count_places(attempt->key->hash);
+	result->holders = places.held + places.pending + reserved + 1;
+	if (result->holders <= limit)
+		return true;
+
+	result->is_full = true;
+	result->others = places.held - 1;
+	result->outcome = places.held >= limit ? AL_HELD : AL_CLAIMED;
+	result->holding = places.first;
+	if (result->outcome == AL_CLAIMED)
+	{
+		/* A place that is reserved has no label yet. */
+		result->holding = places.one_pending;
+		result->blocker = places.pending > 0 ? places.one_pending.pid : 0;
+	}
+	else if (in_transactions >= limit)
+	{
+		if (transactions == NIL)
+			return false;
+		result->holding = *(AlHolding *) linitial(transactions);
+		if (result->holding.holder == NULL)
+			result->outcome = AL_CLAIMED;
+		result->blocker = result->holding.pid;
+	}
+	return false;
+}
+
+/*
+ * Take one of a limited number of places, if there is one.  Nobody else is let in by a
+ * limit until it is written or reserved.
+ */
+bool
+al_attempt_take_place(Relation rel, AlAttempt *attempt)
+{
+	if (attempt->request->max_holders == 0)
+		return true;
+	al_claim_places(attempt->key);
+	attempt->place = AL_PLACE_CLAIMED;
+	return has_place(rel, attempt);
+}
+
+/* Let others be let in before the place of an attempt is written; they count it. */
+void
+al_attempt_reserve(AlAttempt *attempt)
+{
+	if (attempt->place != AL_PLACE_CLAIMED)
+		return;
+	al_claim_place(attempt->key);
+	al_claim_places_end(attempt->key);
+	attempt->place = AL_PLACE_RESERVED;
+}
+
+/* Claim the places again, to write one that is reserved */
+void
+al_attempt_begin_place(AlAttempt *attempt)
+{
+	if (attempt->place != AL_PLACE_RESERVED)
+		return;
+	al_claim_places(attempt->key);
+	al_claim_place_end(attempt->key);
+	attempt->place = AL_PLACE_CLAIMED;
+}
+
+/* The place of an attempt is written, or given up. */
+void
+al_attempt_end_place(AlAttempt *attempt)
+{
+	if (attempt->place == AL_PLACE_CLAIMED)
+		al_claim_places_end(attempt->key);
+	else if (attempt->place == AL_PLACE_RESERVED)
+		al_claim_place_end(attempt->key);
+	attempt->place = AL_PLACE_NONE;
+}
+
 void
 al_attempt_drop(AlAttempt *attempt)
 {
+	al_attempt_end_place(attempt);
 	if (attempt->is_claimed)
 		al_claim_drop(&attempt->claim);
 	attempt->is_claimed = false;
@@ -440,6 +574,9 @@ al_attempt(Relation rel, AlAttempt *attempt)
 	int			retries = 0;
 
 	attempt->is_claimed = false;
+	attempt->place = AL_PLACE_NONE;
+	result->holders = 0;
+	result->max_holders = request->max_holders;
 	result->is_in_use = false;
 	for (bool all = false;; all = true)
 	{
@@ -452,6 +589,8 @@ al_attempt(Relation rel, AlAttempt *attempt)
 		result->outcome = judge(attempt);
 		if (request->is_convert && attempt->own == NULL)
 			judge_at_once(rel, attempt);
+		if (needs_place(attempt) && !has_place(rel, attempt))
+			return;
 		if (result->outcome == AL_ACQUIRED && is_queued(attempt, &result->first))
 			result->outcome = AL_QUEUED;
 		if (!al_is_granted(result) || !needs_claim(attempt, &mode, &owner))
@@ -474,9 +613,10 @@ al_attempt(Relation rel, AlAttempt *attempt)
 		result->outcome = judge(attempt);
 		if (al_is_granted(result) && is_claim_enough(attempt, mode, owner))
 		{
-			if (!is_pinned(attempt, mode))
+			if (is_pinned(attempt, mode))
+				explain_claim(attempt);
+			else if (!needs_place(attempt) || al_attempt_take_place(rel, attempt))
 				return;
-			explain_claim(attempt);
 		}
 		al_attempt_drop(attempt);
 		if (!al_is_granted(result))
@@ -521,7 +661,8 @@ al_attempt_explain_pending(Relation rel, AlAttempt *attempt)
 	AlResult   *result = attempt->result;
 	const AlHolding *pending;
 
-	if (al_obstacle(result) != AL_CLAIMED || result->holding.lifetime == AL_TRANSACTION)
+	if (al_obstacle(result) != AL_CLAIMED || result->holding.lifetime == AL_TRANSACTION ||
+		result->is_full)
 		return;
 	pending = al_pending_find(rel, attempt->key, NULL);
 	if (pending == NULL || (request->is_shared && al_is_shared(pending) &&

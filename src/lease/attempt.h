@@ -12,6 +12,13 @@
 #include "claim/holding.h"
 #include "lease/state.h"
 
+typedef enum AlPlace
+{
+	AL_PLACE_NONE,
+	AL_PLACE_CLAIMED,			/* nobody else is let in by a limit until it is written */
+	AL_PLACE_RESERVED			/* others count it */
+} AlPlace;
+
 typedef struct AlAttempt
 {
 	const AlKey *key;
@@ -23,11 +30,17 @@ typedef struct AlAttempt
 	const AlHolding *kept;		/* its life goes on in the grant; or NULL */
 	bool		is_claimed;
 	AlClaim		claim;
+	AlPlace		place;			/* among those who may share the key */
 	int64		token;			/* drawn for the grant; 0: not yet */
 } AlAttempt;
 
+extern bool al_is_open(const AlAcquire *request);
 extern bool al_attempt_is_closed(const AlHolding *row, TimestampTz now);
 extern void al_attempt_drop(AlAttempt *attempt);
+extern bool al_attempt_take_place(Relation rel, AlAttempt *attempt);
+extern void al_attempt_reserve(AlAttempt *attempt);
+extern void al_attempt_begin_place(AlAttempt *attempt);
+extern void al_attempt_end_place(AlAttempt *attempt);
 extern void al_attempt(Relation rel, AlAttempt *attempt);
 extern void al_attempt_refresh(Relation rel, AlAttempt *attempt);
 extern void al_attempt_explain_pending(Relation rel, AlAttempt *attempt);

@@ -10,7 +10,9 @@
  *	- the sessions whose unfinished transactions have claimed the key.
  *
  * Those may wait in the queue or in the lock manager.  A waiter that would share a
- * key which others share waits for what the writer before it waits for.  A waiter
+ * key which others share waits for what the writer before it waits for.  Where a waiter
+ * for a limited number of places is among those, any of the holders may let them in, so
+ * it is a cycle only if all of these lead back.  A waiter
  * searches for a cycle through itself after deadlock_timeout, and then every second,
  * because leases change hands meanwhile.
  *
@@ -58,11 +60,19 @@ typedef struct Search
 {
 	Relation	rel;
 	List	   *visited;		/* process ids */
+	List	   *leading;		/* those of them that lead back to us */
 	List	   *visited_keys;	/* AlWaiter *: one waiter for each key */
 	Link	   *links;			/* the path from this backend */
 	int			depth;
 	int			size;
 } Search;
+
+/* A path that led back, kept while others are searched */
+typedef struct Path
+{
+	Link	   *links;			/* NULL: none yet */
+	int			depth;
+} Path;
 
 static bool search_from(Search *search, int pid);
 
@@ -90,6 +100,24 @@ search_processes(Search *search, Link *link, List *pids)
 		search->depth = depth;
 	}
 	return false;
+}
+
+/* The same where all have to lead back, for some of them.  The first path is kept. */
+static bool
+search_some(Search *search, Link *link, List *pids, Path *path)
+{
+	int			depth = search->depth;
+
+	if (!search_processes(search, link, pids))
+		return false;
+	if (path->links == NULL)
+	{
+		path->links = palloc(search->depth * sizeof(Link));
+		memcpy(path->links, search->links, search->depth * sizeof(Link));
+		path->depth = search->depth;
+	}
+	search->depth = depth;
+	return true;
 }
 
 /* The processes that a backend waits for in the lock manager */
@@ -133,6 +161,12 @@ is_visited_key(Search *search, const AlWaiter *waiter)
 	return false;
 }
 
+static bool
+is_ours(const AlHolding *holding)
+{
+	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(holding->tuple->t_data));
+}
+
 /* Does our own unfinished transaction hold the key that we wait for? */
 static bool
 is_in_own_way(Relation rel, const AlWaiter *waiter)
@@ -142,9 +176,7 @@ is_in_own_way(Relation rel, const AlWaiter *waiter)
 
 	foreach(cell, al_waiter_obstacles(rel, waiter))
 	{
-		const AlHolding *holding = lfirst(cell);
-
-		if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(holding->tuple->t_data)))
+		if (is_ours(lfirst(cell)))
 			return true;
 	}
 	foreach(cell, al_held_mine(&key))
@@ -156,41 +188,56 @@ is_in_own_way(Relation rel, const AlWaiter *waiter)
 	return false;
 }
 
-/* Does what a process waits for lead back to us?  Then the links are the cycle. */
+/* May any of those who share its key let a waiter in?  Some wait for a place there. */
 static bool
-search_from(Search *search, int pid)
+is_let_in_by_any(const AlWaiter *waiter)
 {
-	Link		link = {.pid = pid};
+	AlKey		key = al_waiter_key(waiter);
+	bool		limited;
+
+	return waiter->is_shared && al_queue_has_strict(&key, &limited) && limited;
+}
+
+/* Does what a waiter waits for lead back to us?  Then the links are the cycle. */
+static bool
+search_from_waiter(Search *search, Link *link)
+{
+	int			pid = link->pid;
+	bool		all = is_let_in_by_any(&link->waiter);
+	Path		path = {0};
 	List	   *pids;
 	ListCell   *cell;
 
-	check_stack_depth();
-	CHECK_FOR_INTERRUPTS();
-	if (list_member_int(search->visited, pid))
-		return false;
-	search->visited = lappend_int(search->visited, pid);
-
-	if (!al_queue_of_backend(pid, &link.waiter))
-		return search_processes(search, &link, blocking_processes(pid));
-
-	/* Waiters for a key wait for the same sessions, except upgrades, which share it. */
-	if (!link.waiter.is_upgrade && is_visited_key(search, &link.waiter))
+	/*
+	 * Waiters for a key wait for the same sessions, except upgrades, which share it, and
+	 * those who wait for all of them to block.
+	 */
+	if (!link->waiter.is_upgrade && !all && is_visited_key(search, &link->waiter))
 		return false;
 
 	/* Only a session itself can see that its own transaction is in its way. */
-	pids = list_delete_int(al_claim_blockers(link.waiter.hash), pid);
-	if (pid == MyProcPid ? is_in_own_way(search->rel, &link.waiter) :
-		al_claimed_has(link.waiter.hash))
+	pids = list_delete_int(al_claim_blockers(link->waiter.hash), pid);
+	if (pid == MyProcPid ? is_in_own_way(search->rel, &link->waiter) :
+		al_claimed_has(link->waiter.hash))
 		pids = lappend_int(pids, MyProcPid);
-	if (search_processes(search, &link, pids))
+	if (!all && search_processes(search, link, pids))
 		return true;
+	foreach(cell, all ? pids : NIL)
+	{
+		if (!search_some(search, link, list_make1_int(lfirst_int(cell)), &path))
+			return false;
+	}
 
-	foreach(cell, al_waiter_obstacles(search->rel, &link.waiter))
+	foreach(cell, al_waiter_obstacles(search->rel, &link->waiter))
 	{
 		const AlHolding *holding = lfirst(cell);
 		int			count;
-		AlWaiter   *waiters = al_queue_of_owner(al_string(holding->owner), &count);
+		AlWaiter   *waiters;
 
+		/* We have claimed the key, and wait. */
+		if (all && is_ours(holding))
+			continue;
+		waiters = al_queue_of_owner(al_string(holding->owner), &count);
 		pids = NIL;
 		for (int i = 0; i < count; i++)
 			pids = lappend_int(pids, waiters[i].pid);
@@ -199,12 +246,38 @@ search_from(Search *search, int pid)
 		if (holding->lifetime == AL_SESSION &&
 			al_owner_looks_generated(al_string(holding->owner)))
 			pids = lappend_int(pids, holding->pid);
-		link.fencing_token = holding->fencing_token;
-		link.holder = al_display(al_string(holding->holder));
-		if (search_processes(search, &link, pids))
+		link->fencing_token = holding->fencing_token;
+		link->holder = al_display(al_string(holding->holder));
+		if (!all && search_processes(search, link, pids))
 			return true;
+		if (all && !search_some(search, link, pids, &path))
+			return false;
 	}
-	return false;
+	if (path.links == NULL)
+		return false;
+	memcpy(search->links, path.links, path.depth * sizeof(Link));
+	search->depth = path.depth;
+	return true;
+}
+
+/* Does what a process waits for lead back to us? */
+static bool
+search_from(Search *search, int pid)
+{
+	Link		link = {.pid = pid};
+	bool		leads;
+
+	check_stack_depth();
+	CHECK_FOR_INTERRUPTS();
+	if (list_member_int(search->visited, pid))
+		return list_member_int(search->leading, pid);
+	search->visited = lappend_int(search->visited, pid);
+	leads = al_queue_of_backend(pid, &link.waiter) ?
+		search_from_waiter(search, &link) :
+		search_processes(search, &link, blocking_processes(pid));
+	if (leads)
+		search->leading = lappend_int(search->leading, pid);
+	return leads;
 }
 
 static bool

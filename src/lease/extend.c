@@ -66,6 +66,6 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	}
 	result->holding = *own;
-	al_lease_written(key, owner, own);
+	al_lease_written(key, owner, own, false);
 	al_stat_count(AL_COUNT_EXTENDS, 1);
 }

@@ -36,6 +36,7 @@
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 #include "table/fence.h"
+#include "table/sharers.h"
 
 /* Let a holding that is granted at "at" end as the request says */
 static void
@@ -129,7 +130,7 @@ set_owner_hash(const AlOwner *owner, AlHolding *holding)
 	if (owner->generated && !owner->in_index)
 		return;
 	holding->has_owner_hash = true;
-	holding->owner_hash = al_owner_index_hash(owner->name);
+	holding->owner_hash = al_owner_index_hash(owner->name, holding->key);
 }
 
 /* Let a holding take a row, or where "row" has no tid, only its slot */
@@ -144,50 +145,55 @@ set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
 	set_owner_hash(&request->owner, holding);
 }
 
+/* Write a new shared holding over one of these rows that is over; false: there is none */
+static bool
+put_over_any(Relation rel, AlAttempt *attempt, List *rows, AlHolding *holding)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	ListCell   *cell;
+
+	foreach(cell, rows)
+	{
+		AlHolding  *row = lfirst(cell);
+
+		/* A row that is over and not released may keep the key closed. */
+		if (al_is_live(row, now) || al_attempt_is_closed(row, now))
+			continue;
+		set_row(attempt->request, row, holding);
+		if (al_table_try_put(rel, attempt->key, holding))
+		{
+			count_expired(row);
+			return true;
+		}
+	}
+	return false;
+}
+
 /*
- * Write a new shared holding over the row of one that is over and does not keep the
- * key closed, preferably of the same owner, or else as a new row.  The slot of a new
- * row comes from the fencing token, so that transactions do not choose the same one.
+ * Write a new shared holding over a row that is over, preferably of the same owner, or
+ * else as a new row.
  */
 static void
 put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 {
-	const AlAcquire *request = attempt->request;
-	TimestampTz now = GetCurrentTimestamp();
-	AlHolding	no_row = {.slot = AL_SLOT_EXCLUSIVE + 1};
+	AlRows	   *rows = &attempt->state.rows;
+	AlHolding	no_row = {0};
+	List	   *own_rows = NIL;
 	ListCell   *cell;
 
-	for (int own_rows = 1; own_rows >= 0; own_rows--)
+	foreach(cell, rows->shared)
 	{
-		foreach(cell, attempt->state.shared)
-		{
-			AlHolding  *row = lfirst(cell);
-
-			if (al_is_live(row, now) || al_attempt_is_closed(row, now) || row == attempt->own ||
-				al_is_owned_by(row, &request->owner) != own_rows)
-				continue;
-			set_row(request, row, holding);
-			if (al_table_try_put(rel, attempt->key, holding))
-			{
-				count_expired(row);
-				return;
-			}
-		}
+		if (al_is_owned_by(lfirst(cell), &attempt->request->owner))
+			own_rows = lappend(own_rows, lfirst(cell));
 	}
-
-	no_row.slot += (int32) (holding->fencing_token % (PG_INT32_MAX - 1));
-	for (cell = list_head(attempt->state.shared); cell;)
-	{
-		if (((AlHolding *) lfirst(cell))->slot != no_row.slot)
-			cell = lnext(attempt->state.shared, cell);
-		else
-		{
-			no_row.slot = no_row.slot % (PG_INT32_MAX - 1) + 1;
-			cell = list_head(attempt->state.shared);
-		}
-	}
+	if (put_over_any(rel, attempt, own_rows, holding))
+		return;
+	if (!rows->exclusive.is_alone &&
+		put_over_any(rel, attempt, al_sharers_over(rel, attempt->key), holding))
+		return;
+	no_row.slot = al_sharers_new_slot(rel, attempt->key, holding->fencing_token);
 	ItemPointerSetInvalid(&no_row.tid);
-	set_row(request, &no_row, holding);
+	set_row(attempt->request, &no_row, holding);
 	al_table_put(rel, attempt->key, holding);
 }
 
@@ -210,8 +216,8 @@ put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	AlOwner    *owner = &attempt->request->owner;
 	bool		names_block = owner->name.len == 0;
 
-	set_row(attempt->request, &attempt->state.exclusive, holding);
-	count_expired(&attempt->state.exclusive);
+	set_row(attempt->request, &attempt->state.rows.exclusive, holding);
+	count_expired(&attempt->state.rows.exclusive);
 	if (names_block && ItemPointerIsValid(&holding->tid))
 		generate_owner(owner, ItemPointerGetBlockNumber(&holding->tid), holding);
 	else if (names_block)
@@ -271,7 +277,9 @@ grant_transaction(Relation rel, AlAttempt *attempt)
 	else
 		al_held_add(attempt->key, &request->owner, holding);
 	/* Only now, so that others who see this claim also see whose it is */
-	al_claim_transaction(attempt->key, request->is_shared, RelationGetRelid(rel));
+	al_claim_transaction(attempt->key,
+						 request->is_shared ? list_length(al_held_mine(attempt->key)) : 0,
+						 RelationGetRelid(rel));
 }
 
 /* Write a grant that is new, or changes the mode of what the owner has */
@@ -302,7 +310,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
 	holding->released_at = 0;
 	put_row(rel, attempt, request->is_shared, holding);
-	al_lease_written(attempt->key, &request->owner, holding);
+	al_lease_written(attempt->key, &request->owner, holding, own && request->is_shared);
 }
 
 /*
@@ -342,17 +350,30 @@ grant_again(Relation rel, AlAttempt *attempt)
 		attempt->own = NULL;
 		return;
 	}
-	al_lease_written(attempt->key, &request->owner, holding);
+	al_lease_written(attempt->key, &request->owner, holding, false);
 }
 
-/* Write what an attempt was granted, as of now, and count it.  The claim is kept. */
-void
+/*
+ * Write what an attempt was granted, as of now, and count it.  The claim is kept.  False:
+ * what the owner had has expired since it was judged, there is no place for a new
+ * holding, and nothing was written.
+ */
+bool
 al_grant(Relation rel, AlAttempt *attempt)
 {
+	bool		is_again = attempt->result->outcome == AL_REACQUIRED;
+
 	attempt->result->at = GetCurrentTimestamp();
-	if (attempt->result->outcome == AL_REACQUIRED)
+	if (is_again)
 		grant_again(rel, attempt);
 	if (attempt->result->outcome == AL_ACQUIRED)
+	{
+		if (is_again && !al_attempt_take_place(rel, attempt))
+			return false;
+		al_attempt_begin_place(attempt);
 		grant_new(rel, attempt);
+	}
+	al_attempt_end_place(attempt);
 	al_stat_count(attempt->own ? AL_COUNT_REGRANTS : AL_COUNT_GRANTS, 1);
+	return true;
 }

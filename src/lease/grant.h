@@ -7,6 +7,6 @@
 
 #include "lease/attempt.h"
 
-extern void al_grant(Relation rel, AlAttempt *attempt);
+extern bool al_grant(Relation rel, AlAttempt *attempt);
 
 #endif							/* AL_LEASE_GRANT_H */

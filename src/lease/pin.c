@@ -159,10 +159,10 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 	rel = al_open_app_lock(AccessShareLock);
 	if (version != al_secret_version())
 		al_key_init(&key, name);
-	if (is_last_owner && claim_first(rel, &key, owner_name, &ask.state.exclusive))
+	if (is_last_owner && claim_first(rel, &key, owner_name, &ask.state.rows.exclusive))
 	{
 		table_close(rel, NoLock);
-		return al_pin_note(&key, &ask.state.exclusive);
+		return al_pin_note(&key, &ask.state.rows.exclusive);
 	}
 	al_owner_init(&owner, owner_name);
 	ask = (AlOwnClaim) {rel, &key, &owner, AL_CLAIM_PIN, .result = result};

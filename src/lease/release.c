@@ -149,7 +149,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result)
 		result->blocker = pending ? pending->pid : al_claim_blocker(claim);
 		return NIL;
 	}
-	al_look(rel, key, &state);
+	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
 	now = GetCurrentTimestamp();
 	foreach(cell, al_live_holdings(&state, now))
 	{

@@ -10,10 +10,10 @@
  * A refusal is an answer, not a fault, and a busy key causes many.  So refusals stay
  * out of the server log unless log_min_messages is below "warning".
  *
- * A grant in doubt (xact.c) is reported when it has committed, where no error may be
- * raised.  So it is a WARNING to this process, which finishes the commit and then
- * ends.  Our hook makes it FATAL for the client and the log.  Without the hook, the
- * client would get the warning and lose the connection.
+ * A grant in doubt (claim/durability.c) is reported when it has committed, where no
+ * error may be raised.  So it is a WARNING to this process, which finishes the commit
+ * and then ends.  Our hook makes it FATAL for the client and the log.  Without the
+ * hook, the client would get the warning and lose the connection.
  *
  * Locking rules: none.
  *
@@ -133,8 +133,18 @@ show_holders(const AlResult *result)
 
 	if (result->others <= 0)
 		return psprintf("held by %s", holder);
+	if (result->others >= AL_MOST_COUNTED)
+		return psprintf("held by %s and at least %d others", holder, AL_MOST_COUNTED);
 	return psprintf("held by %s and %d %s", holder, result->others,
 					result->others == 1 ? "other" : "others");
+}
+
+/* Who is in the way of one more sharer, to follow "lock ... is" */
+static char *
+show_full(const AlResult *result)
+{
+	return psprintf("held by %d %s, of at most %d", result->others + 1,
+					result->others == 0 ? "owner" : "owners", result->max_holders);
 }
 
 /* What is in the way of an acquire, to follow "lock ... is" */
@@ -152,8 +162,18 @@ obstacle_message(const AlResult *result)
 			return psprintf("closed after the lease of %s expired",
 							show_text(result->holding.holder));
 		default:
-			return show_holders(result);
+			return result->is_full ? show_full(result) : show_holders(result);
 	}
+}
+
+/* Whose an unfinished transaction is, as far as it has written that */
+static char *
+show_claimant(const AlResult *result)
+{
+	if (result->holding.holder == NULL)
+		return "";
+	return psprintf("  If it commits, %s has held it since %s.", show_text(result->holding.holder),
+					show_time(result->holding.acquired_at));
 }
 
 static char *
@@ -162,13 +182,13 @@ obstacle_detail(const AlResult *result)
 	switch (al_obstacle(result))
 	{
 		case AL_CLAIMED:
+			if (result->is_full)
+				return psprintf("%d of at most %d places are taken, and the others may be taken by unfinished transactions.%s",
+								result->others + 1, result->max_holders, show_claimant(result));
 			return psprintf("%s has acquired, released or extended the lock and has not committed yet.%s",
 							result->blocker == 0 ? "A transaction" :
 							psprintf("Process %d", result->blocker),
-							result->holding.holder == NULL ? "" :
-							psprintf("  If it commits, %s has held it since %s.",
-									 show_text(result->holding.holder),
-									 show_time(result->holding.acquired_at)));
+							show_claimant(result));
 		case AL_QUEUED:
 			return "The lock goes to its waiters first.";
 		case AL_CLOSED:
@@ -177,7 +197,10 @@ obstacle_detail(const AlResult *result)
 							show_time(result->holding.acquired_at),
 							show_time(al_closed_until(&result->holding)));
 		default:
-			return show_span(&result->holding);
+			if (!result->is_full)
+				return show_span(&result->holding);
+			return psprintf("The next place to become free is that of %s, held %s.",
+							show_text(result->holding.holder), show_end(&result->holding));
 	}
 }
 

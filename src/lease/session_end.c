@@ -51,15 +51,15 @@
 #include "table/catalog.h"
 
 /* Does this session hold a key by its lifetime, or may it, once others commit? */
-bool
-al_session_end_has(Relation rel, const AlKey *key)
+static bool
+holds_key(Relation rel, const AlKey *key)
 {
 	AlState		state;
 	ListCell   *cell;
 
 	if (al_claimed_has(key->hash) || al_claim_is_others(key->hash))
 		return true;
-	al_look(rel, key, &state);
+	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
 	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
 	{
 		if (al_is_of_this_session(lfirst(cell)))
@@ -69,14 +69,14 @@ al_session_end_has(Relation rel, const AlKey *key)
 }
 
 /* Let what this session holds of a key expire; unless "wait", not what is claimed */
-void
-al_session_end_key(Relation rel, const AlKey *key, bool wait)
+static void
+end_key(Relation rel, const AlKey *key, bool wait)
 {
 	AlState		state;
 	ListCell   *cell;
 	bool		left = false;
 
-	al_look(rel, key, &state);
+	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
 	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
 	{
 		AlHolding	holding = *(AlHolding *) lfirst(cell);
@@ -180,7 +180,7 @@ end_some(Relation rel, int max_keys)
 			hash_seq_term(&status);
 			break;
 		}
-		al_session_end_key(rel, &key, false);
+		end_key(rel, &key, false);
 		forget(&key);
 	}
 }
@@ -235,7 +235,7 @@ prune(Relation rel)
 	hash_seq_init(&status, noted);
 	while (next_noted(&status, &key))
 	{
-		if (!al_session_end_has(rel, &key))
+		if (!holds_key(rel, &key))
 			forget(&key);
 	}
 	prune_at = Max(hash_get_num_entries(noted) * 2, 64);
@@ -306,7 +306,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		al_claimed_lift_limit();
 		hash_seq_init(&status, noted);
 		while (next_noted(&status, &key))
-			al_session_end_key(rel, &key, true);
+			end_key(rel, &key, true);
 		table_close(rel, NoLock);
 	}
 }

@@ -7,8 +7,6 @@
 
 #include "atomic_lock.h"
 
-extern bool al_session_end_has(Relation rel, const AlKey *key);
-extern void al_session_end_key(Relation rel, const AlKey *key, bool wait);
 extern void al_session_end_note(Relation rel, const AlKey *key);
 extern void al_session_end_init(void);
 

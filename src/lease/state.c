@@ -58,11 +58,16 @@ al_obstacle(const AlResult *result)
 	return result->outcome;
 }
 
-/* The row of a lease that was granted to an owner or extended is written. */
+/*
+ * The row of a lease that was granted to an owner or extended is written.  "lets_in":
+ * others may be able to share the key since, who were not before.
+ */
 void
-al_lease_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
+al_lease_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding, bool lets_in)
 {
-	al_claimed_granted(key, owner, al_held_until(holding));
+	bool		is_known = !lets_in && holding->lifetime == AL_LEASE;
+
+	al_claimed_granted(key, owner, is_known ? holding->expires_at : 0, al_is_shared(holding));
 	al_durability_granted();
 }
 
@@ -92,9 +97,9 @@ al_live_holdings(const AlState *state, TimestampTz now)
 	List	   *holdings = NIL;
 	ListCell   *cell;
 
-	if (al_is_live(&state->exclusive, now))
-		holdings = lappend(holdings, unconstify(AlHolding *, &state->exclusive));
-	foreach(cell, state->shared)
+	if (al_is_live(&state->rows.exclusive, now))
+		holdings = lappend(holdings, unconstify(AlHolding *, &state->rows.exclusive));
+	foreach(cell, state->rows.shared)
 	{
 		if (al_is_live(lfirst(cell), now))
 			holdings = lappend(holdings, lfirst(cell));
@@ -102,46 +107,90 @@ al_live_holdings(const AlState *state, TimestampTz now)
 	return list_concat(holdings, state->mine);
 }
 
-/* Find the rows of shared holdings, unless the search for state->exclusive saw none */
-void
-al_find_shared(Relation rel, const AlKey *key, AlState *state)
+/* Is a version of a row in a list? */
+static bool
+has_row(List *rows, const AlHolding *row)
 {
-	state->shared = NIL;
-	if (!state->exclusive.is_alone)
-		state->shared = al_table_find_all(rel, key, AL_SLOT_EXCLUSIVE + 1,
-										  &state->exclusive.is_alone);
+	ListCell   *cell;
+
+	foreach(cell, rows)
+	{
+		if (ItemPointerEquals(&((AlHolding *) lfirst(cell))->tid, (ItemPointer) &row->tid))
+			return true;
+	}
+	return false;
+}
+
+/* Look at rows from a slot on, and at those of an owner, unless that is NULL */
+static void
+look_at_rows(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
+			 int32 first_slot, Snapshot snapshot, AlRows *rows)
+{
+	TimestampTz now;
+	ListCell   *cell;
+
+	if (look == AL_LOOK_OWN)
+	{
+		rows->shared = owner ? al_sharers_of_owner(rel, key, owner, snapshot) : NIL;
+		return;
+	}
+	al_sharers_look(rel, key, first_slot, look == AL_LOOK_ALL, snapshot, rows);
+	if (rows->is_complete || owner == NULL)
+		return;
+	now = GetCurrentTimestamp();
+	foreach(cell, al_sharers_of_owner(rel, key, owner, snapshot))
+	{
+		if (has_row(rows->shared, lfirst(cell)))
+			continue;
+		rows->shared = lappend(rows->shared, lfirst(cell));
+		if (rows->more > 0 && al_is_live(lfirst(cell), now))
+			rows->more--;
+	}
 }
 
 /*
- * Look at all rows of a key as they were at one moment, and at what this transaction
- * holds.  Without a claim, only this look can tell that an owner does not hold the
- * key.  Two looks at different rows can miss a holding that moves from the second row
- * to the first between them.
+ * Find the rows of shared holdings, unless the search for state->rows.exclusive saw none,
+ * or it is known that there are none
  */
 void
-al_look(Relation rel, const AlKey *key, AlState *state)
+al_find_shared(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look, AlState *state)
+{
+	state->rows.shared = NIL;
+	state->rows.more = 0;
+	if (!state->rows.exclusive.is_alone && al_sole_is_known(key))
+		state->rows.exclusive.is_alone = true;
+	if (!state->rows.exclusive.is_alone)
+		look_at_rows(rel, key, owner, look, AL_SLOT_EXCLUSIVE + 1, NULL, &state->rows);
+}
+
+/*
+ * Look at rows of a key as they were at one moment, and at what this transaction holds.
+ * Without a claim, only this look can tell that an owner does not hold the key.  Two
+ * looks at different rows can miss a holding that moves from the second row to the
+ * first between them.
+ */
+void
+al_look(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look, AlState *state)
 {
 	uint64		made = al_sole_entries(key);
-	bool		is_alone = made != 0 && al_sole_is_known(key);
+	Snapshot	snapshot;
 
-	state->shared = NIL;
+	PreventCommandIfParallelMode("functions of atomic_lock");
+	state->rows.shared = NIL;
+	state->rows.more = 0;
 	state->mine = al_held_mine(key);
-	if (is_alone)
+	if (made != 0 && al_sole_is_known(key))
 	{
-		al_table_find(rel, key, &state->exclusive);
+		al_table_find(rel, key, &state->rows.exclusive);
 		/* There are no other rows unless the index was given an entry meanwhile. */
 		if (made == al_sole_entries(key))
 			return;
 	}
-	state->shared = al_table_find_all(rel, key, AL_SLOT_EXCLUSIVE, &is_alone);
-	if (state->shared != NIL && !al_is_shared(linitial(state->shared)))
-	{
-		state->exclusive = *(AlHolding *) linitial(state->shared);
-		state->shared = list_delete_first(state->shared);
-	}
-	else
-		al_table_no_row(key, AL_SLOT_EXCLUSIVE, &state->exclusive);
-	state->exclusive.is_alone = is_alone;
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	if (look == AL_LOOK_OWN)
+		al_table_find_seen(rel, key, AL_SLOT_EXCLUSIVE, snapshot, &state->rows.exclusive);
+	look_at_rows(rel, key, owner, look, AL_SLOT_EXCLUSIVE, snapshot, &state->rows);
+	UnregisterSnapshot(snapshot);
 }
 
 /* Does a holding that a transaction had without a row have one by now? */
@@ -159,28 +208,33 @@ has_become_row(const AlHolding *held, List *holdings)
 }
 
 /*
- * All live holdings of a key as of *now, including those of other transactions, for
- * people and for waiters: a list of AlHolding *.  No other owner can hold the key
- * besides a live exclusive lease, so that is looked at first.  Otherwise transactions
- * are looked at before rows: where one ends in between, its outcome is in the rows.
+ * The live holdings of a key as of *now, including those of other transactions, for
+ * people and for waiters: a list of AlHolding *, with those of the owner, if that is not
+ * NULL.  *more is how many others there are, where not all are looked for.  No other owner
+ * can hold the key besides a live exclusive lease, so that is looked at first.  Otherwise
+ * transactions are looked at before rows: where one ends in between, its outcome is in
+ * the rows.
  */
 List *
-al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now)
+al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
+				   int *more, TimestampTz *now)
 {
 	AlState    *state = palloc0(sizeof(AlState));
 	List	   *others;
 	List	   *holdings;
 	ListCell   *cell;
 
-	al_table_find(rel, key, &state->exclusive);
+	al_table_find(rel, key, &state->rows.exclusive);
 	state->mine = al_held_mine(key);
+	*more = 0;
 	*now = GetCurrentTimestamp();
-	if (al_is_live(&state->exclusive, *now))
+	if (al_is_live(&state->rows.exclusive, *now))
 		return al_live_holdings(state, *now);
 
 	AL_TEST_POINT("reader-between");
 	others = al_held_by_others(key);
-	al_look(rel, key, state);
+	al_look(rel, key, owner, look, state);
+	*more = state->rows.more;
 	*now = GetCurrentTimestamp();
 	holdings = al_live_holdings(state, *now);
 	foreach(cell, others)
@@ -194,18 +248,20 @@ al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now)
 /*
  * The leases in the way of a waiter: a list of AlHolding *.  Leases of its own owner
  * are not in its way.  Shared leases are in the way of a waiter that would share the
- * key only if another waiter wants it exclusively.
+ * key only if some waiter does not want to share it with any number.
  */
 List *
 al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
 {
 	AlKey		key = al_waiter_key(waiter);
-	bool		among_shared = waiter->is_shared && !al_queue_has_exclusive(&key);
+	bool		limited;
+	bool		among_shared = waiter->is_shared && !al_queue_has_strict(&key, &limited);
 	TimestampTz now;
+	int			more;
 	List	   *obstacles = NIL;
 	ListCell   *cell;
 
-	foreach(cell, al_holdings_of_key(rel, &key, &now))
+	foreach(cell, al_holdings_of_key(rel, &key, NULL, AL_LOOK_ALL, &more, &now))
 	{
 		const AlHolding *holding = lfirst(cell);
 
@@ -235,8 +291,8 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 	result->at = GetCurrentTimestamp();
 
 	/* Usually this is the only holding. */
-	if (al_is_owned_by(&state->exclusive, owner) && al_is_live(&state->exclusive, result->at))
-		*own = unconstify(AlHolding *, &state->exclusive);
+	if (al_is_owned_by(&state->rows.exclusive, owner) && al_is_live(&state->rows.exclusive, result->at))
+		*own = unconstify(AlHolding *, &state->rows.exclusive);
 	else
 		live = al_live_holdings(state, result->at);
 	foreach(cell, live)
@@ -250,9 +306,9 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 		return AL_RELEASED;
 	}
 
-	if (ItemPointerIsValid(&state->exclusive.tid) && al_is_owned_by(&state->exclusive, owner))
-		over = &state->exclusive;
-	foreach(cell, state->shared)
+	if (ItemPointerIsValid(&state->rows.exclusive.tid) && al_is_owned_by(&state->rows.exclusive, owner))
+		over = &state->rows.exclusive;
+	foreach(cell, state->rows.shared)
 	{
 		const AlHolding *row = lfirst(cell);
 
@@ -268,7 +324,7 @@ al_judge_owner(const AlState *state, const AlOwner *owner, AlResult *result,
 	if (live == NIL)
 		return AL_NOT_FOUND;
 	result->holding = *al_longest(live);
-	result->others = list_length(live) - 1;
+	result->others = list_length(live) - 1 + state->rows.more;
 	return AL_NOT_OWNER;
 }
 
@@ -310,11 +366,11 @@ judge(AlOwnClaim *ask)
 	return ask->own;
 }
 
-/* Look at all rows of the key, and judge by them what the owner holds, or NULL */
+/* Look again, at one moment, and judge what the owner holds, or NULL */
 AlHolding *
 al_judge_all(AlOwnClaim *ask)
 {
-	al_look(ask->rel, ask->key, &ask->state);
+	al_look(ask->rel, ask->key, ask->owner, AL_LOOK_SOME, &ask->state);
 	return judge(ask);
 }
 
@@ -333,18 +389,19 @@ look_for_own(AlOwnClaim *ask)
 	bool		was_seen = ask->seen != NULL;
 	bool		is_claimed;
 
-	state->shared = NIL;
+	state->rows.shared = NIL;
+	state->rows.more = 0;
 	state->mine = al_held_mine(ask->key);
 	if (ask->seen && !al_is_shared(ask->seen) && al_is_live(ask->seen, GetCurrentTimestamp()))
-		state->exclusive = *ask->seen;
-	else if (!al_table_find(ask->rel, ask->key, &state->exclusive) ||
-			 !al_is_live(&state->exclusive, GetCurrentTimestamp()))
-		al_find_shared(ask->rel, ask->key, state);
+		state->rows.exclusive = *ask->seen;
+	else if (!al_table_find(ask->rel, ask->key, &state->rows.exclusive) ||
+			 !al_is_live(&state->rows.exclusive, GetCurrentTimestamp()))
+		al_find_shared(ask->rel, ask->key, ask->owner, AL_LOOK_OWN, state);
 	ask->seen = NULL;
 	if (judge(ask))
 		return NULL;
 	is_claimed = al_claim_is_others(ask->key->hash);
-	if (!is_claimed && al_is_live(&state->exclusive, ask->result->at))
+	if (!is_claimed && al_is_live(&state->rows.exclusive, ask->result->at))
 		return NULL;
 
 	/* Transactions come before rows, for the reason given at al_holdings_of_key(). */

@@ -13,6 +13,7 @@
 #include "claim/holding.h"
 #include "shmem/queue.h"
 #include "table/audit.h"
+#include "table/sharers.h"
 
 typedef enum AlOutcome
 {
@@ -45,6 +46,9 @@ typedef struct AlResult
 	AlOutcome	outcome;
 	AlHolding	holding;
 	int			others;			/* AL_HELD, AL_NOT_OWNER: further holdings */
+	bool		is_full;		/* AL_HELD, AL_CLAIMED: for want of a place */
+	int			holders;		/* granted: with this one; 0: not counted */
+	int			max_holders;	/* of the request */
 	TimestampTz at;				/* when this was judged */
 	AlOutcome	obstacle;		/* AL_TIMEOUT, AL_DEADLOCK, AL_FORCED: the refusal before it */
 	int			blocker;		/* AL_CLAIMED, AL_IN_TRANSACTION: process id, or 0 */
@@ -61,6 +65,7 @@ typedef struct AlAcquire
 	AlOwner		owner;
 	int64		ttl;			/* microseconds; 0: no end but that of the lifetime */
 	bool		is_shared;
+	int			max_holders;	/* that may share it, with the owner; 0: any number */
 	bool		is_convert;		/* change the mode of the owner's holding */
 	int64		wait;			/* at most, in microseconds; 0: do not wait */
 	AlLifetime	lifetime;
@@ -76,10 +81,17 @@ typedef struct AlAcquire
 /* The holdings of a key, as far as they were looked for */
 typedef struct AlState
 {
-	AlHolding	exclusive;		/* the row in slot 0, live or over; or none */
-	List	   *shared;			/* rows in other slots, AlHolding * */
+	AlRows		rows;
 	List	   *mine;			/* held by this transaction, AlHolding * */
 } AlState;
+
+/* What a look at the shared holdings of a key is for */
+typedef enum AlLook
+{
+	AL_LOOK_OWN,				/* the rows of an owner; nothing tells of others */
+	AL_LOOK_SOME,				/* those, and who is in the way: see al_sharers_look() */
+	AL_LOOK_ALL
+} AlLook;
 
 /* What al_claim_own() is asked for, and what it finds */
 typedef struct AlOwnClaim
@@ -98,12 +110,16 @@ typedef struct AlOwnClaim
 
 extern bool al_is_granted(const AlResult *result);
 extern AlOutcome al_obstacle(const AlResult *result);
-extern void al_lease_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding);
+extern void al_lease_written(const AlKey *key, const AlOwner *owner, const AlHolding *holding,
+							 bool lets_in);
 extern bool al_is_kept(const AlKey *key, const AlHolding *row);
 extern List *al_live_holdings(const AlState *state, TimestampTz now);
-extern void al_find_shared(Relation rel, const AlKey *key, AlState *state);
-extern void al_look(Relation rel, const AlKey *key, AlState *state);
-extern List *al_holdings_of_key(Relation rel, const AlKey *key, TimestampTz *now);
+extern void al_find_shared(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
+						   AlState *state);
+extern void al_look(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look,
+					AlState *state);
+extern List *al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner,
+								AlLook look, int *more, TimestampTz *now);
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
 extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);

@@ -26,6 +26,7 @@
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 #include "table/fence.h"
+#include "table/sharers.h"
 
 /*
  * Merge the new owner's share into the holding that it is handed.  The stronger
@@ -95,10 +96,9 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 		drop_claims(from, to_claim);
 	}
 
-	foreach(cell, from->state.shared)
+	foreach(cell, al_sharers_of_owner(from->rel, from->key, new_owner, NULL))
 	{
-		if (al_is_owned_by(lfirst(cell), new_owner) &&
-			al_is_live(lfirst(cell), from->result->at))
+		if (al_is_live(lfirst(cell), from->result->at))
 			*share = lfirst(cell);
 	}
 	return true;
@@ -114,7 +114,7 @@ give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 		return false;
 	al_held_end(from->own, false);
 	from->result->holding = *lease;
-	al_lease_written(from->key, new_owner, lease);
+	al_lease_written(from->key, new_owner, lease, true);
 	al_stat_count(AL_COUNT_RELEASES, 1);
 	return true;
 }
@@ -138,7 +138,7 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *share)
 			al_stat_count(AL_COUNT_RELEASES, 1);
 	}
 	al_end_mine(&from->state, new_owner, own);
-	al_lease_written(from->key, new_owner, own);
+	al_lease_written(from->key, new_owner, own, share != NULL);
 	al_stat_changed();
 	return true;
 }
@@ -181,7 +181,7 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	own->role = role;
 	own->owner = al_string_text(new_owner->name);
 	own->has_owner_hash = true;
-	own->owner_hash = al_owner_index_hash(new_owner->name);
+	own->owner_hash = al_owner_index_hash(new_owner->name, key->name);
 	if (own->lifetime == AL_TRANSACTION)
 	{
 		al_end_mine(&from.state, new_owner, own);

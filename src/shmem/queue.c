@@ -11,8 +11,8 @@
  *
  * Only the first waiter is woken, and only the first may take the key, with three
  * exceptions.  An owner who was just given the key may also wait for it on another
- * connection; that waiter may take it from any place.  A shared waiter counts as
- * first if no exclusive waiter is before it.  A waiter that converts its shared
+ * connection; that waiter may take it from any place.  A waiter that would share the
+ * key with any number of others is open, and counts as first if all before it are open.  A waiter that converts its shared
  * holding to exclusive goes before all others, who cannot have the key earlier.
  *
  * Each waiter notes when it will look again by itself ("due"): at the expiry of the
@@ -123,6 +123,13 @@ bucket_of(uint64 hash)
 	return &queue->buckets[hash % BUCKETS];
 }
 
+/* Does a waiter want to share its key with any number of others? */
+static bool
+is_open(const Slot *slot)
+{
+	return slot->waiter.is_shared && slot->waiter.max_holders == 0;
+}
+
 static bool
 waits_for(const Slot *slot, uint64 hash)
 {
@@ -231,22 +238,22 @@ wake_owner(uint64 hash, uint64 owner_hash)
 }
 
 /*
- * Wake the first waiter for a key.  If it is shared, wake all shared waiters before
- * the first exclusive one.  A sleeper who looks again by "held_until" anyway is not
+ * Wake the first waiter for a key.  If it is open, wake all open waiters before the
+ * first other one.  A sleeper who looks again by "held_until" anyway is not
  * woken, unless a claim is in its way.  The lock is held exclusively.
  */
 static void
 wake_first(uint64 hash, int64 held_until)
 {
 	int64		now = al_monotonic_now();
-	bool		among_shared = false;
+	bool		among_open = false;
 
 	FOR_EACH_WAITER(i, hash)
 	{
 		Slot	   *slot = &queue->slots[i];
 		bool		passed_over = is_passed_over(slot, now);
 
-		if (among_shared && !slot->waiter.is_shared)
+		if (among_open && !is_open(slot))
 			break;
 		if (slot != my_slot &&
 			(passed_over || !slot->asleep || slot->behind_claim ||
@@ -258,18 +265,18 @@ wake_first(uint64 hash, int64 held_until)
 		}
 		if (passed_over)
 			continue;
-		if (!slot->waiter.is_shared)
+		if (!is_open(slot))
 			break;
-		among_shared = true;
+		among_open = true;
 	}
 }
 
 /*
- * Wake the first waiter if it is exclusive.  The claim that was given back was in
- * the way of exclusive waiters only, and was perhaps that of a shared waiter itself.
+ * Wake the first waiter unless it is open.  The claim that was given back was in the way
+ * of other waiters only, and was perhaps that of an open waiter itself.
  */
 void
-al_queue_wake_exclusive(uint64 hash)
+al_queue_wake_strict(uint64 hash)
 {
 	int64		now;
 
@@ -285,7 +292,7 @@ al_queue_wake_exclusive(uint64 hash)
 	{
 		if (is_passed_over(&queue->slots[i], now))
 			continue;
-		if (!queue->slots[i].waiter.is_shared)
+		if (!is_open(&queue->slots[i]))
 			wake_first(hash, PG_INT64_MIN);
 		break;
 	}
@@ -334,7 +341,7 @@ clip(char *to, int size, AlString from)
  */
 void
 al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
-			  bool is_upgrade, text *holder)
+			  int max_holders, bool is_upgrade, text *holder)
 {
 	Slot	   *slot;
 	AlWaiter   *waiter;
@@ -356,6 +363,7 @@ al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	waiter->database = MyDatabaseId;
 	waiter->pid = MyProcPid;
 	waiter->is_shared = is_shared;
+	waiter->max_holders = max_holders;
 	waiter->is_upgrade = is_upgrade;
 	waiter->key_length = key->name.len;
 	memcpy(waiter->key, key->name.data, key->name.len);
@@ -372,12 +380,31 @@ al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	AL_TEST_POINT("enqueued");
 }
 
+/* Can the first waiter for a hash share the key with so many others; 0: not known? */
+static bool
+may_follow(uint64 hash, int holders)
+{
+	int64		now = al_monotonic_now();
+
+	FOR_EACH_WAITER(i, hash)
+	{
+		const Slot *slot = &queue->slots[i];
+
+		if (!is_passed_over(slot, now))
+			return is_open(slot) ||
+				(slot->waiter.is_shared && holders < slot->waiter.max_holders);
+	}
+	return false;
+}
+
 /*
  * Take our slot out of the queue.  Without the key, wake the next waiter if we were
- * the first.  The lock is held exclusively.
+ * the first.  With a share of the key, of which there are "holders" now, wake the next
+ * one if there is room for it, and do not let it wait for our transaction to end.  The
+ * lock is held exclusively.
  */
 static void
-leave(bool granted)
+leave(bool granted, int holders)
 {
 	Slot	   *slot = my_slot;
 	int64		now = al_monotonic_now();
@@ -391,18 +418,21 @@ leave(bool granted)
 	}
 	unlink_slot(slot);
 	my_slot = NULL;
-	if (was_first && !granted)
+	if (granted ? slot->waiter.is_shared && may_follow(slot->waiter.hash, holders) : was_first)
 		wake_first(slot->waiter.hash, PG_INT64_MIN);
 }
 
-/* Leave the queue, if still in it.  "granted": we have taken the key. */
+/*
+ * Leave the queue, if still in it.  "granted": we have taken the key, as one of so many
+ * holders, 0 if they were not counted.
+ */
 void
-al_queue_leave(bool granted)
+al_queue_leave(bool granted, int holders)
 {
 	if (my_slot == NULL)
 		return;
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
-	leave(granted);
+	leave(granted, holders);
 	LWLockRelease(&queue->lock);
 }
 
@@ -424,7 +454,7 @@ al_queue_resign(const AlWaiter *others, int count)
 			complete = complete || queue->slots[j].waiter.id == others[i].id;
 	}
 	if (complete)
-		leave(false);
+		leave(false, 0);
 	LWLockRelease(&queue->lock);
 	return complete;
 }
@@ -508,11 +538,11 @@ al_queue_sleep(int64 microseconds, bool behind_claim)
 }
 
 /*
- * Would taking the key overtake a waiter?  A shared acquire overtakes only exclusive
- * waiters.  If so, "first", unless it is NULL, is set to that waiter's label.
+ * Would taking the key overtake a waiter?  An open acquire may overtake open waiters.
+ * If so, "first", unless it is NULL, is set to that waiter's label.
  */
 bool
-al_queue_is_behind(const AlKey *key, bool is_shared, char **first)
+al_queue_is_behind(const AlKey *key, bool open, char **first)
 {
 	char		holder[AL_WAITER_HOLDER_BYTES];
 	bool		behind = false;
@@ -529,7 +559,7 @@ al_queue_is_behind(const AlKey *key, bool is_shared, char **first)
 
 		if (slot == my_slot)
 			break;
-		if (waits_for_key(slot, key) && !is_passed_over(slot, now) && !(is_shared && slot->waiter.is_shared))
+		if (waits_for_key(slot, key) && !is_passed_over(slot, now) && !(open && is_open(slot)))
 		{
 			behind = true;
 			memcpy(holder, slot->waiter.holder, sizeof(holder));
@@ -542,18 +572,28 @@ al_queue_is_behind(const AlKey *key, bool is_shared, char **first)
 	return behind;
 }
 
-/* Does anybody wait for the key exclusively? */
+/*
+ * Does anybody who is not open wait for the key?  *limited is set to whether one of
+ * those waits for a place among those who share it.
+ */
 bool
-al_queue_has_exclusive(const AlKey *key)
+al_queue_has_strict(const AlKey *key, bool *limited)
 {
 	bool		found = false;
 
+	*limited = false;
 	if (queue == NULL)
 		return false;
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_WAITER(i, key->hash)
-		found = found ||
-			(!queue->slots[i].waiter.is_shared && waits_for_key(&queue->slots[i], key));
+	{
+		const Slot *slot = &queue->slots[i];
+
+		if (is_open(slot) || !waits_for_key(slot, key))
+			continue;
+		found = true;
+		*limited = *limited || slot->waiter.max_holders > 0;
+	}
 	LWLockRelease(&queue->lock);
 	return found;
 }

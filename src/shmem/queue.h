@@ -25,6 +25,7 @@ typedef struct AlWaiter
 	Oid			database;
 	int			pid;
 	bool		is_shared;		/* the mode it wants */
+	int			max_holders;	/* that may share it then; 0: any number */
 	bool		is_upgrade;		/* it converts its owner's shared holding */
 	int16		key_length;
 	int16		owner_length;	/* 0: as owner_hash */
@@ -37,16 +38,16 @@ extern const AlShmemPart al_queue_part;
 
 extern AlKey al_waiter_key(const AlWaiter *waiter);
 extern AlString al_waiter_owner(const AlWaiter *waiter);
-extern void al_queue_wake_exclusive(uint64 hash);
+extern void al_queue_wake_strict(uint64 hash);
 extern void al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash);
 extern void al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
-						  bool is_upgrade, text *holder);
-extern void al_queue_leave(bool granted);
+						  int max_holders, bool is_upgrade, text *holder);
+extern void al_queue_leave(bool granted, int holders);
 extern bool al_queue_resign(const AlWaiter *others, int count);
 extern void al_queue_look(void);
 extern void al_queue_sleep(int64 microseconds, bool behind_claim);
-extern bool al_queue_is_behind(const AlKey *key, bool is_shared, char **first);
-extern bool al_queue_has_exclusive(const AlKey *key);
+extern bool al_queue_is_behind(const AlKey *key, bool is_open, char **first);
+extern bool al_queue_has_strict(const AlKey *key, bool *limited);
 extern bool al_queue_has_upgrade(const AlKey *key, const AlOwner *owner);
 extern int al_queue_count(const AlKey *key);
 extern TimestampTz al_queue_since(const AlKey *key);

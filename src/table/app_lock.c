@@ -11,7 +11,7 @@
  * At every isolation level, reads see the newest committed state and what their own
  * transaction has done, by a snapshot taken for the read.  A SERIALIZABLE
  * transaction must not take predicate locks either, or two acquires of different
- * keys whose rows share a page could fail with 40001; so it scans by table/scan.c.
+ * keys whose rows share a page could fail with 40001: see table/entries.c.
  *
  * A key that was ever held exclusively has a row in slot 0.  It has as many rows in
  * higher slots as it had shared holdings at one time.
@@ -32,10 +32,8 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
-#include "access/relscan.h"
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
@@ -57,6 +55,7 @@
 #include "shmem/sole.h"
 #include "table/app_lock.h"
 #include "table/columns.h"
+#include "table/entries.h"
 #include "table/row.h"
 #include "table/scan.h"
 
@@ -96,76 +95,35 @@ al_table_owner_index(Relation rel)
 }
 
 /*
- * An ordinary index fetch would prune the page at each look, since pages of app_lock
- * are always nearly full.  That costs a fifth of an acquire and its release.  So a
- * page is pruned only when the next update would find no room on it.
+ * The hash of the key with a crowd of shared holdings that this session has met last.  A
+ * scan of its entries reads a whole page of the index, which is avoided where there is
+ * another way.
  */
-static void
-prune_if_full(Relation rel, Buffer buffer, Size room, uint32 length)
-{
-	if (room < MAXALIGN(length))
-		al_page_prune(rel, buffer);
-}
+static uint64 crowd = 0;
 
-/*
- * Scan keys that find the rows of a key in a slot, or from a slot on, by columns of
- * the index, or by those of the table as al_scan_begin() expects them
- */
-static void
-init_scan_keys(ScanKey keys, bool of_index, const AlKey *key, bool and_above, int32 slot)
-{
-	ScanKeyInit(&keys[0], of_index ? 1 : Anum_app_lock_key, BTEqualStrategyNumber,
-				F_TEXTEQ, PointerGetDatum(al_string_text(key->name)));
-	ScanKeyInit(&keys[1], of_index ? 2 : Anum_app_lock_slot,
-				and_above ? BTGreaterEqualStrategyNumber : BTEqualStrategyNumber,
-				and_above ? F_INT4GE : F_INT4EQ, Int32GetDatum(slot));
-}
-
-/*
- * Read the row version that an index entry leads to and the snapshot sees.  The
- * caller has pinned its block, once.  Returns false where there is none.
- */
 bool
-al_table_fetch(IndexScanDesc scan, ItemPointer tid, Buffer buffer, Snapshot snapshot,
-			   AlHolding *holding)
+al_table_is_crowd(const AlKey *key)
 {
-	Relation	rel = scan->heapRelation;
-	ItemPointerData member = *tid;
-	HeapTupleData tuple;
-	bool		all_dead = false;
-	bool		found;
-	Size		room;
-
-	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	found = heap_hot_search_buffer(&member, rel, buffer, snapshot, &tuple,
-								   &all_dead, true);
-	room = PageGetHeapFreeSpace(BufferGetPage(buffer));
-	LockBuffer(buffer, BUFFER_LOCK_UNLOCK);
-
-	if (found)
-	{
-		al_row_read(rel, &tuple, holding);
-		prune_if_full(rel, buffer, room, tuple.t_len);
-	}
-	else
-	{
-		if (!scan->xactStartedInRecovery)
-			scan->kill_prior_tuple = all_dead;
-		al_page_prune(rel, buffer);
-	}
-	CHECK_FOR_INTERRUPTS();
-	return found;
+	return crowd == key->hash;
 }
 
-/* Read a row version as al_table_fetch() does, from a block that is not pinned. */
-static bool
-fetch(IndexScanDesc scan, ItemPointer tid, Snapshot snapshot, AlHolding *holding)
+void
+al_table_set_crowd(const AlKey *key, bool is_crowd)
 {
-	Buffer		buffer = ReadBuffer(scan->heapRelation, ItemPointerGetBlockNumber(tid));
-	bool		found = al_table_fetch(scan, tid, buffer, snapshot, holding);
+	if (is_crowd)
+		crowd = key->hash;
+	else if (al_table_is_crowd(key))
+		crowd = 0;
+}
 
-	ReleaseBuffer(buffer);
-	return found;
+/* Scan keys of the primary key that find the rows of a key in a slot, or from one on */
+void
+al_table_scan_keys(ScanKey keys, const AlKey *key, bool and_above, int32 slot)
+{
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(al_string_text(key->name)));
+	ScanKeyInit(&keys[1], 2, and_above ? BTGreaterEqualStrategyNumber : BTEqualStrategyNumber,
+				and_above ? F_INT4GE : F_INT4EQ, Int32GetDatum(slot));
 }
 
 /* Find the row in a slot of a key by the index. */
@@ -173,27 +131,22 @@ static bool
 find_by_index(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
 			  AlHolding *holding)
 {
-	Relation	index = index_open(al_table_key_index(rel), AccessShareLock);
-	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 2);
+	AlEntries	entries;
 	ScanKeyData keys[2];
+	HeapTupleData tuple;
 	ItemPointer tid;
 	bool		found = false;
 
-	init_scan_keys(keys, true, key, false, slot);
-	index_rescan(scan, keys, 2, NULL, 0);
-	while (!found && (tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
-		found = fetch(scan, tid, snapshot, holding);
-	index_endscan(scan);
-	index_close(index, AccessShareLock);
+	al_table_scan_keys(keys, key, false, slot);
+	al_entries_begin(&entries, rel, al_table_key_index(rel), snapshot, 2, keys);
+	while (!found && (tid = al_entries_next(&entries)) != NULL)
+	{
+		found = al_entries_row(&entries, tid, &tuple);
+		if (found)
+			al_row_read(rel, &tuple, holding);
+	}
+	al_entries_end(&entries);
 	return found;
-}
-
-static int32
-entry_slot(IndexScanDesc scan)
-{
-	bool		is_null;
-
-	return DatumGetInt32(index_getattr(scan->xs_itup, 2, scan->xs_itupdesc, &is_null));
 }
 
 /*
@@ -205,56 +158,33 @@ static bool
 find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *holding,
 			   bool *is_alone, bool *is_new)
 {
-	Relation	index = index_open(al_table_key_index(rel), AccessShareLock);
-	IndexScanDesc scan = al_index_beginscan(rel, index, snapshot, 1);
+	AlEntries	entries;
 	ScanKeyData keys[2];
 	ItemPointer tid;
 	int			more = 0;
 	bool		found = false;
 
 	*is_alone = *is_new = true;
-	scan->xs_want_itup = true;
-	init_scan_keys(keys, true, key, false, AL_SLOT_EXCLUSIVE);
-	index_rescan(scan, keys, 1, NULL, 0);
-	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
+	al_table_scan_keys(keys, key, false, AL_SLOT_EXCLUSIVE);
+	al_entries_begin(&entries, rel, al_table_key_index(rel), snapshot, 1, keys);
+	while ((tid = al_entries_next(&entries)) != NULL)
 	{
+		HeapTupleData tuple;
+
 		*is_new = false;
-		if (entry_slot(scan) != AL_SLOT_EXCLUSIVE || (found && ++more > 8))
+		if (al_entries_slot(&entries) != AL_SLOT_EXCLUSIVE || (found && ++more > 8))
 		{
 			*is_alone = false;
 			break;
 		}
-		if (!found)
-			found = fetch(scan, tid, snapshot, holding);
+		if (!found && al_entries_row(&entries, tid, &tuple))
+		{
+			al_row_read(rel, &tuple, holding);
+			found = true;
+		}
 	}
-	index_endscan(scan);
-	index_close(index, AccessShareLock);
+	al_entries_end(&entries);
 	return found;
-}
-
-/*
- * Find the rows of a key in a slot, or from a slot on, by an AlScan, which costs
- * more but takes no predicate locks.  Returns a list of holdings.
- */
-static List *
-find_serializable(Relation rel, const AlKey *key, bool and_above, int32 slot)
-{
-	AlScan		scan;
-	ScanKeyData keys[2];
-	HeapTuple	tuple;
-	List	   *holdings = NIL;
-
-	init_scan_keys(keys, false, key, and_above, slot);
-	al_scan_begin(&scan, rel, al_table_key_index(rel), 2, keys);
-	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
-	{
-		AlHolding  *holding = palloc(sizeof(AlHolding));
-
-		al_row_read(rel, tuple, holding);
-		holdings = lappend(holdings, holding);
-	}
-	al_scan_end(&scan);
-	return holdings;
 }
 
 /*
@@ -359,7 +289,7 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 			if (holding->slot != slot || !al_string_equal(holding->key, key->name))
 				more = found = false;
 			else
-				prune_if_full(rel, buffer, room, tuple.t_len);
+				al_prune_if_full(rel, buffer, room, tuple.t_len);
 		}
 		ReleaseBuffer(buffer);
 		CHECK_FOR_INTERRUPTS();
@@ -371,8 +301,8 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
  * Find the row in a slot of a key without the index.  In a sequence, no new hint is
  * left: it would take the place of a key that is used more often.
  */
-static bool
-find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot, AlHolding *holding)
+bool
+al_table_find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot, AlHolding *holding)
 {
 	ItemPointerData tid;
 	bool		has_hint = al_hint_get(key->hash, slot, &tid);
@@ -439,31 +369,21 @@ al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
 }
 
 /*
- * Find the row in a slot of a key.  Where there is none, returns false and sets the
- * holding as al_table_no_row() does.
+ * Find the row in a slot of a key that a snapshot sees.  Where there is none, returns
+ * false and sets the holding as al_table_no_row() does.  Of a crowd, only the row in
+ * slot 0 is looked for, not whether it is alone.
  */
 bool
-al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
+al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
+				   AlHolding *holding)
 {
-	Snapshot	snapshot;
-	bool		found;
+	bool		found = al_table_find_by_hint(rel, key, slot, snapshot, holding);
 	bool		is_alone = false;
 	bool		is_new = false;
 
-	PreventCommandIfParallelMode("functions of atomic_lock");
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = find_by_hint(rel, key, slot, snapshot, holding);
 	if (!found)
 	{
-		if (IsolationIsSerializable())
-		{
-			List	   *holdings = find_serializable(rel, key, false, slot);
-
-			found = holdings != NIL;
-			if (found)
-				*holding = *(AlHolding *) linitial(holdings);
-		}
-		else if (slot == AL_SLOT_EXCLUSIVE)
+		if (slot == AL_SLOT_EXCLUSIVE && !al_table_is_crowd(key))
 			found = find_exclusive(rel, key, snapshot, holding, &is_alone, &is_new);
 		else
 			found = find_by_index(rel, key, slot, snapshot, holding);
@@ -474,9 +394,22 @@ al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holdin
 		holding->is_alone = is_alone;
 		holding->is_new = is_new;
 	}
-	UnregisterSnapshot(snapshot);
 	if (found)
 		note_place(&holding->tid);
+	return found;
+}
+
+/* Find the row in a slot of a key as of now, as al_table_find_seen() does */
+bool
+al_table_find_slot(Relation rel, const AlKey *key, int32 slot, AlHolding *holding)
+{
+	Snapshot	snapshot;
+	bool		found;
+
+	PreventCommandIfParallelMode("functions of atomic_lock");
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = al_table_find_seen(rel, key, slot, snapshot, holding);
+	UnregisterSnapshot(snapshot);
 	return found;
 }
 
@@ -529,83 +462,6 @@ bool
 al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 {
 	return al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, holding);
-}
-
-/*
- * Find the rows of a key, from a slot on, as one snapshot sees them: a list of
- * AlHolding * in the order of their slots, with those that are over.  A row that is
- * updated while an old snapshot exists has many index entries.  A hint tells which
- * version is the current one, and the remaining entries are skipped.  "is_alone" is
- * set to whether the index has no entries for shared holdings, dead or alive.
- */
-List *
-al_table_find_all(Relation rel, const AlKey *key, int32 first_slot, bool *is_alone)
-{
-	Relation	index;
-	Snapshot	snapshot = NULL;
-	IndexScanDesc scan;
-	ScanKeyData keys[2];
-	ItemPointer tid;
-	List	   *holdings = NIL;
-	int32		last_found = first_slot - 1;
-	bool		is_empty = true;
-
-	*is_alone = true;
-	PreventCommandIfParallelMode("functions of atomic_lock");
-	if (first_slot > AL_SLOT_EXCLUSIVE && al_sole_is_known(key))
-		return NIL;
-
-	index = index_open(al_table_key_index(rel), AccessShareLock);
-	scan = al_index_beginscan(rel, index, SnapshotAny, 2);
-	scan->xs_want_itup = true;
-	init_scan_keys(keys, true, key, true, first_slot);
-	index_rescan(scan, keys, 2, NULL, 0);
-	/* Usually there are no shared holdings, and then no snapshot is needed. */
-	if (first_slot == AL_SLOT_EXCLUSIVE)
-		snapshot = RegisterSnapshot(GetLatestSnapshot());
-	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
-	{
-		int32		slot = entry_slot(scan);
-		AlHolding  *holding;
-
-		is_empty = false;
-		if (slot != AL_SLOT_EXCLUSIVE)
-			*is_alone = false;
-		if (IsolationIsSerializable())
-			break;
-		if (slot == last_found)
-		{
-			if (slot == PG_INT32_MAX)
-				break;
-			keys[1].sk_argument = Int32GetDatum(slot + 1);
-			index_rescan(scan, keys, 2, NULL, 0);
-			continue;
-		}
-
-		if (snapshot == NULL)
-			snapshot = RegisterSnapshot(GetLatestSnapshot());
-		holding = palloc(sizeof(AlHolding));
-		if (find_by_hint(rel, key, slot, snapshot, holding) ||
-			fetch(scan, tid, snapshot, holding))
-		{
-			al_hint_set(key->hash, slot, &holding->tid);
-			holdings = lappend(holdings, holding);
-			last_found = slot;
-		}
-		else
-			pfree(holding);
-	}
-	index_endscan(scan);
-	if (snapshot)
-		UnregisterSnapshot(snapshot);
-	index_close(index, AccessShareLock);
-	if (!is_empty && IsolationIsSerializable())
-	{
-		/* Only the first entry was looked at. */
-		*is_alone = false;
-		return find_serializable(rel, key, true, first_slot);
-	}
-	return holdings;
 }
 
 /*

@@ -5,30 +5,33 @@
 #ifndef AL_TABLE_APP_LOCK_H
 #define AL_TABLE_APP_LOCK_H
 
-#include "storage/buf.h"
 #include "utils/relcache.h"
 
 #include "atomic_lock.h"
 #include "claim/holding.h"
 
-struct IndexScanDescData;
+struct ScanKeyData;
 struct SnapshotData;
 
 extern Oid al_table_key_index(Relation rel);
 extern Oid al_table_owner_index(Relation rel);
-extern bool al_table_fetch(struct IndexScanDescData *scan, ItemPointer tid, Buffer buffer,
-						   struct SnapshotData *snapshot, AlHolding *holding);
+extern void al_table_set_crowd(const AlKey *key, bool is_crowd);
+extern bool al_table_is_crowd(const AlKey *key);
+extern void al_table_scan_keys(struct ScanKeyData *keys, const AlKey *key, bool and_above,
+							   int32 slot);
+extern bool al_table_find_by_hint(Relation rel, const AlKey *key, int32 slot,
+								  struct SnapshotData *snapshot, AlHolding *holding);
 extern bool al_table_find_update(Relation rel, const AlKey *key,
 								 const AlHolding *version,
 								 struct SnapshotData *snapshot, AlHolding *update);
 extern bool al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding);
 extern void al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding);
+extern bool al_table_find_seen(Relation rel, const AlKey *key, int32 slot,
+							   struct SnapshotData *snapshot, AlHolding *holding);
 extern bool al_table_find_slot(Relation rel, const AlKey *key, int32 slot,
 							   AlHolding *holding);
 extern BlockNumber al_table_next_block(Relation rel, const AlHolding *holding);
 extern bool al_table_find(Relation rel, const AlKey *key, AlHolding *holding);
-extern List *al_table_find_all(Relation rel, const AlKey *key, int32 first_slot,
-							   bool *is_alone);
 extern void al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding);
 extern void al_table_put(Relation rel, const AlKey *key, AlHolding *holding);
 extern bool al_table_try_put(Relation rel, const AlKey *key, AlHolding *holding);

@@ -68,7 +68,7 @@ static const ColumnDefinition app_lock_columns[Natts_app_lock] = {
 	{"released", BOOLOID, InvalidOid},
 	{"holder", TEXTOID, InvalidOid},
 	{"owner", TEXTOID, InvalidOid},
-	{"owner_hash", INT4OID, InvalidOid},
+	{"owner_hash", INT8OID, InvalidOid},
 	{"meta", JSONBOID, InvalidOid},
 	{"pid", INT4OID, InvalidOid},
 	{"backend_start", TIMESTAMPTZOID, InvalidOid},

@@ -20,20 +20,21 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/xact.h"
+#include "access/htup_details.h"
+#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/fmgroids.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "atomic_lock.h"
-#include "base/compat.h"
 #include "base/key.h"
 #include "base/owner.h"
 #include "base/str.h"
 #include "claim/holding.h"
 #include "table/app_lock.h"
 #include "table/columns.h"
+#include "table/entries.h"
 #include "table/owner_rows.h"
 #include "table/row.h"
 #include "table/scan.h"
@@ -65,7 +66,6 @@ static bool
 scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
-	int32		hash = al_owner_index_hash(owner->name);
 	HeapTuple	tuple;
 	bool		outside = false;
 
@@ -78,7 +78,7 @@ scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
 		if (is_null || !al_owner_equal(al_string(DatumGetTextPP(value)), owner->name))
 			continue;
 		al_row_read(rel, tuple, &row);
-		if (!row.has_owner_hash || row.owner_hash != hash)
+		if (!row.has_owner_hash || row.owner_hash != al_owner_index_hash(owner->name, row.key))
 			outside = true;
 		*owned = add_row(*owned, &row);
 	}
@@ -103,51 +103,36 @@ find_in_place(Relation rel, const AlOwner *owner, uint32 place, List **owned)
 	return false;
 }
 
-/* Add the rows that the index finds.  An ordinary scan would prune their pages. */
+/* Add the rows that the index finds */
 static void
 find_in_index(Relation rel, const AlOwner *owner, List **owned)
 {
-	Datum		hash = Int32GetDatum(al_owner_index_hash(owner->name));
-	Relation	index;
-	Snapshot	snapshot;
-	IndexScanDesc scan;
-	ScanKeyData scan_key;
+	/* The lower half of a hash is that of the key. */
+	int64		first = al_owner_index_hash(owner->name, owner->name) & ~INT64CONST(0xffffffff);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	AlEntries	entries;
+	ScanKeyData keys[2];
 	ItemPointer tid;
-	Buffer		buffer = InvalidBuffer;
 
-	if (IsolationIsSerializable())
+	ScanKeyInit(&keys[0], 1, BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(first));
+	ScanKeyInit(&keys[1], 1, BTLessEqualStrategyNumber, F_INT8LE,
+				Int64GetDatum(first | INT64CONST(0xffffffff)));
+	al_entries_begin(&entries, rel, al_table_owner_index(rel), snapshot, 2, keys);
+	while ((tid = al_entries_next(&entries)) != NULL)
 	{
-		AlScan		whole;
-
-		ScanKeyInit(&scan_key, Anum_app_lock_owner_hash, BTEqualStrategyNumber, F_INT4EQ, hash);
-		al_scan_begin(&whole, rel, al_table_owner_index(rel), 1, &scan_key);
-		(void) scan_for_owner(rel, &whole, owner, owned);
-		return;
-	}
-
-	index = index_open(al_table_owner_index(rel), AccessShareLock);
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	scan = al_index_beginscan(rel, index, snapshot, 1);
-	ScanKeyInit(&scan_key, 1, BTEqualStrategyNumber, F_INT4EQ, hash);
-	index_rescan(scan, &scan_key, 1, NULL, 0);
-	while ((tid = index_getnext_tid(scan, ForwardScanDirection)) != NULL)
-	{
+		HeapTupleData tuple;
 		AlHolding	row;
 
-		/* The rows of a set often share a block. */
-		buffer = ReleaseAndReadBuffer(buffer, rel, ItemPointerGetBlockNumber(tid));
-		if (!al_table_fetch(scan, tid, buffer, snapshot, &row))
+		if (!al_entries_row(&entries, tid, &tuple))
 			continue;
+		al_row_read(rel, &tuple, &row);
 		if (row.owner && al_owner_equal(al_string(row.owner), owner->name))
 			*owned = add_row(*owned, &row);
 		else
 			heap_freetuple(row.tuple);
 	}
-	if (BufferIsValid(buffer))
-		ReleaseBuffer(buffer);
-	index_endscan(scan);
+	al_entries_end(&entries);
 	UnregisterSnapshot(snapshot);
-	index_close(index, AccessShareLock);
 }
 
 /*

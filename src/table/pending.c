@@ -44,12 +44,24 @@
 #define MOST_VERSIONS	1000
 
 /* Has the same transaction written the row anew, other than in what it rolled back? */
-static bool
-is_superseded(HeapTupleHeader header)
+bool
+al_pending_is_superseded(HeapTupleHeader header)
 {
 	return !(header->t_infomask & HEAP_XMAX_INVALID) &&
 		!HeapTupleHeaderIsOnlyLocked(header) &&
 		!TransactionIdDidAbort(HeapTupleHeaderGetUpdateXid(header));
+}
+
+/*
+ * The process whose transaction this is, or was a moment ago; 0: it is prepared, or has
+ * ended.  What precedes our snapshots has ended, and its parent may be unknown by now.
+ */
+int
+al_pending_process(TransactionId xid)
+{
+	if (TransactionIdPrecedes(xid, TransactionXmin))
+		return 0;
+	return BackendXidGetPid(SubTransGetTopmostTransaction(xid));
 }
 
 /*
@@ -60,12 +72,11 @@ is_superseded(HeapTupleHeader header)
 static bool
 read_pending(Relation rel, HeapTuple tuple, const SnapshotData *dirty, AlHolding *holding)
 {
-	if (!TransactionIdIsValid(dirty->xmin) || is_superseded(tuple->t_data))
+	if (!TransactionIdIsValid(dirty->xmin) || al_pending_is_superseded(tuple->t_data))
 		return false;
 	al_row_read(rel, tuple, holding);
 	holding->meta = NULL;		/* it may be gone before it is fetched */
-	holding->pid = TransactionIdPrecedes(dirty->xmin, TransactionXmin) ? 0 :
-		BackendXidGetPid(SubTransGetTopmostTransaction(dirty->xmin));
+	holding->pid = al_pending_process(dirty->xmin);
 	return true;
 }
 

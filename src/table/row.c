@@ -50,7 +50,7 @@ al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->holder = DatumGetTextPP(VALUE(holder));
 	holding->owner = IS_NULL(owner) ? NULL : DatumGetTextPP(VALUE(owner));
 	holding->has_owner_hash = !IS_NULL(owner_hash);
-	holding->owner_hash = IS_NULL(owner_hash) ? 0 : DatumGetInt32(VALUE(owner_hash));
+	holding->owner_hash = IS_NULL(owner_hash) ? 0 : DatumGetInt64(VALUE(owner_hash));
 	holding->released_at = DatumGetBool(VALUE(released)) ? holding->expires_at : 0;
 	holding->meta = IS_NULL(meta) ? NULL : (struct varlena *) DatumGetPointer(VALUE(meta));
 	holding->lifetime = IS_NULL(pid) ? AL_LEASE : AL_SESSION;
@@ -134,7 +134,7 @@ al_row_form(Relation rel, const AlHolding *holding)
 	VALUE(holder) = PointerGetDatum(holding->holder);
 	VALUE(owner) = PointerGetDatum(holding->owner);
 	IS_NULL(owner) = holding->owner == NULL;
-	VALUE(owner_hash) = Int32GetDatum(holding->owner_hash);
+	VALUE(owner_hash) = Int64GetDatum(holding->owner_hash);
 	IS_NULL(owner_hash) = !holding->has_owner_hash;
 	VALUE(meta) = PointerGetDatum(holding->meta);
 	IS_NULL(meta) = holding->meta == NULL;

@@ -5,6 +5,8 @@
 #
 #   cycles   the same ten keys acquired and released CYCLES times, with no help
 #            from vacuum, and a tenth of that beside an old snapshot
+#   shared   a tenth of CYCLES in which ten owners share a key and release it, with
+#            no help from vacuum, and the same beside a thousand other readers
 #   held     pairs while up to HELD other leases are held
 #   once     ONCE keys that are used a single time each, and swept
 #   owner    lock_release_all() beside HELD leases of others
@@ -16,8 +18,8 @@
 # and ratios are those of a round.  growth.tsv has a line for each figure.
 
 growths=()
-for growth in ${GROWTH:-cycles held once owner memory backend first}; do
-	[[ " cycles held once owner memory backend first " == *" $growth "* ]] || die "GROWTH has no part \"$growth\""
+for growth in ${GROWTH:-cycles shared held once owner memory backend first}; do
+	[[ " cycles shared held once owner memory backend first " == *" $growth "* ]] || die "GROWTH has no part \"$growth\""
 	growths+=("$growth")
 done
 growth_cycles=${CYCLES:-1000000} growth_held=${HELD:-1000000} growth_once=${ONCE:-100000} growth_calls=${CALLS:-1000000}
@@ -143,6 +145,11 @@ growth_scripts() {
 	# Two of the clients have two keys.
 	growth_pair_scripts cycle "'cycle:' || :n" \
 		'\set n :client_id + 8 * random(0, CASE WHEN :client_id < 2 THEN 1 ELSE 0 END)'
+	growth_script lock_shared <<-END
+		\\set n :client_id + 8 * random(0, CASE WHEN :client_id < 2 THEN 1 ELSE 0 END)
+		SELECT acquired FROM lock_acquire('shared', owner => 'owner:' || :n, mode => 'shared');
+		SELECT lock_release('shared', 'owner:' || :n);
+	END
 	growth_pair_scripts pair "'pair:' || :n" '\set n random(0, :used / :clients - 1) * :clients + :client_id'
 	growth_pair_scripts once "'once:' || :client_id || ':' || :i" '\set i :i + 1'
 	# Keys of 30 bytes
@@ -226,19 +233,19 @@ growth_need() {
 # cycles
 # ---------------------------------------------------------------------------
 
-# growth_cycle KIND CYCLES STEPS WHAT: so many, or as far as it gets in STEPS
-# steps
+# growth_cycle SECTION KIND SCRIPT CYCLES STEPS WHAT: so many, or as far as it gets
+# in STEPS steps
 growth_cycle() {
-	local kind=$1 cycles=$2 steps=$3 what=$4 step=0 done=0 n tps database=growth_$1 table=app_lock
+	local section=$1 kind=$2 script=$3 cycles=$4 steps=$5 what=$6 step=0 done=0 n tps database=growth_$2 table=app_lock
 	local seconds=$(((cycles / 20 + 6000) / 12000))
 	[ "$kind" = lock ] || table=sql_lock
 	printf '%s:' "$what"
 	while [ $step -lt 4 ] || [ $done -lt "$cycles" ]; do
 		[ $((step += 1)) -le "$steps" ] || break
-		growth_pairs app "$database" "$kind" cycle -T $((seconds > 0 ? seconds : 1))
+		growth_pairs app "$database" "$kind" "$script" -T $((seconds > 0 ? seconds : 1))
 		done=$((done + n))
-		growth_row cycles "$what" "$step" $done "$tps" pairs/s
-		growth_row cycles "$what" "$step" $done "$(growth_psql "$database" -c "SELECT pg_total_relation_size('$table')")" bytes
+		growth_row "$section" "$what" "$step" $done "$tps" pairs/s
+		growth_row "$section" "$what" "$step" $done "$(growth_psql "$database" -c "SELECT pg_total_relation_size('$table')")" bytes
 		printf ' %.0f' "$tps"
 	done
 	printf ' pairs/s, %d cycles\n' $done
@@ -270,7 +277,7 @@ growth_run_cycles() {
 		what=$(growth_what $kind)
 		growth_database growth_$kind 1
 		growth_without_vacuum growth_$kind
-		growth_cycle $kind "$growth_cycles" "${steps[$kind]}" "$what"
+		growth_cycle cycles $kind cycle "$growth_cycles" "${steps[$kind]}" "$what"
 		[ $kind = sql ] || growth_cycles_again
 		growth_left growth_$kind
 		growth_drop growth_$kind
@@ -285,7 +292,7 @@ growth_run_cycles() {
 		exec 7>"$AL_SCRATCH/growth.fifo"
 		printf 'BEGIN ISOLATION LEVEL REPEATABLE READ;\nSELECT count(*) FROM sql_lock;\n' >&7
 		while [ ! -s "$AL_SCRATCH/growth.snapshot" ]; do sleep 0.05; done
-		growth_cycle $kind $((growth_cycles / 10)) 15 "$what"
+		growth_cycle cycles $kind cycle $((growth_cycles / 10)) 15 "$what"
 		growth_same 'open snapshots' "$(psql -c "SELECT count(*) FROM pg_stat_activity
 			WHERE datname = 'growth_$kind' AND state = 'idle in transaction' AND backend_xmin IS NOT NULL")" 1
 		exec 7>&-
@@ -293,6 +300,28 @@ growth_run_cycles() {
 		rm -f "$AL_SCRATCH/growth.fifo"
 		growth_left growth_$kind
 		growth_drop growth_$kind
+	done
+}
+
+# ---------------------------------------------------------------------------
+# shared
+# ---------------------------------------------------------------------------
+
+# Time enough for 100,000 cycles at 1700 a second.  Nobody else shares keys, so
+# there is nothing to compare with.
+growth_run_shared() {
+	local readers what
+	for readers in 0 1000; do
+		what=atomic_lock
+		[ $readers = 0 ] || what+=" $readers readers"
+		growth_database growth_lock 1
+		growth_without_vacuum growth_lock
+		growth_psql growth_lock -c "SELECT count(*) FROM generate_series(1, $readers) n,
+			LATERAL lock_acquire('shared', '24 hours', 'reader:' || n, 'shared')" >/dev/null
+		growth_row shared "$what" 0 0 "$(growth_psql growth_lock -c "SELECT pg_total_relation_size('app_lock')")" bytes
+		growth_cycle shared lock shared $((growth_cycles / 10)) 60 "$what"
+		growth_same 'readers that are left' "$(growth_psql growth_lock -c 'SELECT count(*) FROM lock_status()')" $readers
+		growth_drop growth_lock
 	done
 }
 
@@ -401,7 +430,7 @@ print_growths() {
 	step "Growth, medians; $setting"
 	awk -F '\t' '
 		'"$awk_median"'
-		NR > 1 && !($1 == "cycles" && $6 != "times_new" && $3 % 5 != 1) {
+		NR > 1 && !($1 ~ /^(cycles|shared)$/ && $6 != "times_new" && $3 % 5 != 1) {
 			line = $1 SUBSEP $2 SUBSEP $4 SUBSEP $6
 			if (!(line in list)) order[++lines] = line
 			list[line] = list[line] " " $5
@@ -441,6 +470,7 @@ expect_growths() {
 		{ list[$1, $2, $4, $6] = list[$1, $2, $4, $6] " " $5; at[$1, $2, $3] = $5; if ($4 > largest[$1]) largest[$1] = $4; seen[$1, $2] }
 		$1 == "cycles" && $6 == "pairs/s" { speed[$2, $3] = $5; last[$2] = $3 }
 		$1 == "cycles" && $6 == "bytes" && $5 / 1000000 > size[$2] { size[$2] = $5 / 1000000 }
+		$1 == "shared" && $6 == "bytes" && $5 / 1000000 > shared[$2] { shared[$2] = $5 / 1000000 }
 		$1 == "cycles" && $6 == "times_new" { new[$2] = new[$2] " " $5 }
 		$1 == "once" && !($3 in once) { once[$3] }
 		END {
@@ -449,6 +479,8 @@ expect_growths() {
 			say("cycles: the same, times a new table", median(new["atomic_lock"]), "", 0.9, 1)
 			say("cycles: table and index", size["atomic_lock"], " MB", 2)
 			say("cycles beside an old snapshot, last times first", steps("atomic_lock old_snapshot"), "", 0.9, 1)
+			say("shared: table and index", shared["atomic_lock"], " MB", 2)
+			say("shared: the same, beside 1000 readers", shared["atomic_lock 1000 readers"], " MB", 2)
 			say("held: pairs/s, times those of an empty table", of("held", "atomic_lock", largest["held"], "times_empty"), "", 0.85, 1)
 			say("held: the same, nothing flushed", of("held", "atomic_lock relaxed", largest["held"], "times_empty"), "", 0.85, 1)
 			for (r in once) {

@@ -213,14 +213,19 @@ run_lane() {
 		-l --sampling-rate=0.2 --log-prefix="$AL_SCRATCH/t/latency" \
 		-f "$here/${script[$lane]}.sql" bench
 	check "$lane" "$n"
-	cat "$AL_SCRATCH"/t/latency.* | cut -d ' ' -f 3 | sort -n | awk -v OFS='\t' \
-		-v head="${group[$lane]}	$lane	$clients	$round	$n	$tps" '
+	printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "${group[$lane]}" "$lane" "$clients" "$round" "$n" "$tps" "$(percentiles latency)" >>"$runs"
+}
+
+# percentiles PREFIX: median and 99th percentile in microseconds, of what pgbench
+# has logged there
+percentiles() {
+	cat "$AL_SCRATCH/t/$1".* | cut -d ' ' -f 3 | sort -n | awk -v OFS='\t' '
 		{ us[NR] = $1 }
 		# pgbench logs 0 where the answer was there before it looked at the clock
 		# again; where that happens often its percentiles say nothing.
 		$1 == 0 { unseen++ }
 		function percentile(p) { return unseen <= NR / 100 ? us[int((NR - 1) * p) + 1] : "" }
-		END { print head, percentile(0.5), percentile(0.99) }' >>"$runs"
+		END { print percentile(0.5), percentile(0.99) }'
 }
 
 run_lanes() {

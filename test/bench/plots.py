@@ -342,6 +342,29 @@ def held(results):
     return svg(figure)
 
 
+def readers(results):
+    """Speed by the number of those who share the key, to that with the fewest; all lines are ours"""
+    lanes = {lane: [(n, results.shared_times(lane, n)) for n in results.shared(lane)]
+             for lane in ('share', 'refused', 'status', 'is_held')}
+    curves = {lane: curve for lane, curve in lanes.items() if len(curve) > 1}
+    places = sorted({n for curve in curves.values() for n, _ in curve})
+    if not curves:
+        return None
+    figure, axes = plt.subplots(figsize=(WIDTH - 2.6, 3.2))
+    styled, ends = styles(list(curves)), []
+    for lane, curve in curves.items():
+        axes.plot([places.index(n) for n, _ in curve], [y for _, y in curve], **styled[lane])
+        ends.append((curve[-1][1], results.title(lane, 'readers'), styled[lane]))
+    ends += goal(axes, 0.8, '0.8 for share and lock_is_held') + goal(axes, 0.5, '0.5 for the others')
+    axes.set_xticks(range(len(places)))
+    axes.set_xticklabels([r.count(n) for n in places])
+    axes.set(xlim=(-0.25, len(places) - 0.75), xlabel='owners who share the key',
+             ylim=(0, max(1.1, axes.get_ylim()[1])), ylabel=f'times that with {r.count(places[0])}')
+    axes.set_title('Speed by the number of readers')
+    label_ends(axes, ends)
+    return svg(figure)
+
+
 def draw(results):
     """{name: SVG, or None where there are no numbers}"""
     few = ('lock_pair', 'sql_pair', 'spring_pair', 'redis_always', 'etcd')
@@ -353,6 +376,7 @@ def draw(results):
         'latency-relaxed': latency(results, r.RELAXED, fast, 'Pairs that are not durable: how long one takes'),
         'handoff': handoff(results),
         'hotset': hotset(results),
+        'readers': readers(results),
         'cycles': cycles(results),
         'held': held(results),
     }

@@ -54,6 +54,10 @@ TITLES = {
     'atomic_lock_relaxed': 'atomic_lock, nothing flushed',
     'poll': 'a try every 100 ms',
     'sql': 'hand-written SQL',
+    'share': 'share and release',
+    'refused': 'refused, asked for exclusively',
+    'status': 'lock_status(key)',
+    'is_held': 'lock_is_held(key, owner)',
 }
 # No locks, or none with a lease: what there is to compare with
 YARDSTICKS = ('roundtrip', 'from_row', 'updates', 'one_flush', 'one_write', 'advisory', 'sql_advisory', 'pg_advisory')
@@ -124,6 +128,7 @@ class Results:
         self.hotset = self.read_runs('hotset.tsv', 'lane', 'clients', 'per_s', ('inversions',))
         self.handoff = self.read_runs('handoff.tsv', 'mode', 'waiters', 'handovers',
                                       ('handovers', 'inversions', 'longest_wait_us'))
+        self.readers = self.read_runs('readers.tsv', 'lane', 'readers', 'per_s', ('max_holders',))
         self.growth = self.read_growth()
 
     def read(self, name):
@@ -224,6 +229,15 @@ class Results:
                 if times_peer is not None:
                     found.append((times_peer, peer))
         return min(found, default=(None, None))
+
+    def shared(self, lane):
+        """The numbers of readers that a lane was run with, the least first"""
+        return sorted(readers for name, readers in self.readers if name == lane)
+
+    def shared_times(self, lane, readers):
+        """How many times its rate with the fewest readers, or without a limit"""
+        base = ('unlimited', readers) if lane == 'limited' else (lane, min(self.shared(lane)))
+        return ratio(self.readers[lane, readers].rates, self.readers[base].rates) if base in self.readers else None
 
     def curve(self, section, what, unit):
         """[(x, median over the rounds)]"""

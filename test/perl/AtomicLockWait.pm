@@ -10,7 +10,7 @@ use IPC::Run;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(session start answer reply told end gone poll is_waiting queue_up pid play_endings);
+our @EXPORT = qw(session start streams answer reply told end gone poll is_waiting queue_up pid play_endings);
 
 # A background psql.  The label is its application_name, and so what its locks
 # and waits are labelled with.  Errors are shown with their SQLSTATE.
@@ -42,9 +42,9 @@ sub start
 	return;
 }
 
-# What the SQL that was last started answered, or its errors, once it has ended,
-# be it because the session is gone.
-sub answer
+# The output of the SQL that was last started, and its errors, once it has ended, be it
+# because the session is gone
+sub streams
 {
 	my ($psql) = @_;
 	my $end = qr/end of $psql->{al_sent}\r?\n/;
@@ -61,6 +61,14 @@ sub answer
 	$psql->{stdout} = $psql->{stderr} = '';
 	s/$end// for ($out, $err);
 	$err =~ s/^psql:\S+ //mg;
+	return ($out, $err);
+}
+
+# What the SQL that was last started answered, or its errors
+sub answer
+{
+	my ($out, $err) = streams(@_);
+
 	$out =~ s/\n\z//;
 	return $err ne '' ? $err : $out;
 }

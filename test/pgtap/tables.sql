@@ -24,7 +24,8 @@ SELECT set_eq('SELECT relname::text, relkind::text FROM member',
 -- lock_grant
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_grant'),
 	ARRAY['acquired boolean', 'status text', 'key text', 'mode text', 'owner text', 'fencing_token bigint',
-		'acquired_at timestamp with time zone', 'expires_at timestamp with time zone', 'waited interval', 'holder text', 'ttl_remaining interval'],
+		'acquired_at timestamp with time zone', 'expires_at timestamp with time zone', 'waited interval', 'holder text', 'ttl_remaining interval',
+		'holders integer', 'max_holders integer'],
 	'columns of lock_grant, in this order');
 
 -- lock_state, of lock_status in both forms

@@ -16,7 +16,7 @@
 -- one owner has a key twice; rows of readers pile up.
 
 -- What a writer is told, and what it could be told
-CREATE VIEW t.readers AS SELECT key, mode, owner, holder, released, expires_at <= clock_timestamp() AS expired FROM app_lock ORDER BY key, slot;
+CREATE VIEW t.readers AS SELECT key, mode, owner, holder, released, expires_at <= clock_timestamp() AS expired FROM app_lock ORDER BY key, fencing_token;
 
 --
 -- Together
@@ -229,7 +229,7 @@ SELECT lock_try_release('newest', 'alice-1');
 SELECT count(*), count(DISTINCT fencing_token) AS tokens, count(DISTINCT owner) AS owners FROM generate_series(1, 300) i, LATERAL lock_acquire('many', i * interval '1 min', mode => 'shared') WHERE acquired;
 SELECT holders FROM lock_status('many');
 SELECT count(DISTINCT slot) AS slots, min(slot) > 0 AS above_zero FROM app_lock WHERE key = 'many';
-SELECT t.raises($$SELECT lock_acquire('many')$$) ~ ' and 299 others\n' AS so_told;
+SELECT t.raises($$SELECT lock_acquire('many')$$) ~ ' and at least 100 others\n' AS so_told;
 
 --
 -- One owner has a key once.

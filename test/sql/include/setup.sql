@@ -82,28 +82,13 @@ BEGIN
 END
 $$;
 
--- Wait until the lease of a key has run out.
-CREATE FUNCTION t.expire(k text) RETURNS void
+-- Wait until the lease of a key has run out, or what one owner has of it.
+CREATE FUNCTION t.expire(k text, o text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
 	FOR i IN 1..6000 LOOP
-		IF public.lock_holder(k) IS NULL THEN
-			RETURN;
-		END IF;
-		PERFORM pg_sleep(0.005);
-	END LOOP;
-	RAISE 'the lease of "%" does not run out', k;
-END
-$$;
-
--- Wait until what one owner has of a key has run out.
-CREATE FUNCTION t.expire(k text, o text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-	FOR i IN 1..6000 LOOP
-		IF NOT public.lock_is_held(k, o) THEN
+		IF public.lock_holder(k) IS NULL OR (o IS NOT NULL AND NOT public.lock_is_held(k, o)) THEN
 			RETURN;
 		END IF;
 		PERFORM pg_sleep(0.005);

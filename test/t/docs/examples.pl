@@ -3,7 +3,8 @@
 # Properties: the ```sql blocks of a document, typed into one session from top to
 # bottom, give the output and raise the errors that are shown below them.
 #
-# Every document with such blocks has a database of its own.  In a block, "-- => "
+# Every document with such blocks has a database of its own.  A block that begins with
+# "-- On another connection" is typed into a second session.  In a block, "-- => "
 # is a line of output that the statements directly above it give (unaligned, as
 # psql -At prints it), and "-- ERROR: " an error that they raise.  No other error
 # is allowed.  Output is compared in blocks that show some.
@@ -14,7 +15,9 @@
 
 use strict;
 use warnings FATAL => 'all';
-
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -25,30 +28,30 @@ $node->init;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\natomic_lock.sweep_interval = 0\n");
 $node->start;
 
-my $marker = '--- the lines that follow are those of step';
 my $count = 0;
 
 foreach my $file ('README.md', glob('doc/*.md'))
 {
 	my $text = slurp_file($file);
 	my $dbname = lc($file) =~ s/\W/_/gr;
-	my $script = '';
-	my (@steps, $stdout, $stderr);
+	my (@steps, %psql);
 
 	while ($text =~ /^([ ]*)```sql\n(.*?)^\1```$/gms)
 	{
 		my $block = $2;
 		my $line = 1 + (substr($text, 0, $-[2]) =~ tr/\n//);
 		my $shows = $block =~ /^\s*-- => /m;
+		my $who = $block =~ /^\s*-- On another connection$/m ? 'other' : 'main';
 
 		# A step: statements, and below them what they give
 		while ($block =~ /\G((?:(?!\s*-- (?:=> |ERROR: )).*\n)+)((?:\s*-- (?:=> |ERROR: ).*\n)*)/g)
 		{
 			my ($sql, $given) = ($1, $2);
 
-			$script .= "\\echo $marker\n\\warn $marker\n$sql";
 			push @steps,
 			  {
+				who => $who,
+				sql => $sql,
 				at => "$file:$line",
 				output => $shows ? [ $given =~ /^\s*-- => (.*)$/mg ] : undef,
 				errors => [ $given =~ /^\s*-- (ERROR: .*)$/mg ]
@@ -61,19 +64,18 @@ foreach my $file ('README.md', glob('doc/*.md'))
 
 	$node->safe_psql('postgres', "CREATE DATABASE $dbname");
 	$node->safe_psql($dbname, 'CREATE EXTENSION atomic_lock') unless $file eq 'README.md';
-	$node->psql($dbname, $script, stdout => \$stdout, stderr => \$stderr, on_error_stop => 0);
-
-	my @output = split /^\Q$marker\E$/m, $stdout, -1;
-	my @errors = split /^\Q$marker\E$/m, $stderr, -1;
-	is(scalar @output, @steps + 1, "the session of $file lasts to the end");
-	foreach my $i (0 .. $#steps)
+	foreach my $step (@steps)
 	{
-		my $step = $steps[$i];
+		my $psql = $psql{ $step->{who} } //= $node->background_psql($dbname, on_error_stop => 0);
 
-		is_deeply([ ($errors[ $i + 1 ] // '') =~ /(ERROR: .*)$/mg ], $step->{errors}, "errors of the example at $step->{at}");
-		is_deeply([ grep { $_ ne '' } split(/\n/, $output[ $i + 1 ] // '') ], $step->{output}, "output of the example at $step->{at}")
+		start($psql, $step->{sql});
+		my ($output, $errors) = streams($psql);
+		is_deeply([ $errors =~ /(ERROR: .*)$/mg ], $step->{errors}, "errors of the example at $step->{at}");
+		is_deeply([ grep { $_ ne '' } split(/\n/, $output) ], $step->{output}, "output of the example at $step->{at}")
 		  if $step->{output};
 	}
+	is(reply($psql{main}, q{SELECT 'lasts'}), 'lasts', "the session of $file lasts to the end");
+	end(values %psql);
 }
 cmp_ok($count, '>=', 3, 'documents have examples');
 

@@ -1,0 +1,160 @@
+/*-------------------------------------------------------------------------
+ *
+ * entries.c
+ *		Rows of app_lock that an index leads to.
+ *
+ * Model: the caller has a snapshot and reads the entries of an index one by one.  Each
+ * leads to a chain of versions, of which the snapshot sees one at most.  At every
+ * isolation level this takes no predicate locks: PostgreSQL takes those for MVCC
+ * snapshots only, so a SERIALIZABLE transaction reads all versions and applies the
+ * snapshot itself.
+ *
+ * An ordinary index fetch would prune the page at each look, since pages of app_lock
+ * are always nearly full.  That costs a fifth of an acquire and its release.  So a page
+ * is pruned only when the next update would find no room on it, or when an entry leads
+ * to nothing.
+ *
+ * Locking rules: app_lock is open with AccessShareLock at least.  The page of the last
+ * entry stays pinned, not locked, until the next one.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/relscan.h"
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "table/entries.h"
+
+void
+al_prune_if_full(Relation rel, Buffer buffer, Size room, Size length)
+{
+	if (room < MAXALIGN(length))
+		al_page_prune(rel, buffer);
+}
+
+/* Begin to read entries; keys are in terms of the columns of the index */
+void
+al_entries_begin(AlEntries *entries, Relation rel, Oid index, Snapshot snapshot, int nkeys,
+				 ScanKey keys)
+{
+	PreventCommandIfParallelMode("functions of atomic_lock");
+	entries->scan = al_index_beginscan(rel, index_open(index, AccessShareLock), SnapshotAny, nkeys);
+	entries->scan->xs_want_itup = true;
+	entries->snapshot = snapshot;
+	entries->buffer = InvalidBuffer;
+	entries->length = 0;
+	index_rescan(entries->scan, keys, nkeys, NULL, 0);
+}
+
+/* The next entry; NULL at the end */
+ItemPointer
+al_entries_next(AlEntries *entries)
+{
+	CHECK_FOR_INTERRUPTS();
+	return index_getnext_tid(entries->scan, ForwardScanDirection);
+}
+
+/* The slot in the current entry of the primary key */
+int32
+al_entries_slot(const AlEntries *entries)
+{
+	bool		is_null;
+
+	return DatumGetInt32(index_getattr(entries->scan->xs_itup, 2, entries->scan->xs_itupdesc,
+									   &is_null));
+}
+
+/* Pin the page of an entry; the row that was read last is not used any more */
+static void
+turn_to(AlEntries *entries, ItemPointer tid)
+{
+	if (entries->length > 0)
+		al_prune_if_full(entries->scan->heapRelation, entries->buffer, entries->room,
+						 entries->length);
+	entries->length = 0;
+	if (tid)
+		entries->buffer = ReleaseAndReadBuffer(entries->buffer, entries->scan->heapRelation,
+											   ItemPointerGetBlockNumber(tid));
+}
+
+/*
+ * The version that an entry leads to and the snapshot sees; false: there is none.  The
+ * tuple lies in the page, until the next entry is looked at.
+ */
+bool
+al_entries_row(AlEntries *entries, ItemPointer tid, HeapTuple tuple)
+{
+	Relation	rel = entries->scan->heapRelation;
+	bool		recheck = IsolationIsSerializable();
+	ItemPointerData member = *tid;
+	bool		all_dead = false;
+	bool		first = true;
+	bool		found;
+
+	turn_to(entries, tid);
+	LockBuffer(entries->buffer, BUFFER_LOCK_SHARE);
+	do
+	{
+		found = heap_hot_search_buffer(&member, rel, entries->buffer,
+									   recheck ? SnapshotAny : entries->snapshot, tuple,
+									   &all_dead, first);
+		first = false;
+	} while (found && recheck &&
+			 !HeapTupleSatisfiesVisibility(tuple, entries->snapshot, entries->buffer));
+	entries->room = PageGetHeapFreeSpace(BufferGetPage(entries->buffer));
+	LockBuffer(entries->buffer, BUFFER_LOCK_UNLOCK);
+
+	if (found)
+		entries->length = tuple->t_len;
+	else
+	{
+		if (!entries->scan->xactStartedInRecovery)
+			entries->scan->kill_prior_tuple = all_dead;
+		al_page_prune(rel, entries->buffer);
+	}
+	return found;
+}
+
+/*
+ * The next version in the chain that an entry leads to, whoever sees it; false at the
+ * end.  The first call is for the entry, and then *tid is where the last version was.
+ * Where there is one, its page is locked until al_entries_unlock().
+ */
+bool
+al_entries_version(AlEntries *entries, ItemPointer tid, bool first, HeapTuple tuple)
+{
+	if (first)
+		turn_to(entries, tid);
+	LockBuffer(entries->buffer, BUFFER_LOCK_SHARE);
+	if (heap_hot_search_buffer(tid, entries->scan->heapRelation, entries->buffer, SnapshotAny,
+							   tuple, NULL, first))
+		return true;
+	LockBuffer(entries->buffer, BUFFER_LOCK_UNLOCK);
+	return false;
+}
+
+void
+al_entries_unlock(AlEntries *entries)
+{
+	LockBuffer(entries->buffer, BUFFER_LOCK_UNLOCK);
+}
+
+void
+al_entries_end(AlEntries *entries)
+{
+	Relation	index = entries->scan->indexRelation;
+
+	turn_to(entries, NULL);
+	if (BufferIsValid(entries->buffer))
+		ReleaseBuffer(entries->buffer);
+	index_endscan(entries->scan);
+	index_close(index, AccessShareLock);
+}

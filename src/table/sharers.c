@@ -1,0 +1,450 @@
+/*-------------------------------------------------------------------------
+ *
+ * sharers.c
+ *		Rows of the shared holdings of a key.
+ *
+ * Model: a key may have thousands of sharers, so what a call costs must not grow with
+ * them.  What one owner has of a key is found by the index of owners, which has every
+ * row of a shared holding.  Who is asked who shares a key counts to a number, reads a
+ * few rows and the one that lasts longest, and leaves the others alone.  Only who ends
+ * all holdings, or searches for a deadlock, reads all.
+ *
+ * Each shared holding has a slot of its own.  Slots are spread over all numbers, so a
+ * look at some rows from any number on is a sample.  A new holding takes the row of one
+ * that is over if a sample has one; so there are never many more rows than there were
+ * holdings at one time.
+ *
+ * Locking rules: those of table/app_lock.c.  al_sharers_count() says more.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/heapam.h"
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/relscan.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "base/owner.h"
+#include "base/settings.h"
+#include "base/str.h"
+#include "claim/holding.h"
+#include "shmem/hint.h"
+#include "table/app_lock.h"
+#include "table/entries.h"
+#include "table/pending.h"
+#include "table/row.h"
+#include "table/sharers.h"
+
+/* So many rows of a key are read whatever is in them; a key with more has a crowd */
+#define FEW		16
+
+/* So many rows are a sample, and so many that are over are enough to take one of them */
+#define SAMPLE	8
+#define ENOUGH	3
+
+/* So many entries for one row are skipped one by one before the next slot is searched */
+#define SKIPPED	20
+
+/*
+ * The rows of an owner in slots of shared holdings of a key, live or over, as a snapshot
+ * sees them; NULL: as of now.  A list of AlHolding *.
+ */
+List *
+al_sharers_of_owner(Relation rel, const AlKey *key, const AlOwner *owner, Snapshot given)
+{
+	AlEntries	entries;
+	ScanKeyData scan_key;
+	ItemPointer tid;
+	HeapTupleData tuple;
+	List	   *holdings = NIL;
+
+	if (owner->generated || owner->name.len == 0)
+		return NIL;
+	ScanKeyInit(&scan_key, 1, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(al_owner_index_hash(owner->name, key->name)));
+	al_entries_begin(&entries, rel, al_table_owner_index(rel), given, 1, &scan_key);
+	while ((tid = al_entries_next(&entries)) != NULL)
+	{
+		AlHolding  *holding;
+
+		if (entries.snapshot == NULL)
+			entries.snapshot = RegisterSnapshot(GetLatestSnapshot());
+		if (!al_entries_row(&entries, tid, &tuple))
+			continue;
+		holding = palloc(sizeof(AlHolding));
+		al_row_read(rel, &tuple, holding);
+		if (al_is_shared(holding) && al_is_owned_by(holding, owner) &&
+			al_string_equal(holding->key, key->name))
+		{
+			al_hint_set(key->hash, holding->slot, &holding->tid);
+			holdings = lappend(holdings, holding);
+		}
+	}
+	al_entries_end(&entries);
+	if (given == NULL && entries.snapshot)
+		UnregisterSnapshot(entries.snapshot);
+	return holdings;
+}
+
+/* Read the version of a row that was seen under this snapshot, which is still taken */
+static void
+read_version(Relation rel, ItemPointer tid, AlHolding *holding)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+
+	tuple.t_self = *tid;
+	if (!heap_fetch(rel, SnapshotAny, &tuple, &buffer, false))
+		elog(ERROR, "row of a shared holding has gone");
+	al_row_read(rel, &tuple, holding);
+	ReleaseBuffer(buffer);
+}
+
+/* A scan of the primary key for the rows of a key, each in a slot of its own */
+typedef struct SlotScan
+{
+	AlEntries	entries;
+	const AlKey *key;
+	bool		own_snapshot;	/* or one that was given */
+	int32		last_found;
+	int			skipped;
+} SlotScan;
+
+static void
+begin_slots(SlotScan *scan, Relation rel, const AlKey *key, int32 first_slot, Snapshot given)
+{
+	ScanKeyData keys[2];
+
+	al_table_scan_keys(keys, key, true, first_slot);
+	al_entries_begin(&scan->entries, rel, al_table_key_index(rel), given, 2, keys);
+	scan->key = key;
+	scan->own_snapshot = given == NULL;
+	scan->last_found = -1;
+	scan->skipped = 0;
+}
+
+static void
+end_slots(SlotScan *scan)
+{
+	al_entries_end(&scan->entries);
+	if (scan->own_snapshot && scan->entries.snapshot)
+		UnregisterSnapshot(scan->entries.snapshot);
+}
+
+/* The next entry of a slot in which no row was found yet; NULL at the end */
+static ItemPointer
+next_slot(SlotScan *scan, int32 *slot)
+{
+	ItemPointer tid;
+
+	while ((tid = al_entries_next(&scan->entries)) != NULL)
+	{
+		ScanKeyData keys[2];
+
+		*slot = al_entries_slot(&scan->entries);
+		if (*slot != scan->last_found)
+		{
+			scan->skipped = 0;
+			return tid;
+		}
+		if (++scan->skipped > SKIPPED && *slot < PG_INT32_MAX)
+		{
+			al_table_scan_keys(keys, scan->key, true, *slot + 1);
+			index_rescan(scan->entries.scan, keys, 2, NULL, 0);
+		}
+	}
+	return NULL;
+}
+
+/*
+ * Read the row in the slot of an entry, as a whole or only what al_row_peek() reads;
+ * false: it leads to none.  A row that is updated while an old snapshot exists has many
+ * entries.  A hint tells which version is the current one, and the other entries are
+ * skipped.
+ */
+static bool
+read_slot(SlotScan *scan, ItemPointer tid, int32 slot, bool whole, AlHolding *holding)
+{
+	AlEntries  *entries = &scan->entries;
+	Relation	rel = entries->scan->heapRelation;
+	HeapTupleData tuple;
+
+	/* Usually there are no shared holdings, and then no snapshot is needed. */
+	if (entries->snapshot == NULL)
+		entries->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	if (slot == AL_SLOT_EXCLUSIVE &&
+		al_table_find_by_hint(rel, scan->key, slot, entries->snapshot, holding))
+		;
+	else if (al_entries_row(entries, tid, &tuple))
+	{
+		if (whole)
+			al_row_read(rel, &tuple, holding);
+		else
+			al_row_peek(rel, &tuple, holding);
+	}
+	else if (slot == AL_SLOT_EXCLUSIVE ||
+			 !al_table_find_by_hint(rel, scan->key, slot, entries->snapshot, holding))
+		return false;
+	scan->last_found = slot;
+	return true;
+}
+
+/* Add a row that was read, as a whole or not, to a list */
+static List *
+add_row(SlotScan *scan, List *rows, const AlHolding *holding)
+{
+	AlHolding  *copy = palloc(sizeof(AlHolding));
+
+	*copy = *holding;
+	if (copy->tuple == NULL)
+		read_version(scan->entries.scan->heapRelation, (ItemPointer) &holding->tid, copy);
+	return lappend(rows, copy);
+}
+
+/*
+ * Look at the rows of a key, from a slot on, as a snapshot sees them; NULL: as of now.
+ * With "all", or where there are few rows, the list has them all.  Otherwise it has a
+ * few rows, the live one that lasts longest, and those that lock_delay keeps closed.
+ * Further live ones are counted, up to a total of AL_MOST_COUNTED + 2, which is enough to
+ * say "at least 100 others" of one that is named to an owner that has one itself.  The
+ * list has a live one if there is any.
+ *
+ * rows->exclusive.is_alone is set to whether the index has no entries for shared
+ * holdings, dead or alive.  Where first_slot is above 0, nothing else of it is set.
+ */
+void
+al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snapshot given,
+				AlRows *rows)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	SlotScan	scan;
+	ItemPointer tid;
+	int32		slot;
+	AlHolding	longest = {.expires_at = DT_NOBEGIN};
+	int			live = 0;
+	bool		is_alone = true;
+
+	rows->shared = NIL;
+	rows->is_complete = true;
+	rows->more = 0;
+	if (first_slot == AL_SLOT_EXCLUSIVE)
+		al_table_no_row(key, AL_SLOT_EXCLUSIVE, &rows->exclusive);
+	begin_slots(&scan, rel, key, first_slot, given);
+	while (rows->is_complete || all || live < AL_MOST_COUNTED + 2)
+	{
+		bool		whole = all || list_length(rows->shared) < FEW;
+		AlHolding	holding;
+		bool		is_live;
+
+		tid = next_slot(&scan, &slot);
+		if (tid == NULL)
+			break;
+		is_alone = is_alone && slot == AL_SLOT_EXCLUSIVE;
+		if (!read_slot(&scan, tid, slot, whole, &holding))
+			continue;
+		if (slot == AL_SLOT_EXCLUSIVE)
+		{
+			al_hint_set(key->hash, slot, &holding.tid);
+			rows->exclusive = holding;
+			continue;
+		}
+
+		is_live = al_is_live(&holding, now);
+		live += is_live;
+		if (whole)
+		{
+			rows->shared = add_row(&scan, rows->shared, &holding);
+			continue;
+		}
+		rows->is_complete = false;
+		al_table_set_crowd(key, true);
+		rows->more += is_live;
+		if (is_live && holding.expires_at > longest.expires_at)
+			longest = holding;
+		else if (!is_live && holding.released_at == 0 && al_lock_delay_ms > 0 &&
+				 now < al_closed_until(&holding))
+			rows->shared = add_row(&scan, rows->shared, &holding);
+	}
+	rows->exclusive.is_alone = is_alone;
+	if (rows->more > 0)
+	{
+		rows->shared = add_row(&scan, rows->shared, &longest);
+		rows->more--;
+	}
+	end_slots(&scan);
+}
+
+/*
+ * Some rows of shared holdings of a key that are over, as of now: AlHolding *.  Of a
+ * crowd, a sample is looked at.
+ */
+List *
+al_sharers_over(Relation rel, const AlKey *key)
+{
+	bool		is_crowd = al_table_is_crowd(key);
+	int			most = is_crowd ? SAMPLE : FEW;
+	int32		slot = AL_SLOT_EXCLUSIVE + 1;
+	TimestampTz now = GetCurrentTimestamp();
+	SlotScan	scan;
+	ItemPointer tid;
+	List	   *rows = NIL;
+	int			found = 0;
+
+	if (is_crowd)
+		slot += (int32) pg_prng_uint64_range(&pg_global_prng_state, 0, PG_INT32_MAX - 1);
+	begin_slots(&scan, rel, key, slot, NULL);
+	while (found <= most && list_length(rows) < ENOUGH &&
+		   (tid = next_slot(&scan, &slot)) != NULL)
+	{
+		AlHolding	holding;
+
+		if (!read_slot(&scan, tid, slot, false, &holding))
+			continue;
+		found++;
+		if (!al_is_live(&holding, now))
+			rows = add_row(&scan, rows, &holding);
+	}
+	end_slots(&scan);
+	if (found > most)
+		al_table_set_crowd(key, true);
+	if (!is_crowd || rows != NIL || found > most)
+		return rows;
+	/* It began among the highest slots, or the crowd has gone. */
+	al_table_set_crowd(key, false);
+	return al_sharers_over(rel, key);
+}
+
+/*
+ * A slot for a new shared holding.  It comes from the fencing token, so that
+ * transactions do not choose the same one, and is far from that of the token before.
+ */
+int32
+al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token)
+{
+	int32		slot = (int32) ((uint64) fencing_token * UINT64CONST(0x9e3779b1) % (PG_INT32_MAX - 1)) + 1;
+	AlHolding	row;
+
+	while (al_table_find_slot(rel, key, slot, &row))
+		slot = slot % (PG_INT32_MAX - 1) + 1;
+	return slot;
+}
+
+/* A live holding, and when it ends */
+typedef struct Place
+{
+	TimestampTz end;
+	ItemPointerData tid;
+} Place;
+
+static int
+compare_places(const void *a, const void *b)
+{
+	TimestampTz end_a = ((const Place *) a)->end;
+	TimestampTz end_b = ((const Place *) b)->end;
+
+	return end_a < end_b ? -1 : end_a > end_b;
+}
+
+/* Was this version written by an unfinished transaction of others that may keep it? */
+static bool
+is_pending(HeapTupleHeader header, Snapshot snapshot)
+{
+	TransactionId xmin = HeapTupleHeaderGetXmin(header);
+
+	return !TransactionIdIsCurrentTransactionId(xmin) && XidInMVCCSnapshot(xmin, snapshot) &&
+		!TransactionIdDidAbort(xmin) && !al_pending_is_superseded(header);
+}
+
+/*
+ * Count who shares a key, where another may if they are fewer than "limit".  Further
+ * ones are counted up to AL_MOST_COUNTED.
+ *
+ * The caller has claimed the places of the key (claim/claim.c), so nobody else is let in
+ * by a limit meanwhile.  Who was before has written a row: the snapshot sees it, or knows
+ * the transaction as unfinished.  A row that an unfinished transaction changes is counted
+ * as it was, and where it was over, as one that may be held.
+ */
+void
+al_sharers_count(Relation rel, const AlKey *key, int limit, AlPlaces *places)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	AlEntries	entries;
+	ScanKeyData keys[2];
+	ItemPointer tid;
+	int			most = Max(limit, AL_MOST_COUNTED);
+	int			size = 16;
+	Place	   *held = palloc(size * sizeof(Place));
+	int32		slot = -1;
+	bool		is_held = false;
+	bool		may_be_held = false;
+
+	memset(places, 0, sizeof(AlPlaces));
+	al_table_scan_keys(keys, key, true, AL_SLOT_EXCLUSIVE + 1);
+	al_entries_begin(&entries, rel, al_table_key_index(rel), snapshot, 2, keys);
+	while ((tid = al_entries_next(&entries)) != NULL && places->held < most)
+	{
+		HeapTupleData tuple;
+		ItemPointerData member = *tid;
+
+		if (al_entries_slot(&entries) != slot)
+		{
+			slot = al_entries_slot(&entries);
+			is_held = may_be_held = false;
+		}
+		for (bool first = true; !is_held && al_entries_version(&entries, &member, first, &tuple);
+			 first = false)
+		{
+			bool		is_seen = HeapTupleSatisfiesVisibility(&tuple, snapshot, entries.buffer);
+			bool		pending = !is_seen && !may_be_held && is_pending(tuple.t_data, snapshot);
+			AlHolding	holding;
+
+			if (is_seen || pending)
+				al_row_peek(rel, &tuple, &holding);
+			al_entries_unlock(&entries);
+			if ((!is_seen && !pending) || !al_is_live(&holding, now))
+				continue;
+			if (pending)
+			{
+				may_be_held = true;
+				if (places->pending++ == 0)
+				{
+					al_row_read(rel, &tuple, &places->one_pending);
+					places->one_pending.meta = NULL;
+					places->one_pending.pid =
+						al_pending_process(HeapTupleHeaderGetXmin(tuple.t_data));
+				}
+				continue;
+			}
+			is_held = true;
+			if (may_be_held)
+				places->pending--;
+			if (places->held == size)
+			{
+				size *= 2;
+				held = repalloc_huge(held, size * sizeof(Place));
+			}
+			held[places->held].end = holding.expires_at;
+			held[places->held++].tid = holding.tid;
+		}
+	}
+	if (places->held >= limit && limit > 0)
+	{
+		qsort(held, places->held, sizeof(Place), compare_places);
+		read_version(rel, &held[places->held - limit].tid, &places->first);
+	}
+	al_entries_end(&entries);
+	UnregisterSnapshot(snapshot);
+	pfree(held);
+}

@@ -1,0 +1,19 @@
+-- What the readers section of test/bench/run works on, in a database of its own:
+-- for each of the numbers in :readers a key that so many owners share.
+
+CREATE EXTENSION atomic_lock;
+SELECT lock_grant_access('app_relaxed', 'user') \g /dev/null
+
+-- A run begins with a VACUUM, and none comes into it.
+ALTER TABLE app_lock SET (autovacuum_enabled = false, toast.autovacuum_enabled = false);
+
+\o /dev/null
+SELECT format('SELECT count(*) FROM generate_series(%2$s, %3$s) n,
+			  LATERAL lock_acquire(''readers:%1$s'', ''24 hours'', ''reader:%1$s:'' || n, ''shared'')',
+			  readers, n, least(n + 499, readers))
+	FROM unnest(:'readers'::int[]) readers, generate_series(1, readers, 500) n
+	ORDER BY readers, n
+\gexec
+\o
+
+ANALYZE app_lock;

@@ -1,0 +1,105 @@
+# An administrator ends what is held of a key that clients have in hand all the time.
+#
+# Several clients acquire, extend and release one key, so that at every moment a
+# transaction of one of them has a claim on it, and none has it for long.
+#
+# Properties: force_release and lock_steal get through, and the clients go on without an
+# error; where one transaction has the key in hand all the while, others coming and going
+# beside it, both raise 55P03 and do not wait for its end.
+#
+# Turns red when: whoever ends a lease by force only tries for a claim, which then is
+# never free; or waits for a transaction that does not end.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockLoad;
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $calls = 10;
+my $node = PostgreSQL::Test::Cluster->new('busy_key');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+atomic_lock.sweep_interval = 0
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+my ($watch, $admin, $slow) = map { session($node, $_) } ('Watch', 'Admin', 'Slow');
+
+# What clients do with the key.  Each statement keeps its claim for some milliseconds.
+my %loads = (
+	# Claims of readers overlap.
+	'readers' => q{SELECT (lock_try_acquire('readers', '1 hour', 'c:client_id', 'shared', wait => '1 min')).status, pg_sleep(0.02);
+SELECT lock_try_release('readers', 'c:client_id'), pg_sleep(0.005);
+},
+	# Heartbeats of one owner queue for the claim, which passes from one to the next.
+	'heartbeats' => q{SELECT (lock_try_acquire('heartbeats', '1 hour', 'one')).status;
+SELECT lock_try_extend('heartbeats', 'one'), pg_sleep(0.01);
+},
+	# Writers wait for each other.
+	'writers' => q{SELECT (lock_try_acquire('writers', '1 hour', 'c:client_id', wait => '1 min')).status, pg_sleep(0.01);
+SELECT lock_try_release('writers', 'c:client_id'), pg_sleep(0.002);
+});
+
+# What an administrator is told who calls something again and again, each answer with
+# its number
+sub answers
+{
+	my ($key, $sql) = @_;
+	my %count = (released => 0, pending => 0);
+
+	for (1 .. $calls)
+	{
+		poll($watch, "SELECT lock_holder('$key') <> 'Admin'");
+		$count{ told($admin, $sql =~ s/KEY/$key/gr) }++;
+		ask($admin, "SELECT lock_try_release('$key', 'thief')");
+	}
+	note join(', ', map { "$_: $count{$_}" } sort keys %count);
+	return %count;
+}
+
+foreach my $load (sort keys %loads)
+{
+	my $output;
+	my $run = start_pgbench($node, \$output, '-c', 6, '-T', 600, '-f', pgbench_script($node, $load, $loads{$load}));
+
+	# A machine that stands still for a tenth of a second may cause a refusal.
+	my %count = answers($load, q{SELECT lock_try_force_release('KEY', 'busy')});
+	cmp_ok($count{pending}, '<', $calls / 2, "$load: force_release gets through");
+	cmp_ok($count{released}, '>', 0, '... and ends what is held');
+	%count = answers($load, q{SELECT (lock_steal('KEY', 'thief', 'busy')).status});
+	cmp_ok($count{acquired} // 0, '>', $calls / 2, '... and lock_steal');
+	$run->signal('INT');
+	$run->finish;
+	unlike($output, qr/ERROR|FATAL|abort/, '... no client hears an error') or diag($output);
+}
+poll($watch, q{SELECT count(*) = 3 FROM pg_stat_activity WHERE backend_type = 'client backend'});
+
+# One of the readers does not commit.
+my $output;
+my $run = start_pgbench($node, \$output, '-c', 6, '-T', 600, '-f', pgbench_script($node, 'others', $loads{readers}));
+poll($watch, q{SELECT lock_holder('readers') IS NOT NULL});
+ask($slow, q{BEGIN; SELECT lock_acquire('readers', '1 hour', 'slow', 'shared', wait => '1 min')});
+is(told($admin, q{SELECT force_release('readers', 'busy')}), '55P03', 'a transaction that does not end: force_release does not wait for it');
+is(told($admin, q{SELECT lock_steal('readers', 'thief', 'busy')}), '55P03', '... nor does lock_steal');
+is(told($admin, q{SELECT lock_try_force_release('readers', 'busy')}), 'pending', '... nor lock_try_force_release');
+ask($slow, 'COMMIT');
+my %count = answers('readers', q{SELECT lock_try_force_release('KEY', 'busy')});
+cmp_ok($count{released}, '>', $calls / 2, '... but once it has ended they get through');
+$run->signal('INT');
+$run->finish;
+unlike($output, qr/ERROR|FATAL|abort/, '... no client hears an error') or diag($output);
+end($watch, $admin, $slow);
+$node->stop;
+log_is_clean($node, also => qr/40P01/);
+
+done_testing();
