@@ -29,7 +29,7 @@ class Case(History):
             owner, 'acquire', begin, end, 'ok' if granted else 'refused',
             [{'acquired': granted, 'status': status, 'mode': mode, 'key': 'k', 'expires': begin + ttl if granted else None,
               'fencing_token': token or next(self.tokens) if granted else None,
-              'holders': holders, 'max_holders': max_holders}],
+              'holders': holders, 'max_holders': (limit or 0) if max_holders is None else max_holders}],
             mode=mode, lifetime=lifetime, ttl=ttl, wait=wait, limit=limit)
 
     def releases(self, owner, begin, end):
@@ -91,15 +91,22 @@ CASES = (
      .asks('b', 8, 9, limit=1)),
     ('limits', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1, lifetime='transaction').end('a', 6, 7)
      .asks('b', 3, 4, limit=1)),
-    # refused
-    ('', two().asks('c', 3, 4, 'held', limit=2, holders=2, max_holders=2)),
-    ('', two().asks('c', 3, 4, 'held', limit=1, holders=2, max_holders=1)),
-    ('limits', two().asks('c', 3, 4, 'held', limit=3, holders=3, max_holders=3)),
-    ('limits', two().asks('c', 3, 4, 'held', limit=2, holders=1, max_holders=2)),
-    ('limits', two().asks('c', 3, 4, 'held', limit=2, holders=3, max_holders=2)),
+    # how many it is said there are
+    ('', two().asks('c', 3, 4, limit=3, holders=3).asks('d', 5, 6).asks('b', 7, 8, 'reacquired', limit=1, holders=0, token=2)),
+    ('limits', two().asks('c', 3, 4, limit=3, holders=4)),
+    ('limits', two().asks('c', 3, 4, limit=3, holders=2)),
+    ('limits', two().asks('c', 3, 4, limit=5, holders=4)),
+    ('limits', two().asks('c', 3, 4, limit=3, holders=3, max_holders=4)),
+    ('', two().asks('c', 3, 4, 'held', limit=2, holders=2)),
+    ('', two().asks('c', 3, 4, 'held', limit=1, holders=2)),
+    ('', two().asks('c', 3, 4, 'held', mode='exclusive', holders=2)),
+    ('limits', two().asks('c', 3, 4, 'held', mode='exclusive', holders=3)),
+    ('limits', two().asks('c', 3, 4, 'held', limit=3, holders=3)),
+    ('limits', two().asks('c', 3, 4, 'held', limit=3, holders=2)),
+    ('limits', two().asks('c', 3, 4, 'held', limit=2, holders=3)),
     ('limits', two().asks('c', 3, 4, 'held', limit=2, holders=2, max_holders=1)),
-    ('limits', two().asks('c', 3, 4, 'held', holders=2, max_holders=2)),
-    ('limits', two().releases('b', 5, 6).asks('c', 7, 8, 'held', limit=2, holders=2, max_holders=2)),
+    # refused
+    ('limits', two().releases('b', 5, 6).asks('c', 7, 8, 'held', limit=2, holders=2)),
     ('cause', two().releases('b', 5, 6).asks('c', 7, 8, 'pending', limit=2)),
     ('', two().releases('b', 5, 6).asks('c', 5, 8, 'pending', limit=2)),
     ('cause', two().asks('c', 3, 4, 'pending', limit=3)),

@@ -638,7 +638,7 @@ class Checker:
             begin, end = self.certain(holding)
             certainly[key].append((begin, end, owner))
             seen[key].append((max(begin, holding.shown), end, owner))
-            interval = (holding.first - CLOCK, holding.last + CLOCK, owner)
+            interval = (holding.first, holding.last + CLOCK, owner)
             possibly[key].append(interval)
             if holding.mode != 'shared':
                 alone[key].append(interval)
@@ -762,18 +762,36 @@ class Checker:
                 if moment is not None:
                     owners = sorted({owner for begin, end, owner in granted if begin <= moment < end})
                     self.say('limits', f'{key} was granted where at most {limit} may have it, and {owners} have it at {moment:.6f}')
+        for record in self.records:
+            if record['op'] in ('acquire', 'acquire_all') and record['outcome'] == 'ok':
+                for row in record['rows']:
+                    is_new = row['status'] == 'acquired' and row['mode'] == 'shared'
+                    self.number_said(record, row['key'], record.get('limit') if is_new else None)
         for record, key, _ in self.refusals:
-            row = record['rows'][0] if isinstance(record.get('rows'), list) and record['rows'] else {}
-            limit, holders = row.get('max_holders'), row.get('holders')
-            if limit is None:
-                continue
-            possibly = self.possibly.get(key)
-            if limit != record.get('limit'):
-                self.say('limits', f'refused by a limit of {limit}', record)
-            elif holders is None or holders < min(limit, MANY):
-                self.say('limits', f'refused though {holders} have it', record)
-            elif not self.steps and (possibly is None or possibly.highest(record['inv'], record['comp']) < max(limit, holders)):
-                self.say('limits', f'refused though fewer can have had {key}', record)
+            self.number_said(record, key, record.get('limit'))
+
+    def number_said(self, record, key, limit):
+        """How many there are, as the answer to an acquire says it"""
+        row = next((row for row in record.get('rows') or () if row['key'] == key), {})
+        said = row.get('holders')
+        if said is None:
+            return
+        possibly = self.possibly.get(key)
+        most = possibly.highest(record['inv'], record['comp']) if possibly is not None else 0
+        if row['max_holders'] != (record.get('limit') or 0):
+            self.say('limits', f'another limit than {record.get("limit")}', record)
+        elif said > max(MANY, limit or 0) or said > most and not self.steps and \
+                not (row['acquired'] and self.calls[key].meets(record['owner'], record['inv'], record['comp'])):
+            # a grant counts places, too, of which others may only think
+            self.say('limits', f'fewer can have had {key}: {most}', record)
+        elif limit is None:
+            return
+        elif row['acquired'] and not 1 <= said <= limit:
+            self.say('limits', 'granted beyond its limit', record)
+        elif row['acquired'] and said <= self.certainly[key].lowest(record['inv'], record['comp']):
+            self.say('limits', f'granted though more have {key}', record)
+        elif not row['acquired'] and row['mode'] == 'shared' and said < limit and (said > 0 or row['status'] == 'held'):
+            self.say('limits', 'refused though fewer have it', record)
 
     def count(self):
         """What lock_status says of how many there are"""

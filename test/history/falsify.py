@@ -78,10 +78,10 @@ def is_limited(record):
 
 def one_more(record, rows):
     """Granted though there are as many as there may be"""
-    if is_limited(record) and record['outcome'] == 'refused' and rows and rows[0]['max_holders'] is not None:
+    if is_limited(record) and record['outcome'] == 'refused' and rows and rows[0]['holders'] >= record['limit']:
         record['outcome'] = 'ok'
         record['rows'] = [dict(rows[0], acquired=True, status='acquired', mode='shared', fencing_token=1 << 52,
-                               expires=2e10, key=record['key'], max_holders=None, holders=None)]
+                               expires=2e10, key=record['key'], holders=record['limit'])]
         return True
     return False
 
@@ -98,7 +98,7 @@ def at_once(record, rows):
 def fewer_allowed(record, rows):
     """A place that was granted where fewer were asked for"""
     if is_limited(record) and record['outcome'] == 'ok' and rows[0]['status'] == 'acquired' and record['limit'] > 1:
-        record['limit'] = 1
+        record['limit'] = rows[0]['max_holders'] = rows[0]['holders'] = 1
         return True
     return False
 
@@ -108,7 +108,7 @@ def place_there(record, rows):
     if is_judges(record) and record['limit'] is not None:
         record['outcome'] = 'refused'
         record['rows'] = [dict(rows[0], acquired=False, status='held', owner=None, fencing_token=None,
-                               holders=record['limit'], max_holders=record['limit'])]
+                               holders=record['limit'])]
         return True
     return False
 
@@ -116,7 +116,7 @@ def place_there(record, rows):
 def place_unseen(record, rows):
     """... without a word about the limit"""
     if place_there(record, rows):
-        record['rows'][0].update(status='pending', holders=None, max_holders=None)
+        record['rows'][0].update(status='pending', holders=0)
         return True
     return False
 
