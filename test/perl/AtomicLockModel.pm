@@ -19,6 +19,9 @@ use warnings FATAL => 'all';
 use List::Util qw(max min);
 use Storable qw(dclone);
 
+# Of more holders than this, not all are looked at.
+our $many = 100;
+
 sub new
 {
 	my ($class) = @_;
@@ -198,6 +201,55 @@ sub is_claimed
 	return 0;
 }
 
+# Who else has a place of a shared key, or may get one when another transaction
+# ends: all owners, how many are shown to hold it, at least and at most, and their
+# holdings in the order of their ends.
+sub places
+{
+	my ($self, $s, $key, $owner) = @_;
+	my $live = $self->live($s, $key);
+	my @theirs = $self->theirs($s, $key);
+	my @maybe = $self->maybe_theirs($s, $key);
+	my @held = sort { $a->{end} <=> $b->{end} } (map { $live->{$_} } grep { $_ ne $owner } keys %$live), @theirs;
+	my @known = grep { defined } map { $_->{owner} } @held;
+	my %known = map { $_ => 1 } @known;
+	my %owners = %known;
+
+	foreach my $other (grep { $_ ne $s } keys %{ $self->{tx} })
+	{
+		foreach my $claim (keys %{ $self->{tx}{$other}{claims}{$key} || {} })
+		{
+			$owners{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner;
+		}
+	}
+	# Beside who has it alone, nobody else need be seen.
+	my $least = keys(%known) + (@maybe ? 0 : @held - @known);
+	$least = 1 if grep { !$_->{by} && $_->{mode} eq 'exclusive' } @held;
+	return {
+		all => scalar keys %owners,
+		least => $least,
+		most => @held + @maybe,
+		held => \@held };
+}
+
+# What a refusal by a number of holders, or by one that excludes, tells of it: the
+# holding whose end makes the key free for who asks, or lets one more in.
+sub in_the_way
+{
+	my ($places, $limit, $is_excluded) = @_;
+	my @held = @{ $places->{held} };
+	my @rows = grep { !$_->{by} } @held;
+	my $is_exact = $places->{least} == @held && $places->{most} == @held && @held <= max($many, $limit // 0);
+	my @first = $is_exact ? $held[ @held - ($is_excluded ? 1 : $limit) ] : ();
+
+	# Where there are others, nobody is asked for what ends with a transaction.
+	push @first, $rows[-1] if @first && @rows && $is_excluded;
+	return (
+		holders => [ $is_excluded && @rows ? scalar @rows : $places->{least}, $places->{most} ],
+		limit => $limit,
+		named => @first && !(grep { !defined $_->{owner} } @first) ? [ map { my $end = $_->{end}; grep { $_->{end} == $end } @held } @first ] : undef);
+}
+
 sub claim
 {
 	my ($self, $s, $key, $mode, $owner) = @_;
@@ -259,19 +311,27 @@ sub acquire
 	my $is_kept = $own && !$upgrade && $r->{lifetime} eq 'transaction';
 	my $claim = $is_kept ? ($mode eq 'shared' ? 'pin' : 'hold') : $mode eq 'shared' ? 'share' : $own && !$upgrade && !$in_tx ? 'extend' : 'take';
 
-	return { status => ['held'], is_own => 1 } if $own && $r->{on_reacquire};
+	return { status => ['held'], is_own => 1, limit => $r->{limit} } if $own && $r->{on_reacquire};
 	return { status => ['held'], is_own => 1 } if $upgrade && $r->{lifetime} eq 'transaction' && !$in_tx;
-	return { status => ['held'] } if (!$own || $upgrade) && grep { $mode eq 'exclusive' || $_->{mode} eq 'exclusive' } @rest;
+	my $places = $self->places($s, $key, $owner);
+	my $limit = $own ? undef : $r->{limit};
+
+	return { status => ['held'], in_the_way($places, $r->{limit}, 1) } if (!$own || $upgrade) && grep { $mode eq 'exclusive' || $_->{mode} eq 'exclusive' } @rest;
+	return { status => ['held'], in_the_way($places, $limit) } if $limit && $places->{least} >= $limit;
 	# Who shares the key again is as good as anybody else who does, if that can be.
-	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && $self->is_claimed($s, $key, $claim, $owner);
+	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || $self->is_claimed($s, $key, $claim, $owner));
 	# What a transaction holds by its lifetime is held, but it may be another claim that is met.
-	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ] }
+	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ], limit => $r->{limit} }
 	  if !($is_kept && $in_tx) && $self->is_claimed($s, $key, $claim, $owner);
+	# Places that others are about to take may be free again.
+	return { status => [ 'pending', ('held') x ($places->{most} >= $limit) ], in_the_way($places, $limit) } if $limit && $places->{all} >= $limit;
 	return {
 		status => [ $own && !$upgrade ? 'reacquired' : 'acquired' ],
 		mode => $mode,
 		own => $own,
 		is_new => !$own || $upgrade,
+		limit => $r->{limit},
+		holders => $limit ? [ $places->{least} + 1, $places->{all} + $places->{most} + 1 ] : [ 0, 0 ],
 		apply => sub {
 			my ($answer) = @_;
 			my $tx = $self->{tx}{$s};
