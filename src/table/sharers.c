@@ -53,6 +53,9 @@
 #define SAMPLE	8
 #define ENOUGH	3
 
+/* So many tokens have slots that are neighbours */
+#define NEIGHBOURS	UINT64CONST(64)
+
 /* So many entries for one row are skipped one by one before the next slot is searched */
 #define SKIPPED	20
 
@@ -214,8 +217,8 @@ add_row(SlotScan *scan, List *rows, const AlHolding *holding)
 
 /*
  * Look at the rows of a key, from a slot on, as a snapshot sees them; NULL: as of now.
- * With "all", or where there are few rows, the list has them all.  Otherwise it has a
- * few rows, the live one that lasts longest, and those that lock_delay keeps closed.
+ * With "all", or where there are few rows, the list has them all.  Otherwise it may have
+ * a few rows, the live one that lasts longest, and those that lock_delay keeps closed.
  * Further live ones are counted, up to a total of AL_MOST_COUNTED + 2, which is enough to
  * say "at least 100 others" of one that is named to an owner that has one itself.  The
  * list has a live one if there is any.
@@ -228,10 +231,12 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 				AlRows *rows)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	int			few = al_table_is_crowd(key) ? 0 : FEW;
 	SlotScan	scan;
 	ItemPointer tid;
 	int32		slot;
 	AlHolding	longest = {.expires_at = DT_NOBEGIN};
+	int			found = 0;
 	int			live = 0;
 	bool		is_alone = true;
 
@@ -243,7 +248,7 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 	begin_slots(&scan, rel, key, first_slot, given);
 	while (rows->is_complete || all || live < AL_MOST_COUNTED + 2)
 	{
-		bool		whole = all || list_length(rows->shared) < FEW;
+		bool		whole = all || found < few;
 		AlHolding	holding;
 		bool		is_live;
 
@@ -260,6 +265,7 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 			continue;
 		}
 
+		found++;
 		is_live = al_is_live(&holding, now);
 		live += is_live;
 		if (whole)
@@ -268,7 +274,6 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 			continue;
 		}
 		rows->is_complete = false;
-		al_table_set_crowd(key, true);
 		rows->more += is_live;
 		if (is_live && holding.expires_at > longest.expires_at)
 			longest = holding;
@@ -277,6 +282,7 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 			rows->shared = add_row(&scan, rows->shared, &holding);
 	}
 	rows->exclusive.is_alone = is_alone;
+	al_table_set_crowd(key, found > FEW);
 	if (rows->more > 0)
 	{
 		rows->shared = add_row(&scan, rows->shared, &longest);
@@ -327,12 +333,15 @@ al_sharers_over(Relation rel, const AlKey *key)
 
 /*
  * A slot for a new shared holding.  It comes from the fencing token, so that
- * transactions do not choose the same one, and is far from that of the token before.
+ * transactions do not choose the same one.  Those of tokens that were drawn together are
+ * together, as their rows are, and far from others.
  */
 int32
 al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token)
 {
-	int32		slot = (int32) ((uint64) fencing_token * UINT64CONST(0x9e3779b1) % (PG_INT32_MAX - 1)) + 1;
+	uint64		spread = (uint64) fencing_token / NEIGHBOURS * UINT64CONST(0x9e3779b1) * NEIGHBOURS +
+		(uint64) fencing_token % NEIGHBOURS;
+	int32		slot = (int32) (spread % (PG_INT32_MAX - 1)) + 1;
 	AlHolding	row;
 
 	while (al_table_find_slot(rel, key, slot, &row))
@@ -356,13 +365,17 @@ compare_places(const void *a, const void *b)
 	return end_a < end_b ? -1 : end_a > end_b;
 }
 
-/* Was this version written by an unfinished transaction of others that may keep it? */
+/*
+ * Was this version written by a transaction of others that may keep it, that was
+ * unfinished when the snapshot was taken, and was there before "next"?
+ */
 static bool
-is_pending(HeapTupleHeader header, Snapshot snapshot)
+is_pending(HeapTupleHeader header, Snapshot snapshot, TransactionId next)
 {
 	TransactionId xmin = HeapTupleHeaderGetXmin(header);
 
-	return !TransactionIdIsCurrentTransactionId(xmin) && XidInMVCCSnapshot(xmin, snapshot) &&
+	return !TransactionIdIsCurrentTransactionId(xmin) && TransactionIdPrecedes(xmin, next) &&
+		XidInMVCCSnapshot(xmin, snapshot) &&
 		!TransactionIdDidAbort(xmin) && !al_pending_is_superseded(header);
 }
 
@@ -373,12 +386,14 @@ is_pending(HeapTupleHeader header, Snapshot snapshot)
  * The caller has claimed the places of the key (claim/claim.c), so nobody else is let in
  * by a limit meanwhile.  Who was before has written a row: the snapshot sees it, or knows
  * the transaction as unfinished.  A row that an unfinished transaction changes is counted
- * as it was, and where it was over, as one that may be held.
+ * as it was, and where it was over, as one that may be held.  Transactions that come
+ * later do not count: one may have let go what the snapshot still sees, and come back.
  */
 void
 al_sharers_count(Relation rel, const AlKey *key, int limit, AlPlaces *places)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	TransactionId next = ReadNextTransactionId();
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	AlEntries	entries;
 	ScanKeyData keys[2];
@@ -407,7 +422,7 @@ al_sharers_count(Relation rel, const AlKey *key, int limit, AlPlaces *places)
 			 first = false)
 		{
 			bool		is_seen = HeapTupleSatisfiesVisibility(&tuple, snapshot, entries.buffer);
-			bool		pending = !is_seen && !may_be_held && is_pending(tuple.t_data, snapshot);
+			bool		pending = !is_seen && !may_be_held && is_pending(tuple.t_data, snapshot, next);
 			AlHolding	holding;
 
 			if (is_seen || pending)
