@@ -159,7 +159,7 @@ al_grant_columns(const AlKey *key, const AlOwner *owner, const AlResult *result,
 	if (!nulls[TTL_REMAINING])
 		values[TTL_REMAINING] = al_interval_datum(holding->expires_at - result->at);
 	values[HOLDERS] = Int32GetDatum(acquired ? result->holders :
-									obstacle != AL_HELD ? 0 :
+									obstacle != AL_HELD && !result->is_full ? 0 :
 									Min(result->others + 1,
 										Max(AL_MOST_COUNTED, result->max_holders)));
 	values[MAX_HOLDERS] = Int32GetDatum(result->max_holders);

@@ -504,6 +504,17 @@ al_claim_is_others(uint64 hash)
 	return conflicts(KEY, hash, AccessExclusiveLock) != NIL;
 }
 
+/* Has another transaction claimed the shared holding of an owner?  *pid: 0 if prepared */
+bool
+al_claim_has_holding(const AlKey *key, const AlOwner *owner, int *pid)
+{
+	List	   *procs = conflicts(HOLDING, al_holding_hash(key, owner), AccessExclusiveLock);
+	List	   *pids = pids_of(procs);
+
+	*pid = pids == NIL ? 0 : linitial_int(pids);
+	return procs != NIL;
+}
+
 /*
  * Is another transaction extending the owner's lease?  An extension of an exclusive
  * lease is known by its mode: it conflicts with RowExclusive, not with AccessShare.

@@ -175,7 +175,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 		attempt_in_queue(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
-	al_queue_leave(al_is_granted(result) && attempt->is_claimed, result->holders);
+	al_queue_leave(al_is_granted(result) && attempt->is_claimed, attempt->taken);
 	al_stat_waited(wait.key, al_monotonic_now() - wait.since);
 	if (is_first_upgrade)
 		al_claim_upgrade_end(attempt->key);

@@ -265,7 +265,7 @@ rows_to_see(const AlAttempt *attempt)
 /*
  * Look at the holdings of the key without a claim.  Unless "all" is wanted, the rows
  * of shared holdings are left out where there is a live exclusive lease.  To share
- * the key, they matter before the claim only if the owner may have one of them: then
+ * the key without a limit, they matter before the claim only if the owner may have one of them: then
  * it need not wait in the queue, and for the lifetime of a transaction it needs
  * another claim.
  */
@@ -284,9 +284,9 @@ look(Relation rel, AlAttempt *attempt, bool all)
 	{
 		if (al_is_live(&state->rows.exclusive, GetCurrentTimestamp()))
 			return;
-		if (request->is_shared && !request->is_convert &&
+		if (al_is_open(request) && !request->is_convert &&
 			request->lifetime != AL_TRANSACTION &&
-			!al_queue_is_behind(attempt->key, al_is_open(request), NULL))
+			!al_queue_is_behind(attempt->key, true, NULL))
 			return;
 	}
 	al_find_shared(rel, attempt->key, &request->owner, rows_to_see(attempt), state);
@@ -458,11 +458,13 @@ has_place(Relation rel, AlAttempt *attempt)
 	int			reserved;
 	AlPlaces	places;
 
-	al_sharers_count(rel, attempt->key, Max(limit - in_transactions, 0), &places);
+	al_sharers_count(rel, attempt->key, Max(limit - in_transactions, 0),
+					 attempt->place != AL_PLACE_NONE, &places);
 	places.held += in_transactions;
 	reserved = attempt->place == AL_PLACE_NONE ? 0 : al_claim_count_places(attempt->key->hash);
-	result->holders = places.held + places.pending + reserved + 1;
-	if (result->holders <= limit)
+	result->holders = places.held + 1;
+	attempt->taken = result->holders + places.pending + reserved;
+	if (attempt->taken <= limit)
 		return true;
 
 	result->is_full = true;
@@ -575,6 +577,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 
 	attempt->is_claimed = false;
 	attempt->place = AL_PLACE_NONE;
+	attempt->taken = 0;
 	result->holders = 0;
 	result->max_holders = request->max_holders;
 	result->is_in_use = false;

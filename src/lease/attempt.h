@@ -31,6 +31,7 @@ typedef struct AlAttempt
 	bool		is_claimed;
 	AlClaim		claim;
 	AlPlace		place;			/* among those who may share the key */
+	int			taken;			/* places, with this one; 0: there is no limit */
 	int64		token;			/* drawn for the grant; 0: not yet */
 } AlAttempt;
 

@@ -224,7 +224,7 @@ al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook 
 	List	   *holdings;
 	ListCell   *cell;
 
-	al_table_find(rel, key, &state->rows.exclusive);
+	al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, &state->rows.exclusive);
 	state->mine = al_held_mine(key);
 	*more = 0;
 	*now = GetCurrentTimestamp();

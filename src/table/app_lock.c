@@ -370,29 +370,21 @@ al_table_no_row(const AlKey *key, int32 slot, AlHolding *holding)
 
 /*
  * Find the row in a slot of a key that a snapshot sees.  Where there is none, returns
- * false and sets the holding as al_table_no_row() does.  Of a crowd, only the row in
- * slot 0 is looked for, not whether it is alone.
+ * false and sets the holding as al_table_no_row() does.
  */
 bool
 al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
 				   AlHolding *holding)
 {
 	bool		found = al_table_find_by_hint(rel, key, slot, snapshot, holding);
-	bool		is_alone = false;
-	bool		is_new = false;
 
 	if (!found)
 	{
-		if (slot == AL_SLOT_EXCLUSIVE && !al_table_is_crowd(key))
-			found = find_exclusive(rel, key, snapshot, holding, &is_alone, &is_new);
-		else
-			found = find_by_index(rel, key, slot, snapshot, holding);
+		found = find_by_index(rel, key, slot, snapshot, holding);
 		if (found)
 			al_hint_set(key->hash, slot, &holding->tid);
 		else
 			al_table_no_row(key, slot, holding);
-		holding->is_alone = is_alone;
-		holding->is_new = is_new;
 	}
 	if (found)
 		note_place(&holding->tid);
@@ -457,11 +449,37 @@ al_table_next_block(Relation rel, const AlHolding *holding)
 	return block;
 }
 
-/* Find the row of the exclusive holding of a key */
+/*
+ * Find the row of the exclusive holding of a key as of now.  Unless a hint leads to it, or
+ * the key has a crowd, this also finds out whether that row is alone.
+ */
 bool
 al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 {
-	return al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, holding);
+	Snapshot	snapshot;
+	bool		found;
+	bool		is_alone;
+	bool		is_new;
+
+	if (al_table_is_crowd(key))
+		return al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, holding);
+	PreventCommandIfParallelMode("functions of atomic_lock");
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = al_table_find_by_hint(rel, key, AL_SLOT_EXCLUSIVE, snapshot, holding);
+	if (!found)
+	{
+		found = find_exclusive(rel, key, snapshot, holding, &is_alone, &is_new);
+		if (found)
+			al_hint_set(key->hash, AL_SLOT_EXCLUSIVE, &holding->tid);
+		else
+			al_table_no_row(key, AL_SLOT_EXCLUSIVE, holding);
+		holding->is_alone = is_alone;
+		holding->is_new = is_new;
+	}
+	UnregisterSnapshot(snapshot);
+	if (found)
+		note_place(&holding->tid);
+	return found;
 }
 
 /*

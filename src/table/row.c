@@ -63,6 +63,19 @@ al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 		holding->owner = cstring_to_text("");
 }
 
+/* The columns before the key, which are at the same place in every row */
+typedef struct FirstColumns
+{
+	int64		fencing_token;
+	TimestampTz acquired_at;
+	TimestampTz expires_at;
+	int64		ttl_us;
+	int32		slot;
+	Oid			mode;
+	Oid			role;
+	char		key[FLEXIBLE_ARRAY_MEMBER];	/* a varlena, and behind it "released" */
+} FirstColumns;
+
 /*
  * Read only the slot and what says whether the row is over.  This is much cheaper
  * than al_row_read().
@@ -71,15 +84,16 @@ void
 al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
+	const FirstColumns *first = (const FirstColumns *)
+		((char *) tuple->t_data + tuple->t_data->t_hoff);
 	bool		is_null;
 	Datum		value;
 
 	memset(holding, 0, sizeof(AlHolding));
 	holding->tid = tuple->t_self;
-	holding->slot = DatumGetInt32(heap_getattr(tuple, Anum_app_lock_slot, desc, &is_null));
-	holding->expires_at = DatumGetTimestampTz(heap_getattr(tuple, Anum_app_lock_expires_at,
-														   desc, &is_null));
-	if (DatumGetBool(heap_getattr(tuple, Anum_app_lock_released, desc, &is_null)))
+	holding->slot = first->slot;
+	holding->expires_at = first->expires_at;
+	if (first->key[VARSIZE_ANY(first->key)])
 		holding->released_at = holding->expires_at;
 	value = heap_getattr(tuple, Anum_app_lock_pid, desc, &is_null);
 	if (is_null)

@@ -38,6 +38,7 @@
 #include "base/owner.h"
 #include "base/settings.h"
 #include "base/str.h"
+#include "claim/claim.h"
 #include "claim/holding.h"
 #include "shmem/hint.h"
 #include "table/app_lock.h"
@@ -52,6 +53,9 @@
 /* So many rows are a sample, and so many that are over are enough to take one of them */
 #define SAMPLE	8
 #define ENOUGH	3
+
+/* So many tokens have slots that are neighbours */
+#define NEIGHBOURS	UINT64CONST(64)
 
 /* So many entries for one row are skipped one by one before the next slot is searched */
 #define SKIPPED	20
@@ -214,8 +218,8 @@ add_row(SlotScan *scan, List *rows, const AlHolding *holding)
 
 /*
  * Look at the rows of a key, from a slot on, as a snapshot sees them; NULL: as of now.
- * With "all", or where there are few rows, the list has them all.  Otherwise it has a
- * few rows, the live one that lasts longest, and those that lock_delay keeps closed.
+ * With "all", or where there are few rows, the list has them all.  Otherwise it may have
+ * a few rows, the two live ones that last longest, and those that lock_delay keeps closed.
  * Further live ones are counted, up to a total of AL_MOST_COUNTED + 2, which is enough to
  * say "at least 100 others" of one that is named to an owner that has one itself.  The
  * list has a live one if there is any.
@@ -228,10 +232,12 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 				AlRows *rows)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	int			few = al_table_is_crowd(key) ? 0 : FEW;
 	SlotScan	scan;
 	ItemPointer tid;
 	int32		slot;
-	AlHolding	longest = {.expires_at = DT_NOBEGIN};
+	AlHolding	longest[2] = {{.expires_at = DT_NOBEGIN}, {.expires_at = DT_NOBEGIN}};
+	int			found = 0;
 	int			live = 0;
 	bool		is_alone = true;
 
@@ -243,7 +249,7 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 	begin_slots(&scan, rel, key, first_slot, given);
 	while (rows->is_complete || all || live < AL_MOST_COUNTED + 2)
 	{
-		bool		whole = all || list_length(rows->shared) < FEW;
+		bool		whole = all || found < few;
 		AlHolding	holding;
 		bool		is_live;
 
@@ -260,6 +266,7 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 			continue;
 		}
 
+		found++;
 		is_live = al_is_live(&holding, now);
 		live += is_live;
 		if (whole)
@@ -268,20 +275,23 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 			continue;
 		}
 		rows->is_complete = false;
-		al_table_set_crowd(key, true);
-		rows->more += is_live;
-		if (is_live && holding.expires_at > longest.expires_at)
-			longest = holding;
+		if (is_live && holding.expires_at > longest[0].expires_at)
+		{
+			longest[1] = longest[0];
+			longest[0] = holding;
+		}
+		else if (is_live && holding.expires_at > longest[1].expires_at)
+			longest[1] = holding;
 		else if (!is_live && holding.released_at == 0 && al_lock_delay_ms > 0 &&
 				 now < al_closed_until(&holding))
 			rows->shared = add_row(&scan, rows->shared, &holding);
+		rows->more += is_live;
 	}
 	rows->exclusive.is_alone = is_alone;
-	if (rows->more > 0)
-	{
-		rows->shared = add_row(&scan, rows->shared, &longest);
-		rows->more--;
-	}
+	al_table_set_crowd(key, found > FEW);
+	/* One of them may be the owner's own. */
+	for (int i = 0; i < (int) lengthof(longest) && rows->more > 0; i++, rows->more--)
+		rows->shared = add_row(&scan, rows->shared, &longest[i]);
 	end_slots(&scan);
 }
 
@@ -327,12 +337,15 @@ al_sharers_over(Relation rel, const AlKey *key)
 
 /*
  * A slot for a new shared holding.  It comes from the fencing token, so that
- * transactions do not choose the same one, and is far from that of the token before.
+ * transactions do not choose the same one.  Those of tokens that were drawn together are
+ * together, as their rows are, and far from others.
  */
 int32
 al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token)
 {
-	int32		slot = (int32) ((uint64) fencing_token * UINT64CONST(0x9e3779b1) % (PG_INT32_MAX - 1)) + 1;
+	uint64		spread = (uint64) fencing_token / NEIGHBOURS * UINT64CONST(0x9e3779b1) * NEIGHBOURS +
+		(uint64) fencing_token % NEIGHBOURS;
+	int32		slot = (int32) (spread % (PG_INT32_MAX - 1)) + 1;
 	AlHolding	row;
 
 	while (al_table_find_slot(rel, key, slot, &row))
@@ -356,95 +369,186 @@ compare_places(const void *a, const void *b)
 	return end_a < end_b ? -1 : end_a > end_b;
 }
 
-/* Was this version written by an unfinished transaction of others that may keep it? */
-static bool
-is_pending(HeapTupleHeader header, Snapshot snapshot)
+/* A count of those who share a key */
+typedef struct Counting
 {
-	TransactionId xmin = HeapTupleHeaderGetXmin(header);
+	AlEntries	entries;
+	const AlKey *key;
+	bool		may_rely;		/* others may rely on what has expired */
+	TimestampTz now;
+	TransactionId next;			/* from this on, transactions are not counted */
+} Counting;
 
-	return !TransactionIdIsCurrentTransactionId(xmin) && XidInMVCCSnapshot(xmin, snapshot) &&
-		!TransactionIdDidAbort(xmin) && !al_pending_is_superseded(header);
+typedef enum Held
+{
+	NOT_HELD,
+	MAY_BE_HELD,
+	HELD
+} Held;
+
+/* Is this a transaction of others that was unfinished for the snapshot, and may commit? */
+static bool
+is_unfinished(const Counting *counting, TransactionId xid)
+{
+	return TransactionIdIsNormal(xid) && !TransactionIdIsCurrentTransactionId(xid) &&
+		TransactionIdPrecedes(xid, counting->next) &&
+		XidInMVCCSnapshot(xid, counting->entries.snapshot) && !TransactionIdDidAbort(xid);
+}
+
+/* The transaction that has updated a version of a row, or begun to; 0: none */
+static TransactionId
+updater(HeapTupleHeader header)
+{
+	return al_pending_is_superseded(header) ? HeapTupleHeaderGetUpdateXid(header) : InvalidTransactionId;
+}
+
+/*
+ * May a holding be held whose row the snapshot sees as over, and if so, by the transaction
+ * of which process?  It may if an unfinished transaction has taken the row for another
+ * holding, even if it has let that go again.
+ *
+ * Where the lease has expired, a transaction may rely on it, or may have begun to extend it
+ * before.  It has claimed the holding, or it has ended since the snapshot was taken, and
+ * left another version behind this one.  Nobody claims an expired lease anew, so the
+ * claim is looked at first.
+ */
+static bool
+may_be_held(const Counting *counting, AlHolding *row)
+{
+	TransactionId xid = updater(row->tuple->t_data);
+	AlHolding	again;
+	AlOwner		owner;
+
+	row->pid = 0;
+	/* A sweep deletes the row. */
+	if (is_unfinished(counting, xid) &&
+		!ItemPointerEquals(&row->tuple->t_data->t_ctid, &row->tid))
+	{
+		row->pid = al_pending_process(xid);
+		return true;
+	}
+	if (row->released_at != 0 || !counting->may_rely)
+		return false;
+	al_owner_init(&owner, al_string(row->owner));
+	if (al_claim_has_holding(counting->key, &owner, &row->pid))
+		return true;
+	read_version(counting->entries.scan->heapRelation, &row->tid, &again);
+	return TransactionIdIsValid(updater(again.tuple->t_data));
+}
+
+/*
+ * Judge a slot by the row that the snapshot sees in it, if an entry, or a hint, leads to
+ * that; or else by what an unfinished transaction has written there.  *is_certain: further
+ * entries for the slot say no more.  *row is what was judged by.
+ */
+static Held
+judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, int32 slot,
+		   bool *is_certain, AlHolding *row)
+{
+	Relation	rel = entries->scan->heapRelation;
+	bool		is_seen = false;
+	bool		is_pending = false;
+	HeapTupleData tuple;
+
+	for (bool first = true; !is_seen && al_entries_version(entries, &tid, first, &tuple); first = false)
+	{
+		is_seen = HeapTupleSatisfiesVisibility(&tuple, entries->snapshot, entries->buffer);
+		is_pending = is_pending ||
+			(!is_seen && is_unfinished(counting, HeapTupleHeaderGetXmin(tuple.t_data)));
+		al_entries_unlock(entries);
+		if (is_seen)
+			al_row_peek(rel, &tuple, row);
+		else if (is_pending)
+			al_row_read(rel, &tuple, row);
+	}
+	*is_certain = is_seen || al_table_find_by_hint(rel, counting->key, slot, entries->snapshot, row);
+	if (*is_certain && al_is_live(row, counting->now))
+		return HELD;
+	if (*is_certain)
+	{
+		if (row->tuple == NULL)
+			read_version(rel, &row->tid, row);
+		return may_be_held(counting, row) ? MAY_BE_HELD : NOT_HELD;
+	}
+	if (!is_pending)
+		return NOT_HELD;
+	row->pid = al_pending_process(HeapTupleHeaderGetXmin(row->tuple->t_data));
+	return MAY_BE_HELD;
 }
 
 /*
  * Count who shares a key, where another may if they are fewer than "limit".  Further
  * ones are counted up to AL_MOST_COUNTED.
  *
- * The caller has claimed the places of the key (claim/claim.c), so nobody else is let in
- * by a limit meanwhile.  Who was before has written a row: the snapshot sees it, or knows
- * the transaction as unfinished.  A row that an unfinished transaction changes is counted
- * as it was, and where it was over, as one that may be held.
+ * With "is_claimed", the caller has claimed the places of the key (claim/claim.c), so
+ * nobody else is let in by a limit meanwhile.  Who was before has written a row: the
+ * snapshot sees it, or knows the transaction as unfinished.  What an unfinished
+ * transaction has let go is held, and what it has taken may be held.  Transactions that
+ * come later do not count: one may have let go what the snapshot still sees, and come
+ * back.
  */
 void
-al_sharers_count(Relation rel, const AlKey *key, int limit, AlPlaces *places)
+al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlPlaces *places)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	AlEntries	entries;
+	Counting	counting = {.key = key,.now = GetCurrentTimestamp()};
+	Snapshot	snapshot;
+	AlEntries  *entries = &counting.entries;
 	ScanKeyData keys[2];
 	ItemPointer tid;
 	int			most = Max(limit, AL_MOST_COUNTED);
 	int			size = 16;
 	Place	   *held = palloc(size * sizeof(Place));
 	int32		slot = -1;
-	bool		is_held = false;
-	bool		may_be_held = false;
+	Held		state = NOT_HELD;
+	bool		is_certain = false;
 
 	memset(places, 0, sizeof(AlPlaces));
+	/* What was live a moment ago may have been claimed since; what was not, may not. */
+	counting.may_rely = is_claimed && al_claim_is_others(key->hash);
+	counting.next = ReadNextTransactionId();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	al_table_scan_keys(keys, key, true, AL_SLOT_EXCLUSIVE + 1);
-	al_entries_begin(&entries, rel, al_table_key_index(rel), snapshot, 2, keys);
-	while ((tid = al_entries_next(&entries)) != NULL && places->held < most)
+	al_entries_begin(entries, rel, al_table_key_index(rel), snapshot, 2, keys);
+	while (places->held < most && (tid = al_entries_next(entries)) != NULL)
 	{
-		HeapTupleData tuple;
-		ItemPointerData member = *tid;
+		AlHolding	row;
+		Held		now;
 
-		if (al_entries_slot(&entries) != slot)
+		if (al_entries_slot(entries) != slot)
 		{
-			slot = al_entries_slot(&entries);
-			is_held = may_be_held = false;
+			slot = al_entries_slot(entries);
+			state = NOT_HELD;
+			is_certain = false;
 		}
-		for (bool first = true; !is_held && al_entries_version(&entries, &member, first, &tuple);
-			 first = false)
+		if (is_certain)
+			continue;
+		now = judge_slot(&counting, entries, *tid, slot, &is_certain, &row);
+		if (now <= state)
+			continue;
+		if (now == MAY_BE_HELD && places->pending++ == 0)
 		{
-			bool		is_seen = HeapTupleSatisfiesVisibility(&tuple, snapshot, entries.buffer);
-			bool		pending = !is_seen && !may_be_held && is_pending(tuple.t_data, snapshot);
-			AlHolding	holding;
-
-			if (is_seen || pending)
-				al_row_peek(rel, &tuple, &holding);
-			al_entries_unlock(&entries);
-			if ((!is_seen && !pending) || !al_is_live(&holding, now))
-				continue;
-			if (pending)
-			{
-				may_be_held = true;
-				if (places->pending++ == 0)
-				{
-					al_row_read(rel, &tuple, &places->one_pending);
-					places->one_pending.meta = NULL;
-					places->one_pending.pid =
-						al_pending_process(HeapTupleHeaderGetXmin(tuple.t_data));
-				}
-				continue;
-			}
-			is_held = true;
-			if (may_be_held)
-				places->pending--;
+			row.meta = NULL;	/* it may be gone before it is fetched */
+			places->one_pending = row;
+		}
+		if (now == HELD)
+		{
+			places->pending -= state == MAY_BE_HELD;
 			if (places->held == size)
 			{
 				size *= 2;
 				held = repalloc_huge(held, size * sizeof(Place));
 			}
-			held[places->held].end = holding.expires_at;
-			held[places->held++].tid = holding.tid;
+			held[places->held].end = row.expires_at;
+			held[places->held++].tid = row.tid;
 		}
+		state = now;
 	}
 	if (places->held >= limit && limit > 0)
 	{
 		qsort(held, places->held, sizeof(Place), compare_places);
 		read_version(rel, &held[places->held - limit].tid, &places->first);
 	}
-	al_entries_end(&entries);
+	al_entries_end(entries);
 	UnregisterSnapshot(snapshot);
 	pfree(held);
 }

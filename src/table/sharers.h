@@ -40,6 +40,7 @@ extern void al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bo
 							struct SnapshotData *snapshot, AlRows *rows);
 extern List *al_sharers_over(Relation rel, const AlKey *key);
 extern int32 al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token);
-extern void al_sharers_count(Relation rel, const AlKey *key, int limit, AlPlaces *places);
+extern void al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed,
+							 AlPlaces *places);
 
 #endif							/* AL_TABLE_SHARERS_H */

@@ -197,19 +197,20 @@ sub endings
 # Play all endings, each with a key of its own.  $wait is called with the key
 # and has to start the wait of $waiter, as owner "waiter"; $check with the name
 # of the ending and what ended it has answered, and has to fetch the answer of
-# the waiter.  Stops where $check returns false, since each failure takes its
+# the waiter.  $mode, if given, is that of the holder.  Stops where $check returns false, since each failure takes its
 # time.  Returns the session of the holder, which is a new one by then.
 sub play_endings
 {
-	my ($node, $holder, $waiter, $other, $wait, $check) = @_;
+	my ($node, $holder, $waiter, $other, $wait, $check, $mode) = @_;
 	my $number = 0;
 
 	foreach my $ending (endings())
 	{
 		my ($name, $before, $who, $sql) = @$ending;
-		my $key = 'ending-' . ++$number;
+		my $key = join('-', 'ending', $mode // (), ++$number);
 		my $ends = $who eq 'holder' ? $holder : $other;
 
+		s/(lock_acquire\('KEY', '[^']+', 'holder')/$1, '$mode'/g for ($mode ? ($before, $sql) : ());
 		($before, $sql) = map { s/KEY/$key/gr =~ s/PID/pid($holder)/er } ($before, $sql);
 		ask($holder, $before);
 		$wait->($key);

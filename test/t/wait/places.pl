@@ -1,0 +1,330 @@
+# Waiters for one of a limited number of places.
+#
+# Properties: waiters are served in order, whatever they ask for; whatever ends a
+# holding lets exactly one waiter in, and what ends several lets several in, also into
+# transactions that go on; nobody is let in beyond the limit, nor before the commit;
+# who leaves the queue, in whatever way, lets those behind go on, also when it was being
+# let in; a set that waits keeps the place that it has found in another key, and gives
+# it back when it is refused; who waits for a place of its own is told of a deadlock, and
+# nobody is while somebody else may let it in.
+#
+# Turns red when: a wake-up is lost, or two are needed for one place; one is let in too
+# many; a sharer without limit passes a waiter; who waits for any of several holders is
+# taken to wait for each.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# As in readers_and_writers.pl: nobody looks again without being woken.
+my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
+my $node = PostgreSQL::Test::Cluster->new('places', @build);
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+deadlock_timeout = 1h
+max_connections = 40
+max_prepared_transactions = 5
+});
+$node->append_conf('postgresql.conf', 'atomic_lock.test_sleep_cap = 1h') if @build;
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+
+my $watch = session($node, 'Watch');
+my %session;
+my $number = 0;
+my $key;
+
+# A session by its label, which is also its owner
+sub by
+{
+	my ($who) = @_;
+	return $session{$who} //= session($node, $who);
+}
+
+# Each case has a key of its own.
+sub case
+{
+	my ($name) = @_;
+	$key = 'key ' . ++$number;
+	note($name);
+	return;
+}
+
+# Share the key, with a limit and without; who is not woken gets it when its wait ends.
+sub share
+{
+	my ($who, $limit, $more) = @_;
+	return "SELECT CASE WHEN waited < '30 s' THEN status ELSE 'late: ' || status END, holder FROM lock_try_acquire('$key', '1 hour', '$who', 'shared', holder => '$who', max_holders => "
+	  . ($limit // 'NULL') . ($more // '') . ')';
+}
+sub try
+{
+	my ($who, $limit, $more) = @_;
+	return ask(by($who), share($who, $limit, $more));
+}
+sub wait_for
+{
+	my ($who, $limit, $more) = @_;
+	queue_up($watch, by($who), share($who, $limit, ", wait => '1 min'" . ($more // '')));
+	return;
+}
+sub release
+{
+	my ($who) = @_;
+	return ask(by($who), "SELECT lock_release('$key', '$who')");
+}
+sub queue
+{
+	return ask($watch, "SELECT string_agg(holder, ' ' ORDER BY place) FROM lock_waiters WHERE key = '$key'");
+}
+sub holders
+{
+	return ask($watch, "SELECT string_agg(holder, ' ' ORDER BY holder) FROM lock_status() WHERE key = '$key' AND locked");
+}
+sub granted
+{
+	my ($name, @who) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is(answer(by($_)), "acquired|$_", "$name: $_") for @who;
+	return;
+}
+
+case('one place after the other');
+is(try($_, 2), "acquired|$_", "$_ has a place") for ('a', 'b');
+is(try('c', 2), 'held|a', 'there is no third one');
+wait_for($_, 2) for ('c', 'd', 'e');
+is(queue(), 'c d e', 'three wait');
+is(try('f', 2), 'held|a', 'full');
+release('b');
+granted('one has gone, the first is let in', 'c');
+is(queue() . ' for ' . holders(), 'd e for a c', '... and nobody else');
+is(try('c', 2), 'reacquired|c', 'who has a place takes no second one');
+release('a');
+granted('the next one', 'd');
+release($_) for ('c', 'd');
+granted('the last one', 'e');
+is(try('f', 2), 'acquired|f', 'and now there is one for who just comes');
+
+case('several places at once');
+try($_, 3) for ('a', 'b', 'c');
+wait_for($_, 3) for ('d', 'e', 'f');
+ask($watch, "BEGIN; SELECT lock_release('$key', 'a'), lock_release('$key', 'b')");
+is(queue(), 'd e f', 'nobody is let in before the commit');
+ask($watch, 'COMMIT');
+granted('two have gone, two are let in', 'd', 'e');
+is(queue() . ' for ' . holders(), 'f for c d e', '... and not a third');
+ask($watch, "SELECT force_release('$key', 'test')");
+granted('all are forced out', 'f');
+
+case('into transactions that go on');
+try($_, 3) for ('a', 'b', 'c');
+ask(by($_), 'BEGIN') for ('d', 'e');
+wait_for($_, 3) for ('d', 'e', 'f');
+ask($watch, "BEGIN; SELECT lock_release('$key', 'a'), lock_release('$key', 'b'), lock_release('$key', 'c'); COMMIT");
+granted('nobody has to commit for the next one', 'd', 'e', 'f');
+wait_for('g', 3);
+is(ask($watch, "SELECT status FROM lock_try_acquire('$key', owner => 'h', mode => 'shared', max_holders => 4)"), 'held', 'others wait before');
+is(queue(), 'g', 'what is not committed takes its place');
+ask(by('d'), 'ROLLBACK');
+granted('it is undone', 'g');
+ask(by('e'), 'COMMIT');
+is(holders(), 'e f g', 'three in the end');
+
+case('a transaction that lets go and takes');
+try($_, 2) for ('a', 'b');
+wait_for($_, 2) for ('c', 'd');
+ask(by('a'), "BEGIN; SELECT lock_release('$key', 'a'), lock_release('$key', 'b'); SELECT lock_acquire('x $key', '1 hour', 'a'); SAVEPOINT s; SELECT lock_acquire('y $key', '1 hour', 'a'); ROLLBACK TO s; COMMIT");
+granted('a release among other things', 'c', 'd');
+wait_for('e', 2);
+ask(by('c'), "BEGIN; SELECT lock_release('$key', 'c'), lock_release('$key', 'd'); SAVEPOINT s; SELECT lock_acquire('$key', '1 hour', 'c', 'shared'); RELEASE s; COMMIT");
+granted('two let go, one takes', 'e');
+is(holders(), 'c e', '... which makes two');
+wait_for('f', 2);
+ask(by('c'), "BEGIN; SELECT lock_extend('$key', 'c'); SELECT lock_release('$key', 'c'); SELECT lock_acquire('$key', '1 hour', 'c 2', 'shared'); SELECT lock_release('$key', 'c 2'); COMMIT");
+granted('back and forth', 'f');
+
+case('places that run out');
+try('a', 2);
+my $until = ask(by('b'), "SELECT expires_at FROM lock_acquire('$key', '700 ms', 'b', 'shared', holder => 'b', max_holders => 2)");
+is(ask(by('c'), "SELECT holder, expires_at = '$until', holders, max_holders FROM lock_try_acquire('$key', '1 hour', 'c', 'shared', max_holders => 2)"), 'b|t|2|2', 'whose place becomes free first');
+queue_up($watch, by('c'), "SELECT acquired_at >= '$until' AND waited < '30 s' FROM lock_acquire('$key', '1 hour', 'c', 'shared', wait => '1 min', holder => 'c', max_holders => 2)");
+is(answer(by('c')), 't', 'let in when it has run out');
+wait_for('d', 2);
+ask(by('a'), "SELECT lock_extend('$key', 'a', '300 ms')");
+granted('made shorter', 'd');
+
+case('other limits');
+try($_, 2) for ('a', 'b');
+wait_for('one', 1);
+wait_for('five', 5);
+wait_for('any');
+is(queue(), 'one five any', 'waiters with other limits, and with none');
+is(try('c', 5), 'held|one', 'nobody passes who waits for one of fewer places');
+is(try('c'), 'held|one', '... nor without a limit');
+release('a');
+is(queue(), 'one five any', 'one has gone, which is not enough for the first');
+ask($watch, 'SELECT pg_cancel_backend(' . pid(by('one')) . ')');
+like(answer(by('one')), qr/^ERROR:  57014/, 'it gives up');
+granted('those behind it have room', 'five', 'any');
+wait_for('one', 1);
+release($_) for ('b', 'five');
+is(queue(), 'one', 'one of three is left');
+release('any');
+granted('the last has gone', 'one');
+
+case('others in the queue');
+try($_, 2) for ('a', 'b');
+wait_for('c', 2);
+queue_up($watch, by('writer'), "SELECT status, holder FROM lock_try_acquire('$key', '1 hour', 'writer', holder => 'writer', wait => '1 min')");
+wait_for('d', 2);
+wait_for('any');
+release('a');
+granted('the first waiter', 'c');
+is(queue(), 'writer d any', '... and not those behind the writer');
+release('b');
+is(queue(), 'writer d any', 'room for one, who waits behind the writer');
+release('c');
+granted('the writer', 'writer');
+ask(by('writer'), "SELECT mode FROM lock_convert('$key', 'writer', 'shared')");
+granted('it becomes a reader', 'd', 'any');
+wait_for('e', 3);
+ask(by('d'), "SELECT lock_transfer('$key', 'd', 'any')");
+granted('two holdings are made one', 'e');
+
+case('sessions and transactions');
+ask(by('a'), "SELECT lock_acquire('$key', owner => 'a', mode => 'shared', lifetime => 'session', max_holders => 4)");
+is(ask(by('b'), "BEGIN; SELECT status, holders FROM lock_acquire('$key', owner => 'b', mode => 'shared', lifetime => 'transaction', max_holders => 4); SELECT status, holders FROM lock_acquire('$key', owner => 'b 2', mode => 'shared', lifetime => 'transaction', max_holders => 4)"),
+	"acquired|2\nacquired|3", 'two without a row');
+is(try('c', 3), 'held|a', 'they count');
+is(try('c', 4), 'acquired|c', '... for one each');
+wait_for($_, 4) for ('d', 'e', 'f');
+end(delete $session{a});
+granted('a session has ended', 'd');
+ask(by('b'), 'COMMIT');
+granted('a transaction that had two', 'e', 'f');
+
+case('two-phase commit');
+ask(by('a'), "BEGIN; SELECT lock_acquire('$key', owner => 'a', mode => 'shared', max_holders => 3); PREPARE TRANSACTION 'p'");
+ask(by('b'), "BEGIN; SELECT lock_acquire('$key', owner => '$_', mode => 'shared', lifetime => 'transaction', max_holders => 3)") for ('b', 'c');
+is(ask($watch, "SELECT status, holders, max_holders FROM lock_try_acquire('$key', owner => 'd', mode => 'shared', max_holders => 3)"), 'pending|2|3', 'one is prepared');
+ask(by('b'), q{PREPARE TRANSACTION 'q'});
+is(ask($watch, "SELECT status, holders FROM lock_try_acquire('$key', owner => 'd', mode => 'shared', max_holders => 2)"), 'held|2', 'a prepared transaction holds two');
+is(ask($watch, "SELECT status FROM lock_try_acquire('$key', owner => 'd', mode => 'shared', max_holders => 3)"), 'pending', '... and another one may take the third place');
+ask($watch, q{COMMIT PREPARED 'p'});
+is(ask($watch, "SELECT status, holders FROM lock_try_acquire('$key', owner => 'd', mode => 'shared', max_holders => 3)"), 'held|3', 'committed: full');
+ask($watch, q{ROLLBACK PREPARED 'q'});
+is(ask($watch, "SELECT status, holders FROM lock_try_acquire('$key', owner => 'd', mode => 'shared', max_holders => 3)"), 'acquired|2', 'two are gone');
+
+case('a set');
+ask(by('a'), "SELECT lock_acquire('z $key', '1 hour', 'a', 'shared')");
+queue_up($watch, by('b'), "SELECT key, status, holders FROM lock_try_acquire_all(ARRAY['$key', 'z $key'], '1 hour', 'b', 'shared', '1 min', max_holders => 1)");
+is(try('c', 1), 'pending|', 'a set that waits has reserved a place');
+is(try('c', 2), 'acquired|c', '... one');
+release('c');
+ask(by('a'), "SELECT lock_release('z $key', 'a')");
+is(answer(by('b')), "$key|acquired|1\nz $key|acquired|1", '... and takes it when it gets the other');
+ask(by('b'), q{SELECT lock_release_all('b')});
+foreach my $end ('it is canceled', 'its wait runs out')
+{
+	ask(by('a'), "SELECT lock_acquire('z $key', '1 hour', 'a', 'shared')");
+	queue_up($watch, by('b'), "SELECT key, status FROM lock_try_acquire_all(ARRAY['$key', 'z $key'], '1 hour', 'b', 'shared', '" . ($end =~ /out/ ? '1500 ms' : '1 min') . "', max_holders => 1)");
+	wait_for('c', 1);
+	ask($watch, 'SELECT pg_cancel_backend(' . pid(by('b')) . ')') if $end =~ /canceled/;
+	like(answer(by('b')), $end =~ /out/ ? qr/^z $key\|timeout$/ : qr/^ERROR:  57014/, "a set: $end");
+	granted('who waits for the place', 'c');
+	release('c');
+	ask(by('a'), "SELECT lock_release('z $key', 'a')");
+}
+
+# Every end of a holding lets one in, alone and beside one that stays.
+my $holder = session($node, 'Holder');
+my $in_time = q{CASE WHEN waited < '20 s' THEN status ELSE 'not woken' END};
+$holder = play_endings($node, $holder, by('one'), by('two'),
+	sub { queue_up($watch, by('one'), "SELECT $in_time FROM lock_try_acquire('$_[0]', '1 hour', 'waiter', 'shared', '20 s', max_holders => 1)") },
+	sub { is(answer(by('one')), 'acquired', "let in: $_[0]") }, 'shared');
+$holder = play_endings($node, $holder, by('one'), by('two'),
+	sub {
+		ask(by('two'), "SELECT lock_acquire('$_[0]', '1 hour', 'stays', 'shared')");
+		queue_up($watch, by('one'), "SELECT $in_time FROM lock_try_acquire('$_[0]', '1 hour', 'waiter', 'shared', '20 s', max_holders => 2)");
+	},
+	sub { is(answer(by('one')), 'acquired', "let in beside another: $_[0]"); }, 'shared');
+end($holder);
+
+SKIP:
+{
+	skip 'needs a build with AL_TEST_HOOKS', 1 unless @build;
+	my $pause = 'pg_advisory_lock(1706)';
+
+	# One that is being let in, and goes
+	foreach my $point ('woken', 'before-claim', 'claimed', 'before-grant')
+	{
+		case("one that is being let in: $point");
+		my $victim = session($node, 'Victim');
+		my $keeper = session($node, 'Keeper');
+
+		try($_, 2) for ('a', 'b');
+		ask($keeper, "SELECT $pause");
+		ask($victim, "SET atomic_lock.test_pause_at = '$point'");
+		queue_up($watch, $victim, share('victim', 2, ", wait => '1 min'"));
+		wait_for('c', 2);
+		release('b');
+		poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($victim));
+		ask($watch, 'SELECT pg_cancel_backend(' . pid($victim) . ')');
+		like(answer($victim), qr/^ERROR:  57014/, "$point: a waiter is canceled while it is let in");
+		granted("$point: the next one", 'c');
+		is(holders(), 'a c', '... and the place is not lost');
+		end($victim, $keeper);
+	}
+}
+
+# Cycles
+ask(by($_), q{SET deadlock_timeout = '100 ms'}) for ('p', 'q', 'r');
+sub place
+{
+	my ($who, $what, $limit, $wait) = @_;
+	return "SELECT status FROM lock_try_acquire('$key $what', '1 hour', '$who', 'shared', '" . ($wait // 0) . "', '$who', max_holders => $limit)";
+}
+case('two who wait for the only place of each other');
+ask(by('p'), place('p', 'm', 1));
+ask(by('q'), place('q', 'n', 1));
+queue_up($watch, by('p'), place('p', 'n', 1, '1 min'));
+queue_up($watch, by('q'), place('q', 'm', 1, '1 min'));
+poll($watch, 'SELECT count(*) = 1 FROM lock_waiters');
+my ($victim, $other) = ask($watch, q{SELECT holder FROM lock_waiters}) eq 'p' ? ('q', 'p') : ('p', 'q');
+is(answer(by($victim)), 'deadlock', 'one of two is told of a deadlock');
+ask(by($victim), "SELECT lock_release_all('$victim')");
+is(answer(by($other)), 'acquired', '... and the other goes on');
+
+case('two who wait, and somebody else who may let them in');
+ask(by('p'), place('p', 'm', 2));
+ask(by('r'), place('r', 'm', 2));
+ask(by('q'), place('q', 'n', 1));
+queue_up($watch, by('p'), place('p', 'n', 1, '1 min'));
+queue_up($watch, by('q'), place('q', 'm', 2, '3 s'));
+is(answer(by('q')), 'timeout', 'no deadlock where one of two may go');
+queue_up($watch, by('q'), place('q', 'm', 2, '1 min'));
+queue_up($watch, by('r'), place('r', 'n', 1, '1 min'));
+poll($watch, q{SELECT count(*) < 3 FROM lock_waiters});
+my ($told) = grep { !is_waiting($watch, by($_)) } ('p', 'q', 'r');
+is(answer(by($told)), 'deadlock', '... but where both wait');
+ask(by($told), "SELECT lock_release_all('$told')");
+foreach my $who (grep { $_ ne $told } ('p', 'q', 'r'))
+{
+	# Where q has gone, one of the others has the only place of n.
+	like(answer(by($who)), qr/^acquired$/, "... and $who goes on");
+	ask(by($who), "SELECT lock_release_all('$who')");
+}
+
+end($watch, values %session);
+done_testing();
