@@ -201,9 +201,30 @@ sub is_claimed
 	return 0;
 }
 
+# How many of the owners that transactions of others have something of a key for may
+# have it when those end, at least, and who of them these may be.  A transaction may
+# commit, roll back, or go back to a savepoint.
+sub come_to_have
+{
+	my ($self, $s, $key, $owner) = @_;
+	my $before = $self->{held}{$key} || {};
+	my $number = 0;
+	my %owners;
+
+	foreach my $tx (map { $self->{tx}{$_} } grep { $_ ne $s } keys %{ $self->{tx} })
+	{
+		my @states = map { { %{ $_->{rows}{$key} || {} }, %{ $_->{mine}{$key} || {} } } } $tx, @{ $tx->{saved} };
+		my @touched = grep { $_ ne $owner } keys %{ { map { %$_ } @states } };
+
+		$owners{$_} = 1 for @touched;
+		$number += max(map { my %state = (%$before, %$_); scalar grep { $state{$_} && $self->is_live($state{$_}) } @touched } {}, @states);
+	}
+	return ($number, \%owners);
+}
+
 # Who else has a place of a shared key, or may get one when another transaction
-# ends: all owners, how many are shown to hold it, at least and at most, and their
-# holdings in the order of their ends.
+# ends: how many owners must be counted, and may be, how many are shown to hold it, at
+# least and at most, and their holdings in the order of their ends.
 sub places
 {
 	my ($self, $s, $key, $owner) = @_;
@@ -214,19 +235,31 @@ sub places
 	my @known = grep { defined } map { $_->{owner} } @held;
 	my %known = map { $_ => 1 } @known;
 	my %owners = %known;
+	my ($must, $touched) = $self->come_to_have($s, $key, $owner);
+	my $twice = 0;
+	my %relied;
 
-	foreach my $other (grep { $_ ne $s } keys %{ $self->{tx} })
+	foreach my $tx (map { $self->{tx}{$_} } grep { $_ ne $s } keys %{ $self->{tx} })
 	{
-		foreach my $claim (keys %{ $self->{tx}{$other}{claims}{$key} || {} })
+		my ($rows, $mine, $ended) = map { $_->{$key} || {} } @{$tx}{qw(rows mine ended)};
+
+		foreach my $claim (keys %{ $tx->{claims}{$key} || {} })
 		{
 			$owners{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner;
+			$relied{$1} = 1 if $claim =~ /^pin:(.+)/s && $1 ne $owner;
 		}
+		# What a transaction has held itself counts until it ends, whatever became of it.
+		$twice += keys(%$ended) + grep { $rows->{$_} } keys %$mine;
 	}
+	$must += grep { $_ ne $owner && !$touched->{$_} } keys %$live;
+	# what is over, and is relied on
+	$must += grep { my $row = $self->{held}{$key}{$_}; $row && $row->{state} =~ /^(?:live|expired)$/ && !$self->is_live($row) && !$touched->{$_} } keys %relied;
 	# Beside who has it alone, nobody else need be seen.
 	my $least = keys(%known) + (@maybe ? 0 : @held - @known);
 	$least = 1 if grep { !$_->{by} && $_->{mode} eq 'exclusive' } @held;
 	return {
-		all => scalar keys %owners,
+		must => $must,
+		may => keys(%owners) + $twice,
 		least => $least,
 		most => @held + @maybe,
 		held => \@held };
@@ -321,17 +354,19 @@ sub acquire
 	# Who shares the key again is as good as anybody else who does, if that can be.
 	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || $self->is_claimed($s, $key, $claim, $owner));
 	# What a transaction holds by its lifetime is held, but it may be another claim that is met.
-	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ], limit => $r->{limit} }
+	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ], limit => $r->{limit}, counted => $limit && [ 0, $places->{most} ] }
 	  if !($is_kept && $in_tx) && $self->is_claimed($s, $key, $claim, $owner);
 	# Places that others are about to take may be free again.
-	return { status => [ 'pending', ('held') x ($places->{most} >= $limit) ], in_the_way($places, $limit) } if $limit && $places->{all} >= $limit;
+	my $is_full = $limit && { status => [ 'pending', ('held') x ($places->{most} >= $limit) ], in_the_way($places, $limit), counted => [ @{$places}{qw(least most)} ] };
+	return $is_full if $is_full && $places->{must} >= $limit;
 	return {
 		status => [ $own && !$upgrade ? 'reacquired' : 'acquired' ],
+		or => $is_full && $places->{may} >= $limit ? $is_full : undef,
 		mode => $mode,
 		own => $own,
 		is_new => !$own || $upgrade,
 		limit => $r->{limit},
-		holders => $limit ? [ $places->{least} + 1, $places->{all} + $places->{most} + 1 ] : [ 0, 0 ],
+		holders => $limit ? [ $places->{least} + 1, $places->{most} + 1 ] : [ 0, 0 ],
 		apply => sub {
 			my ($answer) = @_;
 			my $tx = $self->{tx}{$s};
@@ -357,15 +392,16 @@ sub acquire_all
 {
 	my ($self, $s, $r) = @_;
 	my @keys = sort keys %{ { map { $_ => 1 } @{ $r->{keys} } } };
-	my @expected;
+	my (@expected, %or);
 
 	foreach my $key (@keys)
 	{
 		my $expected = $self->acquire($s, { %$r, key => $key, lifetime => 'lease' });
-		return { %$expected, key => $key } unless $expected->{apply};
+		return { %$expected, key => $key, or_of => \%or } unless $expected->{apply};
+		$or{$key} = { %{ $expected->{or} }, key => $key } if $expected->{or};
 		push @expected, { %$expected, key => $key };
 	}
-	return { all => \@expected };
+	return { all => \@expected, or_of => \%or };
 }
 
 # What an owner does with what it has: $claim for an exclusive holding
