@@ -55,6 +55,18 @@ def two():
     return Case().asks('a', 0, 1, limit=2).asks('b', 1, 2, limit=2)
 
 
+def relied(how='assert'):
+    """a has the only place until 5, and relies on it in a transaction that goes on"""
+    case = Case().asks('a', 0, 1, limit=1, ttl=5, token=1).end('a', 1, 2, 'begin')
+    if how == 'assert':
+        case.call('a', 'assert', 2, 3, rows=[{'token': 1}])
+    elif how == 'fence':
+        case.call('a', 'fence', 2, 3, rows=[{}], params=('k', 1, 'a'))
+    elif how == 'again':
+        case.asks('a', 2, 3, 'reacquired', limit=1, ttl=3, lifetime='transaction', token=1)
+    return case
+
+
 CASES = (
     # how many
     ('', two()),
@@ -91,6 +103,17 @@ CASES = (
      .asks('b', 8, 9, limit=1)),
     ('limits', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1, lifetime='transaction').end('a', 6, 7)
      .asks('b', 3, 4, limit=1)),
+    # relied on, beyond the lease
+    ('', relied().end('a', 10, 11).asks('b', 12, 13, limit=1)),
+    ('', relied().end('a', 10, 11).asks('b', 8, 13, limit=1)),
+    ('limits', relied().end('a', 10, 11).asks('b', 8, 9, limit=1)),
+    ('exclusion', relied().end('a', 10, 11).asks('b', 8, 9, mode='exclusive')),
+    ('', relied().end('a', 10, 11).asks('b', 8, 9, limit=2)),
+    ('', relied().end('a', 10, 11).asks('b', 8, 9, 'pending', limit=1, holders=0)),
+    ('cause', relied().end('a', 10, 11).asks('b', 12, 13, 'pending', limit=1, holders=0)),
+    ('limits', relied('again').end('a', 10, 11, 'rollback').asks('b', 8, 9, limit=1)),
+    ('limits', relied('fence').end('a', 10, 11, 'rollback').asks('b', 8, 9, limit=1)),
+    ('', relied('').end('a', 10, 11).asks('b', 8, 9, limit=1)),
     # how many it is said there are
     ('', two().asks('c', 3, 4, limit=3, holders=3).asks('d', 5, 6).asks('b', 7, 8, 'reacquired', limit=1, holders=0, token=2)),
     ('limits', two().asks('c', 3, 4, limit=3, holders=4)),
@@ -103,6 +126,7 @@ CASES = (
     ('limits', two().asks('c', 3, 4, 'held', mode='exclusive', holders=3)),
     ('limits', two().asks('c', 3, 4, 'held', limit=3, holders=3)),
     ('limits', two().asks('c', 3, 4, 'held', limit=3, holders=2)),
+    ('', two().releases('b', 3, 6).asks('c', 3, 5, 'timeout', limit=2, holders=1, wait=1)),
     ('limits', two().asks('c', 3, 4, 'held', limit=2, holders=3)),
     ('limits', two().asks('c', 3, 4, 'held', limit=2, holders=2, max_holders=1)),
     # refused

@@ -422,6 +422,7 @@ class Checker:
                 self.to_prove.append(('same', before, record, key, owner))
                 if lifetime == 'transaction' and before is not None:
                     lifetime = before.lifetime
+                    self.relied_on(record, fate, key, owner, row['mode'])
             elif row['status'] == 'acquired' and before is not None and before.mode == mode:
                 self.to_prove.append(('certain', before, record, key, owner))
             if before is not None:
@@ -556,16 +557,25 @@ class Checker:
         before = held.get((key, owner))
         if record['outcome'] == 'ok':
             self.to_prove.append(('possible', before, record, key, owner))
-            if record['op'] == 'write' and fate[1] > record['comp']:
-                # a pin: nobody else gets it before the transaction has ended
-                pin = Holding(record, key, owner, 'exclusive', None, fate[1], 'pin')
-                pin.last, pin.counts = fate[2], False
-                self.holdings.append(pin)
+            if record['op'] == 'write':
+                self.relied_on(record, fate, key, owner, 'exclusive')
             elif record['op'] in ('assert', 'fence'):
-                self.may_have(record, key, fate[2])
+                token = record['rows'][0]['token'] if record['op'] == 'assert' else record['params'][1]
+                if before is not None and before.token == token:
+                    self.relied_on(record, fate, key, owner, before.mode)
+                else:
+                    self.may_have(record, key, fate[2])
         elif record['outcome'] == 'refused' and self.says_nothing(record):
             if record['op'] != 'write' or before is not None and before.mode == 'exclusive':
                 self.told_nothing(record, before)
+
+    def relied_on(self, record, fate, key, owner, mode):
+        """A pin: its transaction relies on what the owner has, which nobody else gets
+        before that has ended, even if the lease runs out"""
+        if fate[1] > record['comp']:
+            pin = Holding(record, key, owner, mode, None, fate[1], 'pin')
+            pin.last, pin.counts, pin.anew = fate[2], False, False
+            self.holdings.append(pin)
 
     def refused(self, record, key, own):
         """A refusal that should have a cause"""
@@ -780,17 +790,16 @@ class Checker:
         most = possibly.highest(record['inv'], record['comp']) if possibly is not None else 0
         if row['max_holders'] != (record.get('limit') or 0):
             self.say('limits', f'another limit than {record.get("limit")}', record)
-        elif said > max(MANY, limit or 0) or said > most and not self.steps and \
-                not (row['acquired'] and self.calls[key].meets(record['owner'], record['inv'], record['comp'])):
-            # a grant counts places, too, of which others may only think
+        elif said > max(MANY, limit or 0) or said > most and not self.steps:
             self.say('limits', f'fewer can have had {key}: {most}', record)
         elif limit is None:
             return
         elif row['acquired'] and not 1 <= said <= limit:
             self.say('limits', 'granted beyond its limit', record)
-        elif row['acquired'] and said <= self.certainly[key].lowest(record['inv'], record['comp']):
-            self.say('limits', f'granted though more have {key}', record)
-        elif not row['acquired'] and row['mode'] == 'shared' and said < limit and (said > 0 or row['status'] == 'held'):
+        elif row['acquired'] and said <= self.seen[key].lowest(record['inv'], record['comp']):
+            self.say('limits', f'more have {key}', record)
+        elif row['status'] == 'held' and row['mode'] == 'shared' and said < limit:
+            # where it is pending, or was waited for, others may be about to take the rest
             self.say('limits', 'refused though fewer have it', record)
 
     def count(self):

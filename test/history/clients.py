@@ -218,7 +218,7 @@ class Client(Worker):
 
     # what a round does, and how often
     ROUNDS = (('lease', 40), ('shared', 14), ('place', 30), ('set', 14), ('session', 10),
-              ('transaction', 14), ('prepared', 7), ('fetch', 8), ('stranger', 7), ('hurried', 6))
+              ('relied', 14), ('transaction', 14), ('prepared', 7), ('fetch', 8), ('stranger', 7), ('hurried', 6))
 
     def __init__(self, run, number):
         super().__init__(run, f'c{number}')
@@ -488,6 +488,37 @@ class Client(Worker):
             self.release(key, owner)
         elif self.chance(0.5) and self.session.conn is not None:
             self.session.disconnect()
+
+    def relied(self):
+        """In a transaction that relies on what it has, for longer than the lease"""
+        (key, mode, limit), owner = self.request(), self.owner()
+        ttl = round(self.random.choice((0.005, 0.02, 0.05)) * (0.5 + self.random.random()), 4)
+        record = self.acquire(key, owner, mode=mode, limit=limit, ttl=ttl)
+        if record['outcome'] != 'ok' or self.call('begin', 'BEGIN')['outcome'] != 'ok':
+            return
+        row = record['rows'][0]
+        savepoint = self.chance(0.3)
+        if savepoint:
+            self.call('savepoint', 'SAVEPOINT s')
+        what = self.random.choice(('assert', 'fence', 'again'))
+        if what == 'assert':
+            record = self.call('assert', 'SELECT lock_assert(%s, %s) AS token', key, owner, key=key, owner=owner)
+        elif what == 'fence':
+            record = self.call('fence', 'SELECT lock_assert_fence(%s, %s, %s)', key, row['fencing_token'], owner,
+                               key=key, owner=owner)
+        else:
+            record = self.acquire(key, owner, mode=mode, lifetime='transaction', limit=limit)
+        if record['outcome'] == 'ok':
+            self.think(min(0.3, max(0, row['expires'] - time.time()) + self.random.random() / 20))
+            if savepoint and self.chance(0.4):
+                self.call('rollback to', 'ROLLBACK TO s')
+                self.think()
+            if self.chance(0.3):
+                self.call('held', 'SELECT lock_is_held(%s, %s) AS held', key, owner, key=key, owner=owner)
+        if record['outcome'] != 'info':
+            self.finish()
+            if self.chance(0.5):
+                self.release(key, owner)
 
     def transaction(self):
         (key, mode, limit), owner = self.request(), self.owner()
