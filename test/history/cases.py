@@ -57,7 +57,7 @@ def two():
 
 def relied(how='assert'):
     """a has the only place until 5, and relies on it in a transaction that goes on"""
-    case = Case().asks('a', 0, 1, limit=1, ttl=5, token=1).end('a', 1, 2, 'begin')
+    case = Case().asks('a', 0, 1, limit=1, ttl=5).end('a', 1, 2, 'begin')
     if how == 'assert':
         case.call('a', 'assert', 2, 3, rows=[{'token': 1}])
     elif how == 'fence':
