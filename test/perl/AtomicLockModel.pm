@@ -262,7 +262,17 @@ sub places
 		may => keys(%owners) + $twice,
 		least => $least,
 		most => @held + @maybe,
+		maybe => scalar @maybe,
 		held => \@held };
+}
+
+# Of them, those who have it alone: to share it, nobody else is in the way.
+sub places_alone
+{
+	my ($places) = @_;
+	my @alone = grep { $_->{mode} eq 'exclusive' } @{ $places->{held} };
+
+	return { %$places, least => min($places->{least}, scalar @alone), most => @alone + $places->{maybe}, held => \@alone };
 }
 
 # What a refusal by a number of holders, or by one that excludes, tells of it: the
@@ -349,7 +359,16 @@ sub acquire
 	my $places = $self->places($s, $key, $owner);
 	my $limit = $own ? undef : $r->{limit};
 
-	return { status => ['held'], in_the_way($places, $r->{limit}, 1) } if (!$own || $upgrade) && grep { $mode eq 'exclusive' || $_->{mode} eq 'exclusive' } @rest;
+	if ((!$own || $upgrade) && grep { $mode eq 'exclusive' || $_->{mode} eq 'exclusive' } @rest)
+	{
+		# Places are counted before a transaction is met that has the key alone.
+		my $is_counted = $limit && $mode eq 'shared' && !grep { !$_->{by} && $_->{mode} eq 'exclusive' } @rest;
+
+		return { status => ['held'], in_the_way($mode eq 'shared' ? places_alone($places) : $places, $r->{limit}, 1) }
+		  if !$is_counted || max(@{$places}{qw(may most)}) < $limit;
+		return { status => [qw(held pending)], limit => $limit, holders => [ 1, $places->{most} ], counted => [ 0, $places->{most} ] }
+		  if $places->{least} < $limit;
+	}
 	return { status => ['held'], in_the_way($places, $limit) } if $limit && $places->{least} >= $limit;
 	# Who shares the key again is as good as anybody else who does, if that can be.
 	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || $self->is_claimed($s, $key, $claim, $owner));
