@@ -237,7 +237,7 @@ sub places
 	my %owners = %known;
 	my ($must, $touched) = $self->come_to_have($s, $key, $owner);
 	my $twice = 0;
-	my %relied;
+	my (%relied, %over);
 
 	foreach my $tx (map { $self->{tx}{$_} } grep { $_ ne $s } keys %{ $self->{tx} })
 	{
@@ -247,6 +247,8 @@ sub places
 		{
 			$owners{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner;
 			$relied{$1} = 1 if $claim =~ /^pin:(.+)/s && $1 ne $owner;
+			# beside what it was handed over, an owner may have a row that has expired
+			$over{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner && $self->{once}{$key}{$1}{LK005};
 		}
 		# What a transaction has held itself counts until it ends, whatever became of it.
 		$twice += keys(%$ended) + grep { $rows->{$_} } keys %$mine;
@@ -259,7 +261,7 @@ sub places
 	$least = 1 if grep { !$_->{by} && $_->{mode} eq 'exclusive' } @held;
 	return {
 		must => $must,
-		may => keys(%owners) + $twice,
+		may => keys(%owners) + $twice + keys %over,
 		least => $least,
 		most => @held + @maybe,
 		maybe => scalar @maybe,
