@@ -537,7 +537,8 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 		AlWaiter   *waiter = &waiters[i];
 		AlKey		key = al_waiter_key(waiter);
 		List	   *obstacles = al_waiter_obstacles(rel, waiter);
-		List	   *blockers = al_claim_blockers(waiter->hash);
+		bool		prepared;
+		List	   *blockers = al_claim_blockers(waiter->hash, &prepared);
 		const AlHolding *holding;
 		Datum		values[W_COLUMNS];
 		bool		nulls[W_COLUMNS] = {0};

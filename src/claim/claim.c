@@ -65,6 +65,7 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
@@ -409,12 +410,15 @@ conflicts(uint16 class, uint64 hash, LOCKMODE mode)
 
 	set_tag(&tag, class, hash);
 	vxids = GetLockConflicts(&tag, mode, NULL);
-	for (; VirtualTransactionIdIsValid(*vxids); vxids++)
+	for (VirtualTransactionId *vxid = vxids; VirtualTransactionIdIsValid(*vxid); vxid++)
 	{
-		PGPROC	   *proc = al_vxid_proc(*vxids);
+		PGPROC	   *proc = al_vxid_proc(*vxid);
 
 		procs = lappend_int(procs, proc ? proc - &ProcGlobal->allProcs[0] : -1);
 	}
+	/* The array has room for all backends; on a standby it is not ours. */
+	if (!RecoveryInProgress())
+		pfree(vxids);
 	return procs;
 }
 
@@ -528,11 +532,17 @@ al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared)
 		list_length(conflicts(KEY, key->hash, AccessShareLock));
 }
 
-/* Process ids of other backends whose unfinished transactions have a key */
+/*
+ * Process ids of other backends whose unfinished transactions have a key; *prepared is
+ * set to whether a prepared transaction has it, too
+ */
 List *
-al_claim_blockers(uint64 hash)
+al_claim_blockers(uint64 hash, bool *prepared)
 {
-	return pids_of(conflicts(KEY, hash, AccessExclusiveLock));
+	List	   *procs = conflicts(KEY, hash, AccessExclusiveLock);
+
+	*prepared = list_member_int(procs, -1);
+	return pids_of(procs);
 }
 
 /*

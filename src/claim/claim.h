@@ -52,7 +52,7 @@ extern bool al_claim_is_others(uint64 hash);
 extern bool al_claim_has_holding(const AlKey *key, const AlOwner *owner, int *pid);
 extern bool al_claim_is_extended(const AlKey *key, const AlOwner *owner,
 								 bool is_shared);
-extern List *al_claim_blockers(uint64 hash);
+extern List *al_claim_blockers(uint64 hash, bool *prepared);
 extern int al_claim_blocker(const AlClaim *claim);
 
 #endif							/* AL_CLAIM_CLAIM_H */

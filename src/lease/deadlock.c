@@ -56,12 +56,26 @@ typedef struct Link
 	char	   *holder;			/* of that lease */
 } Link;
 
+/* Does what a session waits for lead back to us? */
+typedef enum Leads
+{
+	LEADS_NOWHERE,
+	LEADS_PERHAPS,				/* to one on the path, which is not decided yet */
+	LEADS_BACK
+} Leads;
+
+/* A session that was visited, and for a waiter also its key */
+typedef struct Visited
+{
+	int			pid;
+	AlWaiter   *waiter;			/* NULL: of no key, or another waiter stands for it */
+	Leads		leads;
+} Visited;
+
 typedef struct Search
 {
 	Relation	rel;
-	List	   *visited;		/* process ids */
-	List	   *leading;		/* those of them that lead back to us */
-	List	   *visited_keys;	/* AlWaiter *: one waiter for each key */
+	List	   *visited;		/* Visited * */
 	Link	   *links;			/* the path from this backend */
 	int			depth;
 	int			size;
@@ -74,18 +88,23 @@ typedef struct Path
 	int			depth;
 } Path;
 
-static bool search_from(Search *search, int pid);
+static Leads search_from(Search *search, int pid);
 
-/* Does the path, continued to any of these processes, lead back to us? */
-static bool
+/*
+ * Does the path, continued to any of these processes, lead back to us?  Then that is the
+ * path from now on.
+ */
+static Leads
 search_processes(Search *search, Link *link, List *pids)
 {
 	ListCell   *cell;
 	int			depth = search->depth;
+	Leads		leads = LEADS_NOWHERE;
 
 	foreach(cell, pids)
 	{
 		int			pid = lfirst_int(cell);
+		Leads		this_one;
 
 		if (search->depth == search->size)
 		{
@@ -95,21 +114,27 @@ search_processes(Search *search, Link *link, List *pids)
 				palloc(search->size * sizeof(Link));
 		}
 		search->links[search->depth++] = *link;
-		if (pid == MyProcPid || search_from(search, pid))
-			return true;
+		this_one = pid == MyProcPid ? LEADS_BACK : search_from(search, pid);
+		if (this_one == LEADS_BACK)
+			return this_one;
+		leads = Max(leads, this_one);
 		search->depth = depth;
 	}
-	return false;
+	return leads;
 }
 
-/* The same where all have to lead back, for some of them.  The first path is kept. */
+/*
+ * The same where all have to lead back, for some of them; false: these do not.  One on
+ * the path may, since all of its ways have to lead back, too.  The first path is kept.
+ */
 static bool
 search_some(Search *search, Link *link, List *pids, Path *path)
 {
 	int			depth = search->depth;
+	Leads		leads = search_processes(search, link, pids);
 
-	if (!search_processes(search, link, pids))
-		return false;
+	if (leads != LEADS_BACK)
+		return leads == LEADS_PERHAPS;
 	if (path->links == NULL)
 	{
 		path->links = palloc(search->depth * sizeof(Link));
@@ -138,27 +163,21 @@ blocking_processes(int pid)
 	return pids;
 }
 
-/* Was a waiter for the same key visited before?  Notes that one is now. */
-static bool
-is_visited_key(Search *search, const AlWaiter *waiter)
+/* A waiter for the same key that was visited before; NULL: there is none */
+static Visited *
+find_visited_key(Search *search, const AlWaiter *waiter)
 {
 	ListCell   *cell;
-	AlWaiter   *copy;
 
-	foreach(cell, search->visited_keys)
+	foreach(cell, search->visited)
 	{
-		const AlWaiter *visited = lfirst(cell);
+		Visited    *visited = lfirst(cell);
 
-		if (visited->hash == waiter->hash &&
-			al_string_equal(al_waiter_key(visited).name, al_waiter_key(waiter).name))
-			return true;
+		if (visited->waiter && visited->waiter->hash == waiter->hash &&
+			al_string_equal(al_waiter_key(visited->waiter).name, al_waiter_key(waiter).name))
+			return visited;
 	}
-	if (list_length(search->visited_keys) == MaxBackends)
-		return true;			/* waiters come and go faster than we search */
-	copy = palloc(sizeof(AlWaiter));
-	*copy = *waiter;
-	search->visited_keys = lappend(search->visited_keys, copy);
-	return false;
+	return NULL;
 }
 
 static bool
@@ -188,44 +207,44 @@ is_in_own_way(Relation rel, const AlWaiter *waiter)
 	return false;
 }
 
-/* May any of those who share its key let a waiter in?  Some wait for a place there. */
+/* May any of those who share its key let a waiter in? */
 static bool
 is_let_in_by_any(const AlWaiter *waiter)
 {
-	AlKey		key = al_waiter_key(waiter);
 	bool		limited;
 
-	return waiter->is_shared && al_queue_has_strict(&key, &limited) && limited;
+	return waiter->is_shared && al_queue_has_strict(waiter, &limited) && limited;
 }
 
 /* Does what a waiter waits for lead back to us?  Then the links are the cycle. */
-static bool
-search_from_waiter(Search *search, Link *link)
+static Leads
+search_from_waiter(Search *search, Link *link, bool all)
 {
 	int			pid = link->pid;
-	bool		all = is_let_in_by_any(&link->waiter);
 	Path		path = {0};
+	Leads		leads = LEADS_NOWHERE;
+	bool		prepared;
+	bool		is_free = true; /* nothing is in its way any more */
 	List	   *pids;
 	ListCell   *cell;
 
-	/*
-	 * Waiters for a key wait for the same sessions, except upgrades, which share it, and
-	 * those who wait for all of them to block.
-	 */
-	if (!link->waiter.is_upgrade && !all && is_visited_key(search, &link->waiter))
-		return false;
-
 	/* Only a session itself can see that its own transaction is in its way. */
-	pids = list_delete_int(al_claim_blockers(link->waiter.hash), pid);
+	pids = list_delete_int(al_claim_blockers(link->waiter.hash, &prepared), pid);
 	if (pid == MyProcPid ? is_in_own_way(search->rel, &link->waiter) :
 		al_claimed_has(link->waiter.hash))
 		pids = lappend_int(pids, MyProcPid);
-	if (!all && search_processes(search, link, pids))
-		return true;
+	/* Somebody else may end a prepared transaction. */
+	if (all && prepared)
+		return LEADS_NOWHERE;
+	if (!all)
+		leads = search_processes(search, link, pids);
+	if (leads == LEADS_BACK)
+		return leads;
 	foreach(cell, all ? pids : NIL)
 	{
+		is_free = false;
 		if (!search_some(search, link, list_make1_int(lfirst_int(cell)), &path))
-			return false;
+			return LEADS_NOWHERE;
 	}
 
 	foreach(cell, al_waiter_obstacles(search->rel, &link->waiter))
@@ -248,36 +267,80 @@ search_from_waiter(Search *search, Link *link)
 			pids = lappend_int(pids, holding->pid);
 		link->fencing_token = holding->fencing_token;
 		link->holder = al_display(al_string(holding->holder));
-		if (!all && search_processes(search, link, pids))
-			return true;
+		is_free = false;
 		if (all && !search_some(search, link, pids, &path))
-			return false;
+			return LEADS_NOWHERE;
+		if (!all)
+		{
+			Leads		this_way = search_processes(search, link, pids);
+
+			if (this_way == LEADS_BACK)
+				return this_way;
+			leads = Max(leads, this_way);
+		}
 	}
 	if (path.links == NULL)
-		return false;
+		return all && !is_free ? LEADS_PERHAPS : leads;
 	memcpy(search->links, path.links, path.depth * sizeof(Link));
 	search->depth = path.depth;
-	return true;
+	return LEADS_BACK;
 }
 
 /* Does what a process waits for lead back to us? */
-static bool
+static Leads
 search_from(Search *search, int pid)
 {
 	Link		link = {.pid = pid};
-	bool		leads;
+	Visited    *visited;
+	ListCell   *cell;
 
 	check_stack_depth();
 	CHECK_FOR_INTERRUPTS();
-	if (list_member_int(search->visited, pid))
-		return list_member_int(search->leading, pid);
-	search->visited = lappend_int(search->visited, pid);
-	leads = al_queue_of_backend(pid, &link.waiter) ?
-		search_from_waiter(search, &link) :
-		search_processes(search, &link, blocking_processes(pid));
-	if (leads)
-		search->leading = lappend_int(search->leading, pid);
-	return leads;
+	foreach(cell, search->visited)
+	{
+		if (((Visited *) lfirst(cell))->pid == pid)
+			return ((Visited *) lfirst(cell))->leads;
+	}
+	/* Waiters come and go, perhaps faster than we search. */
+	if (list_length(search->visited) > 2 * MaxBackends)
+		return LEADS_NOWHERE;
+
+	visited = palloc0(sizeof(Visited));
+	visited->pid = pid;
+	visited->leads = LEADS_PERHAPS;
+	search->visited = lappend(search->visited, visited);
+	if (al_queue_of_backend(pid, &link.waiter))
+	{
+		bool		all = is_let_in_by_any(&link.waiter);
+
+		/*
+		 * Waiters for a key wait for the same sessions, except upgrades, which share it,
+		 * and those who are let in by any of these.
+		 */
+		if (!link.waiter.is_upgrade && !all)
+		{
+			const Visited *other = find_visited_key(search, &link.waiter);
+
+			if (other)
+				return visited->leads = other->leads;
+			visited->waiter = palloc(sizeof(AlWaiter));
+			*visited->waiter = link.waiter;
+		}
+		visited->leads = search_from_waiter(search, &link, all);
+	}
+	else
+		visited->leads = search_processes(search, &link, blocking_processes(pid));
+
+	/* What perhaps led to this one, does not. */
+	for (int i = list_length(search->visited) - 1;
+		 visited->leads == LEADS_NOWHERE && list_nth(search->visited, i) != visited; i--)
+	{
+		Visited    *later = list_nth(search->visited, i);
+
+		if (later->leads == LEADS_PERHAPS)
+			later->leads = LEADS_NOWHERE;
+	}
+	return visited->leads;
 }
 
 static bool
@@ -340,10 +403,10 @@ al_deadlock_find(Relation rel)
 
 	if (!al_shmem_attach())
 		return NULL;
-	if (!search_from(&first, MyProcPid))
+	if (search_from(&first, MyProcPid) != LEADS_BACK)
 		return NULL;
 	AL_TEST_POINT("cycle-seen");
-	if (!search_from(&second, MyProcPid) || !same_cycle(&first, &second))
+	if (search_from(&second, MyProcPid) != LEADS_BACK || !same_cycle(&first, &second))
 		return NULL;
 	AL_TEST_POINT("cycle-confirmed");
 

@@ -25,6 +25,7 @@
 #include "base/settings.h"
 #include "base/str.h"
 #include "claim/claim.h"
+#include "claim/claimed.h"
 #include "claim/held.h"
 #include "claim/holding.h"
 #include "lease/attempt.h"
@@ -145,9 +146,35 @@ set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
 	set_owner_hash(&request->owner, holding);
 }
 
-/* Write a new shared holding over one of these rows that is over; false: there is none */
+/*
+ * Does a transaction, this one or another, rely on a lease that has run out, or extend it?
+ * While its row is there, it is counted as a place.
+ */
 static bool
-put_over_any(Relation rel, AlAttempt *attempt, List *rows, AlHolding *holding)
+is_relied_on(const AlKey *key, const AlHolding *row)
+{
+	AlOwner		owner;
+	int			pid;
+
+	if (row->released_at != 0 || row->owner == NULL)
+		return false;
+	for (const AlPin *pin = al_claimed_pins(key->hash); pin; pin = pin->next)
+	{
+		if (pin->fencing_token == row->fencing_token)
+			return true;
+	}
+	if (!al_claim_is_others(key->hash))
+		return false;
+	al_owner_init(&owner, al_string(row->owner));
+	return al_claim_has_holding(key, &owner, &pid);
+}
+
+/*
+ * Write a new shared holding over one of these rows that is over, which may be of other
+ * owners; false: there is none
+ */
+static bool
+put_over_any(Relation rel, AlAttempt *attempt, List *rows, bool is_others, AlHolding *holding)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	ListCell   *cell;
@@ -157,7 +184,8 @@ put_over_any(Relation rel, AlAttempt *attempt, List *rows, AlHolding *holding)
 		AlHolding  *row = lfirst(cell);
 
 		/* A row that is over and not released may keep the key closed. */
-		if (al_is_live(row, now) || al_attempt_is_closed(row, now))
+		if (al_is_live(row, now) || al_attempt_is_closed(row, now) ||
+			(is_others && is_relied_on(attempt->key, row)))
 			continue;
 		set_row(attempt->request, row, holding);
 		if (al_table_try_put(rel, attempt->key, holding))
@@ -186,11 +214,11 @@ put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 		if (al_is_owned_by(lfirst(cell), &attempt->request->owner))
 			own_rows = lappend(own_rows, lfirst(cell));
 	}
-	if (put_over_any(rel, attempt, own_rows, holding))
+	if (put_over_any(rel, attempt, own_rows, false, holding))
 		return;
 	if (!rows->exclusive.is_alone &&
-		(put_over_any(rel, attempt, al_sharers_noted(rel, attempt->key), holding) ||
-		 put_over_any(rel, attempt, al_sharers_over(rel, attempt->key), holding)))
+		(put_over_any(rel, attempt, al_sharers_noted(rel, attempt->key), true, holding) ||
+		 put_over_any(rel, attempt, al_sharers_over(rel, attempt->key), true, holding)))
 		return;
 	no_row.slot = al_sharers_new_slot(rel, attempt->key, holding->fencing_token);
 	ItemPointerSetInvalid(&no_row.tid);

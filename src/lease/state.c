@@ -248,14 +248,14 @@ al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook 
 /*
  * The leases in the way of a waiter: a list of AlHolding *.  Leases of its own owner
  * are not in its way.  Shared leases are in the way of a waiter that would share the
- * key only if some waiter does not want to share it with any number.
+ * key only if it, or a waiter before it, does not want to share it with any number.
  */
 List *
 al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
 {
 	AlKey		key = al_waiter_key(waiter);
 	bool		limited;
-	bool		among_shared = waiter->is_shared && !al_queue_has_strict(&key, &limited);
+	bool		among_shared = waiter->is_shared && !al_queue_has_strict(waiter, &limited);
 	TimestampTz now;
 	int			more;
 	List	   *obstacles = NIL;

@@ -573,26 +573,31 @@ al_queue_is_behind(const AlKey *key, bool open, char **first)
 }
 
 /*
- * Does anybody who is not open wait for the key?  *limited is set to whether one of
- * those waits for a place among those who share it.
+ * Is a waiter, or another one before it, not open?  Those behind wait for what the first of
+ * these waits for; *limited is set to whether that is one of a limited number of places.
  */
 bool
-al_queue_has_strict(const AlKey *key, bool *limited)
+al_queue_has_strict(const AlWaiter *waiter, bool *limited)
 {
+	AlKey		key = al_waiter_key(waiter);
 	bool		found = false;
 
 	*limited = false;
 	if (queue == NULL)
 		return false;
 	LWLockAcquire(&queue->lock, LW_SHARED);
-	FOR_EACH_WAITER(i, key->hash)
+	FOR_EACH_WAITER(i, key.hash)
 	{
 		const Slot *slot = &queue->slots[i];
 
-		if (is_open(slot) || !waits_for_key(slot, key))
-			continue;
-		found = true;
-		*limited = *limited || slot->waiter.max_holders > 0;
+		if (waits_for_key(slot, &key) && !is_open(slot))
+		{
+			found = true;
+			*limited = slot->waiter.max_holders > 0;
+			break;
+		}
+		if (slot->waiter.id == waiter->id)
+			break;
 	}
 	LWLockRelease(&queue->lock);
 	return found;

@@ -47,7 +47,7 @@ extern bool al_queue_resign(const AlWaiter *others, int count);
 extern void al_queue_look(void);
 extern void al_queue_sleep(int64 microseconds, bool behind_claim);
 extern bool al_queue_is_behind(const AlKey *key, bool is_open, char **first);
-extern bool al_queue_has_strict(const AlKey *key, bool *limited);
+extern bool al_queue_has_strict(const AlWaiter *waiter, bool *limited);
 extern bool al_queue_has_upgrade(const AlKey *key, const AlOwner *owner);
 extern int al_queue_count(const AlKey *key);
 extern TimestampTz al_queue_since(const AlKey *key);

@@ -466,6 +466,7 @@ judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, in
 	Relation	rel = entries->scan->heapRelation;
 	bool		is_seen = false;
 	bool		is_pending = false;
+	AlHolding	hinted;
 	HeapTupleData tuple;
 
 	for (bool first = true; !is_seen && al_entries_version(entries, &tid, first, &tuple); first = false)
@@ -479,7 +480,12 @@ judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, in
 		else if (is_pending)
 			al_row_read(rel, &tuple, row);
 	}
-	*is_certain = is_seen || al_table_find_by_hint(rel, counting->key, slot, entries->snapshot, row);
+	*is_certain = is_seen;
+	if (!is_seen && al_table_find_by_hint(rel, counting->key, slot, entries->snapshot, &hinted))
+	{
+		*row = hinted;
+		*is_certain = true;
+	}
 	if (*is_certain && al_is_live(row, counting->now))
 		return HELD;
 	if (*is_certain)

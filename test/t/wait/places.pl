@@ -326,5 +326,59 @@ foreach my $who (grep { $_ ne $told } ('p', 'q', 'r'))
 	ask(by($who), "SELECT lock_release_all('$who')");
 }
 
+# Who waits for what: a session, what it asks for, and with which limit, 0: exclusively
+sub asks
+{
+	my ($who, $what, $limit, $wait) = @_;
+	my $mode = $limit == 0 ? "'exclusive'" : "'shared'";
+	my $max = $limit > 0 ? ", max_holders => $limit" : '';
+
+	return "SELECT status FROM lock_try_acquire('$key $what', '1 hour', '$who', $mode, '" . ($wait // 0) . "', '$who'$max)";
+}
+foreach my $cycle (
+	[ 'both holders wait for one key', 1,
+		[ [ 'p', 'm', 2 ], [ 'q', 'm', 2 ], [ 'r', 'n', 0 ] ],
+		[ [ 'p', 'n', 0 ], [ 'q', 'n', 0 ], [ 'r', 'm', 2 ] ] ],
+	[ 'a ring of three, each let in by any of two', 1,
+		[ [ 'p', 'm', 2 ], [ 'q', 'm', 2 ], [ 'r', 'n', 2 ], [ 'q', 'n', 2 ], [ 'p', 'o', 2 ], [ 'r', 'o', 2 ] ],
+		[ [ 'r', 'm', 2 ], [ 'p', 'n', 2 ], [ 'q', 'o', 2 ] ] ],
+	[ 'behind a writer, who waits for each', 1,
+		[ [ 'p', 'm', -1 ], [ 'q', 'm', -1 ], [ 'r', 'n', 0 ] ],
+		[ [ 's', 'm', 0 ], [ 'r', 'm', 5 ], [ 'p', 'n', 0 ] ] ],
+	[ 'behind a writer, before somebody with a limit', 1,
+		[ [ 'p', 'm', -1 ], [ 'q', 'm', -1 ], [ 'r', 'n', 0 ] ],
+		[ [ 's', 'm', 0 ], [ 'r', 'm', -1 ], [ 't', 'm', 1000 ], [ 'p', 'n', 0 ] ] ],
+	[ 'one of the holders is free', 0,
+		[ [ 'p', 'm', 2 ], [ 'q', 'm', 2 ], [ 'r', 'n', 0 ] ],
+		[ [ 'p', 'n', 0 ], [ 'r', 'm', 2 ] ] ],
+	[ 'one of the places is that of a prepared transaction', 0,
+		[ [ 'p', 'm', 3 ], [ 'q', 'm', 3 ], [ 'r', 'n', 0 ], [ 'prepared', 'm', 3 ] ],
+		[ [ 'p', 'n', 0 ], [ 'q', 'n', 0 ], [ 'r', 'm', 3 ] ] ])
+{
+	my ($name, $is_cycle, $have, $want) = @$cycle;
+	my @told;
+
+	case($name);
+	foreach (@$have)
+	{
+		my ($who) = @$_;
+		ask(by($who), $who eq 'prepared' ? 'BEGIN; ' . asks(@$_) . "; PREPARE TRANSACTION 'place'" : asks(@$_));
+	}
+	foreach (@$want)
+	{
+		ask(by($_->[0]), q{SET deadlock_timeout = '100 ms'});
+		queue_up($watch, by($_->[0]), asks(@$_, $is_cycle ? '20 s' : '2500 ms'));
+	}
+	if ($is_cycle)
+	{
+		poll($watch, 'SELECT count(*) < ' . @$want . ' FROM lock_waiters');
+		ask($watch, 'SELECT pg_cancel_backend(pid) FROM lock_waiters');
+	}
+	@told = map { scalar answer(by($_->[0])) } @$want;
+	is(scalar(grep { $_ eq 'deadlock' } @told), $is_cycle, $is_cycle ? "a deadlock: $name" : "no deadlock: $name");
+	ask($watch, q{ROLLBACK PREPARED 'place'}) if $name =~ /prepared/;
+	ask(by($_), "SELECT lock_release_all('$_')") for ('p', 'q', 'r', 's', 't');
+}
+
 end($watch, values %session);
 done_testing();
