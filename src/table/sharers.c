@@ -413,16 +413,20 @@ is_unfinished(const Counting *counting, TransactionId xid)
 		XidInMVCCSnapshot(xid, counting->entries.snapshot) && !TransactionIdDidAbort(xid);
 }
 
-/* The transaction that has updated a version of a row, or begun to; 0: none */
+/* The transaction that has updated a version of a row, or begun to; 0: none, or a sweep */
 static TransactionId
-updater(HeapTupleHeader header)
+updater(HeapTuple tuple)
 {
-	return al_pending_is_superseded(header) ? HeapTupleHeaderGetUpdateXid(header) : InvalidTransactionId;
+	HeapTupleHeader header = tuple->t_data;
+
+	if (!al_pending_is_superseded(header) || ItemPointerEquals(&header->t_ctid, &tuple->t_self))
+		return InvalidTransactionId;
+	return HeapTupleHeaderGetUpdateXid(header);
 }
 
 /*
- * May a holding be held whose row the snapshot sees as over, and if so, by the transaction
- * of which process?  It may if an unfinished transaction has taken the row for another
+ * May a holding be held whose row the snapshot sees as over, and was updated by a
+ * transaction, if that is not 0?  If so, the row is read, with the process in question.  It may if an unfinished transaction has taken the row for another
  * holding, even if it has let that go again.
  *
  * Where the lease has expired, a transaction may rely on it, or may have begun to extend it
@@ -431,27 +435,25 @@ updater(HeapTupleHeader header)
  * claim is looked at first.
  */
 static bool
-may_be_held(const Counting *counting, AlHolding *row)
+may_be_held(const Counting *counting, TransactionId xid, AlHolding *row)
 {
-	TransactionId xid = updater(row->tuple->t_data);
+	Relation	rel = counting->entries.scan->heapRelation;
+	bool		unfinished = is_unfinished(counting, xid);
 	AlHolding	again;
 	AlOwner		owner;
 
-	row->pid = 0;
-	/* A sweep deletes the row. */
-	if (is_unfinished(counting, xid) &&
-		!ItemPointerEquals(&row->tuple->t_data->t_ctid, &row->tid))
-	{
-		row->pid = al_pending_process(xid);
-		return true;
-	}
-	if (row->released_at != 0 || !counting->may_rely)
+	if (!unfinished && (row->released_at != 0 || !counting->may_rely))
 		return false;
+	if (row->tuple == NULL)
+		read_version(rel, &row->tid, row);
+	row->pid = unfinished ? al_pending_process(xid) : 0;
+	if (unfinished)
+		return true;
 	al_owner_init(&owner, al_string(row->owner));
 	if (al_claim_has_holding(counting->key, &owner, &row->pid))
 		return true;
-	read_version(counting->entries.scan->heapRelation, &row->tid, &again);
-	return TransactionIdIsValid(updater(again.tuple->t_data));
+	read_version(rel, &row->tid, &again);
+	return TransactionIdIsValid(updater(again.tuple));
 }
 
 /*
@@ -466,6 +468,7 @@ judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, in
 	Relation	rel = entries->scan->heapRelation;
 	bool		is_seen = false;
 	bool		is_pending = false;
+	TransactionId xid = InvalidTransactionId;
 	AlHolding	hinted;
 	HeapTupleData tuple;
 
@@ -474,6 +477,8 @@ judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, in
 		is_seen = HeapTupleSatisfiesVisibility(&tuple, entries->snapshot, entries->buffer);
 		is_pending = is_pending ||
 			(!is_seen && is_unfinished(counting, HeapTupleHeaderGetXmin(tuple.t_data)));
+		if (is_seen)
+			xid = updater(&tuple);
 		al_entries_unlock(entries);
 		if (is_seen)
 			al_row_peek(rel, &tuple, row);
@@ -484,16 +489,13 @@ judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, in
 	if (!is_seen && al_table_find_by_hint(rel, counting->key, slot, entries->snapshot, &hinted))
 	{
 		*row = hinted;
+		xid = updater(hinted.tuple);
 		*is_certain = true;
 	}
 	if (*is_certain && al_is_live(row, counting->now))
 		return HELD;
 	if (*is_certain)
-	{
-		if (row->tuple == NULL)
-			read_version(rel, &row->tid, row);
-		return may_be_held(counting, row) ? MAY_BE_HELD : NOT_HELD;
-	}
+		return may_be_held(counting, xid, row) ? MAY_BE_HELD : NOT_HELD;
 	if (!is_pending)
 		return NOT_HELD;
 	row->pid = al_pending_process(HeapTupleHeaderGetXmin(row->tuple->t_data));
