@@ -416,7 +416,7 @@ conflicts(uint16 class, uint64 hash, LOCKMODE mode)
 
 		procs = lappend_int(procs, proc ? proc - &ProcGlobal->allProcs[0] : -1);
 	}
-	/* The array has room for all backends; on a standby it is not ours. */
+	/* The array has room for all backends; during recovery it is not ours. */
 	if (!RecoveryInProgress())
 		pfree(vxids);
 	return procs;
@@ -455,6 +455,8 @@ al_claim_count_transactions(uint64 hash)
 {
 	int			count = 0;
 
+	if (al_claim_transactions(hash, true) != NIL)
+		return 0;
 	for (int n = 1;; n++)
 	{
 		int			of_n = list_length(conflicts(TRANSACTION, nth_hash(hash, n), AccessExclusiveLock));

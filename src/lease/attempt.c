@@ -35,6 +35,7 @@
 #include "claim/held.h"
 #include "claim/holding.h"
 #include "lease/attempt.h"
+#include "lease/session_end.h"
 #include "lease/state.h"
 #include "shmem/contention.h"
 #include "shmem/queue.h"
@@ -451,8 +452,6 @@ has_place(Relation rel, AlAttempt *attempt)
 {
 	int			limit = attempt->request->max_holders;
 	AlResult   *result = attempt->result;
-	List	   *transactions = list_concat(list_copy(attempt->state.mine),
-										   al_held_by_others(attempt->key));
 	int			in_transactions = list_length(attempt->state.mine) +
 		al_claim_count_transactions(attempt->key->hash);
 	int			reserved;
@@ -475,14 +474,18 @@ has_place(Relation rel, AlAttempt *attempt)
 	if (result->outcome == AL_CLAIMED)
 	{
 		/* A place that is reserved has no label yet. */
-		result->holding = places.one_pending;
-		result->blocker = places.pending > 0 ? places.one_pending.pid : 0;
+		if (places.pending > 0)
+			result->holding = places.one_pending;
+		result->blocker = result->holding.pid;
 	}
 	else if (in_transactions >= limit)
 	{
-		if (transactions == NIL)
-			return false;
-		result->holding = *(AlHolding *) linitial(transactions);
+		List	   *transactions = list_concat(list_copy(attempt->state.mine),
+											   al_held_by_others(attempt->key));
+
+		/* They may have ended since they were counted, and not all say whose they are. */
+		if (transactions != NIL)
+			result->holding = *(AlHolding *) linitial(transactions);
 		if (result->holding.holder == NULL)
 			result->outcome = AL_CLAIMED;
 		result->blocker = result->holding.pid;
@@ -499,6 +502,9 @@ al_attempt_take_place(Relation rel, AlAttempt *attempt)
 {
 	if (attempt->request->max_holders == 0)
 		return true;
+	/* This may read many rows, while nobody waits for us. */
+	if (attempt->request->lifetime == AL_SESSION)
+		al_session_end_note(rel, attempt->key);
 	al_claim_places(attempt->key);
 	attempt->place = AL_PLACE_CLAIMED;
 	return has_place(rel, attempt);

@@ -397,7 +397,8 @@ al_grant(Relation rel, AlAttempt *attempt)
 		grant_again(rel, attempt);
 	if (attempt->result->outcome == AL_ACQUIRED)
 	{
-		if (is_again && !al_attempt_take_place(rel, attempt))
+		if (attempt->own == NULL && attempt->place == AL_PLACE_NONE &&
+			!al_attempt_take_place(rel, attempt))
 			return false;
 		al_attempt_begin_place(attempt);
 		grant_new(rel, attempt);

@@ -185,9 +185,15 @@ obstacle_detail(const AlResult *result)
 	switch (al_obstacle(result))
 	{
 		case AL_CLAIMED:
+			if (result->is_full && result->others + 1 >= result->max_holders)
+				return psprintf("%d of at most %d owners hold the lock, one of them until its transaction ends.",
+								result->others + 1, result->max_holders);
 			if (result->is_full)
-				return psprintf("%d of at most %d places are taken, and the others may be taken by unfinished transactions.%s",
-								result->others + 1, result->max_holders, show_claimant(result));
+				return psprintf("%d of at most %d owners hold the lock, and unfinished transactions may have taken the other places, such as %s.%s",
+								result->others + 1, result->max_holders,
+								result->blocker == 0 ? "a prepared one" :
+								psprintf("that of process %d", result->blocker),
+								show_claimant(result));
 			return psprintf("%s has acquired, released or extended the lock and has not committed yet.%s",
 							result->blocker == 0 ? "A transaction" :
 							psprintf("Process %d", result->blocker),

@@ -22,8 +22,9 @@
  * than a second does not run, perhaps because it was stopped.  It is passed over
  * until it runs.
  *
- * A first waiter that leaves without the key wakes the next one.  If it leaves with
- * the key, the end of its transaction does that.
+ * A first waiter that leaves without the key wakes the next one.  If it leaves with the
+ * key, the end of its transaction does that, unless it shares the key: then it wakes the
+ * next one at once, if there is room for that one.
  *
  * Without a queue (shmem/shmem.c), waiters look again after pauses that grow from 5
  * to 100 ms, in no order.
@@ -418,6 +419,9 @@ leave(bool granted, int holders)
 	}
 	unlink_slot(slot);
 	my_slot = NULL;
+	/* Another end has woken us since we counted, and nobody else. */
+	if (pg_atomic_read_u32(&slot->woken) != 0)
+		holders = 0;
 	if (granted ? slot->waiter.is_shared && may_follow(slot->waiter.hash, holders) : was_first)
 		wake_first(slot->waiter.hash, PG_INT64_MIN);
 }
@@ -573,8 +577,8 @@ al_queue_is_behind(const AlKey *key, bool open, char **first)
 }
 
 /*
- * Is a waiter, or another one before it, not open?  Those behind wait for what the first of
- * these waits for; *limited is set to whether that is one of a limited number of places.
+ * Is a waiter, or another one before it, not open?  *limited is set to whether all of those
+ * wait for one of a limited number of places, and nobody to have the key exclusively.
  */
 bool
 al_queue_has_strict(const AlWaiter *waiter, bool *limited)
@@ -592,9 +596,8 @@ al_queue_has_strict(const AlWaiter *waiter, bool *limited)
 
 		if (waits_for_key(slot, &key) && !is_open(slot))
 		{
+			*limited = slot->waiter.max_holders > 0 && (*limited || !found);
 			found = true;
-			*limited = slot->waiter.max_holders > 0;
-			break;
 		}
 		if (slot->waiter.id == waiter->id)
 			break;

@@ -49,8 +49,11 @@
 /* So many rows of a key are read whatever is in them; a key with more has a crowd */
 #define FEW		16
 
-/* So many rows are a sample, and so many that are over are enough to take one of them */
-#define SAMPLE	8
+/* So many rows are a sample, and that is so many times tried to find one that is over */
+#define SAMPLE	4
+#define SAMPLES	4
+
+/* So many rows that are over are enough to take one of them */
 #define ENOUGH	3
 
 /* So many tokens have slots that are neighbours */
@@ -248,13 +251,14 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 	begin_slots(&scan, rel, key, first_slot, given);
 	while (rows->is_complete || all || live < AL_MOST_COUNTED + 2)
 	{
-		bool		whole = all || found < few;
 		AlHolding	holding;
+		bool		whole;
 		bool		is_live;
 
 		tid = next_slot(&scan, &slot);
 		if (tid == NULL)
 			break;
+		whole = all || found < few || slot == AL_SLOT_EXCLUSIVE;
 		is_alone = is_alone && slot == AL_SLOT_EXCLUSIVE;
 		if (!read_slot(&scan, tid, slot, whole, &holding))
 			continue;
@@ -313,27 +317,17 @@ al_sharers_noted(Relation rel, const AlKey *key)
 	return found && al_is_shared(holding) ? list_make1(holding) : NIL;
 }
 
-/*
- * Some rows of shared holdings of a key that are over, as of now: AlHolding *.  Of a
- * crowd, a sample is looked at.
- */
-List *
-al_sharers_over(Relation rel, const AlKey *key)
+/* Read up to so many rows from a slot on, and add those that are over; returns how many */
+static int
+sample(Relation rel, const AlKey *key, int32 slot, int most, List **over)
 {
-	bool		is_crowd = al_table_is_crowd(key);
-	int			most = is_crowd ? SAMPLE : FEW;
-	int32		slot = AL_SLOT_EXCLUSIVE + 1;
 	TimestampTz now = GetCurrentTimestamp();
 	SlotScan	scan;
 	ItemPointer tid;
-	List	   *rows = NIL;
 	int			found = 0;
 
-	if (is_crowd)
-		slot += (int32) pg_prng_uint64_range(&pg_global_prng_state, 0, PG_INT32_MAX - 1);
 	begin_slots(&scan, rel, key, slot, NULL);
-	while (found <= most && list_length(rows) < ENOUGH &&
-		   (tid = next_slot(&scan, &slot)) != NULL)
+	while (found < most && list_length(*over) < ENOUGH && (tid = next_slot(&scan, &slot)) != NULL)
 	{
 		AlHolding	holding;
 
@@ -341,16 +335,31 @@ al_sharers_over(Relation rel, const AlKey *key)
 			continue;
 		found++;
 		if (!al_is_live(&holding, now))
-			rows = add_row(&scan, rows, &holding);
+			*over = add_row(&scan, *over, &holding);
 	}
 	end_slots(&scan);
-	if (found > most)
-		al_table_set_crowd(key, true);
-	if (!is_crowd || rows != NIL || found > most)
-		return rows;
-	/* It began among the highest slots, or the crowd has gone. */
-	al_table_set_crowd(key, false);
-	return al_sharers_over(rel, key);
+	return found;
+}
+
+/*
+ * Some rows of shared holdings of a key that are over, as of now: AlHolding *.  Of a
+ * crowd, samples are looked at.
+ */
+List *
+al_sharers_over(Relation rel, const AlKey *key)
+{
+	List	   *over = NIL;
+	int			found = 0;
+
+	for (int i = 0; i < SAMPLES && over == NIL && al_table_is_crowd(key); i++)
+		found += sample(rel, key, (int32) pg_prng_uint64_range(&pg_global_prng_state, 1, PG_INT32_MAX),
+						SAMPLE, &over);
+	if (over != NIL || found == SAMPLES * SAMPLE)
+		return over;
+	/* A sample began among the highest slots, or there is no crowd. */
+	found = sample(rel, key, AL_SLOT_EXCLUSIVE + 1, FEW + 1, &over);
+	al_table_set_crowd(key, found > FEW);
+	return over;
 }
 
 /*
@@ -446,9 +455,20 @@ may_be_held(const Counting *counting, TransactionId xid, AlHolding *row)
 		return false;
 	if (row->tuple == NULL)
 		read_version(rel, &row->tid, row);
-	row->pid = unfinished ? al_pending_process(xid) : 0;
+	row->pid = 0;
 	if (unfinished)
+	{
+		SnapshotData dirty;
+		AlHolding	update;
+
+		InitDirtySnapshot(dirty);
+		if (al_table_find_update(rel, counting->key, row, &dirty, &update))
+			*row = update;
+		else
+			row->holder = NULL;
+		row->pid = al_pending_process(xid);
 		return true;
+	}
 	al_owner_init(&owner, al_string(row->owner));
 	if (al_claim_has_holding(counting->key, &owner, &row->pid))
 		return true;
