@@ -449,7 +449,7 @@ COMMENT ON COLUMN lock_state.acquired_at IS 'when the holding was granted';
 COMMENT ON COLUMN lock_state.expires_at IS 'when the lease ends by itself; null if only its session or transaction ends it';
 COMMENT ON COLUMN lock_state.ttl_remaining IS 'how long until then';
 COMMENT ON COLUMN lock_state.lifetime IS 'lease, session or transaction';
-COMMENT ON COLUMN lock_state.holders IS 'how many owners hold the key';
+COMMENT ON COLUMN lock_state.holders IS 'how many owners hold the key; lock_status(key) stops counting at 100';
 COMMENT ON COLUMN lock_state.waiters IS 'how many wait for the key; null if this server cannot know';
 COMMENT ON COLUMN lock_state.pid IS 'process id of the unfinished transaction, or else of the backend with which the holding ends; null for a lease and a prepared transaction';
 COMMENT ON COLUMN lock_state.meta IS 'what the holder keeps with the lease';

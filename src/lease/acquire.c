@@ -68,7 +68,10 @@ time_to_look(const AlAttempt *attempt)
 	/* Only the first waiter has to look when the lease ends. */
 	if (result->outcome == AL_CLOSED)
 		at = al_closed_until(&result->holding);
-	if ((result->outcome != AL_HELD && result->outcome != AL_CLOSED) || at == DT_NOEND ||
+	/* Those who may take the other places need not end before that. */
+	if (result->outcome == AL_CLAIMED)
+		at = result->is_full ? attempt->soonest : DT_NOEND;
+	if (!may_pass(result->outcome) || result->outcome == AL_QUEUED || at == DT_NOEND ||
 		al_queue_is_behind(attempt->key, al_is_open(attempt->request), NULL))
 		return PG_INT64_MAX;
 	return Max(at - GetCurrentTimestamp(), 0);

@@ -468,6 +468,7 @@ has_place(Relation rel, AlAttempt *attempt)
 		return true;
 
 	result->is_full = true;
+	attempt->soonest = places.soonest;
 	result->others = places.held - 1;
 	result->outcome = places.held >= limit ? AL_HELD : AL_CLAIMED;
 	result->holding = places.first;

@@ -32,6 +32,7 @@ typedef struct AlAttempt
 	AlClaim		claim;
 	AlPlace		place;			/* among those who may share the key */
 	int			taken;			/* places, with this one; 0: there is no limit */
+	TimestampTz soonest;		/* result->is_full: when the first holding ends */
 	int64		token;			/* drawn for the grant; 0: not yet */
 } AlAttempt;
 

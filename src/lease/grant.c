@@ -189,7 +189,8 @@ put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	if (put_over_any(rel, attempt, own_rows, holding))
 		return;
 	if (!rows->exclusive.is_alone &&
-		put_over_any(rel, attempt, al_sharers_over(rel, attempt->key), holding))
+		(put_over_any(rel, attempt, al_sharers_noted(rel, attempt->key), holding) ||
+		 put_over_any(rel, attempt, al_sharers_over(rel, attempt->key), holding)))
 		return;
 	no_row.slot = al_sharers_new_slot(rel, attempt->key, holding->fencing_token);
 	ItemPointerSetInvalid(&no_row.tid);

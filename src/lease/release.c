@@ -23,6 +23,7 @@
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 #include "table/pending.h"
+#include "table/sharers.h"
 
 /* To end a holding by force, a claim is tried so often, after so many microseconds */
 #define MOST_TRIES		100
@@ -80,6 +81,8 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 		result->outcome = AL_EXPIRED;
 		return;
 	}
+	if (al_is_shared(own))
+		al_sharers_note_over(key, &own->tid);
 	result->holding = *own;
 	al_durability_released();
 	al_stat_count(AL_COUNT_RELEASES, 1);

@@ -143,8 +143,11 @@ show_holders(const AlResult *result)
 static char *
 show_full(const AlResult *result)
 {
-	return psprintf("held by %d %s, of at most %d", result->others + 1,
-					result->others == 0 ? "owner" : "owners", result->max_holders);
+	bool		is_least = result->others + 1 >= AL_MOST_COUNTED && result->max_holders < AL_MOST_COUNTED;
+
+	return psprintf("held by %s%d %s, of at most %d", is_least ? "at least " : "",
+					result->others + 1, result->others == 0 ? "owner" : "owners",
+					result->max_holders);
 }
 
 /* What is in the way of an acquire, to follow "lock ... is" */

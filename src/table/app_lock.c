@@ -13,8 +13,8 @@
  * transaction must not take predicate locks either, or two acquires of different
  * keys whose rows share a page could fail with 40001: see table/entries.c.
  *
- * A key that was ever held exclusively has a row in slot 0.  It has as many rows in
- * higher slots as it had shared holdings at one time.
+ * A key that was ever held exclusively has a row in slot 0.  Shared holdings have rows in
+ * higher slots: see table/sharers.c.
  *
  * Writes keep rows in place: a released row stays, and the next grant of its key
  * updates it.  Key and slot never change and owner_hash rarely, so updates are HOT
@@ -230,8 +230,8 @@ note_place(ItemPointer tid)
 }
 
 /*
- * Find the version of the row in a slot of a key that a snapshot sees, at a place or
- * by following the chain of updates from there.  False says nothing.
+ * Find the version of the row in a slot of a key, or AL_SLOT_ANY, that a snapshot sees, at
+ * a place or by following the chain of updates from there.  False says nothing.
  */
 static bool
 follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot snapshot,
@@ -286,7 +286,8 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 		if (found)
 		{
 			al_row_read(rel, &tuple, holding);
-			if (holding->slot != slot || !al_string_equal(holding->key, key->name))
+			if ((holding->slot != slot && slot != AL_SLOT_ANY) ||
+				!al_string_equal(holding->key, key->name))
 				more = found = false;
 			else
 				al_prune_if_full(rel, buffer, room, tuple.t_len);

@@ -137,8 +137,8 @@ is_of(const AlHolding *holding, const AlOwner *owner)
 }
 
 /*
- * One of them of a key: that of an owner; or where that is NULL, what anybody holds by
- * it, best of all alone.  NULL: there is none.  From a row that is there already the
+ * The first of them of a key: that of an owner; or where that is NULL, what anybody holds
+ * by it, best of all alone.  NULL: there is none.  From a row that is there already the
  * next version is followed, since the index may lead to many that are dead.
  */
 AlHolding *
@@ -146,6 +146,7 @@ al_pending_find(Relation rel, const AlKey *key, const AlOwner *owner)
 {
 	AlHolding  *holding = palloc(sizeof(AlHolding));
 	AlHolding	version;
+	AlHolding  *first = NULL;
 	int32		first_slot = AL_SLOT_EXCLUSIVE;
 	SnapshotData dirty;
 	ListCell   *cell;
@@ -168,8 +169,11 @@ al_pending_find(Relation rel, const AlKey *key, const AlOwner *owner)
 	}
 	foreach(cell, scan_pending(rel, key, first_slot))
 	{
-		if (is_of(lfirst(cell), owner))
-			return lfirst(cell);
+		AlHolding  *pending = lfirst(cell);
+
+		if (is_of(pending, owner) &&
+			(first == NULL || pending->fencing_token < first->fencing_token))
+			first = pending;
 	}
-	return NULL;
+	return first;
 }

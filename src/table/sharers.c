@@ -10,9 +10,9 @@
  * all holdings, or searches for a deadlock, reads all.
  *
  * Each shared holding has a slot of its own.  Slots are spread over all numbers, so a
- * look at some rows from any number on is a sample.  A new holding takes the row of one
- * that is over if a sample has one; so there are never many more rows than there were
- * holdings at one time.
+ * look at some rows from any number on is a sample.  A new holding takes the row that
+ * was released last, or one of a sample that is over.  So there are not many times more
+ * rows than there were holdings at one time.
  *
  * Locking rules: those of table/app_lock.c.  al_sharers_count() says more.
  *
@@ -55,7 +55,7 @@
 #define ENOUGH	3
 
 /* So many tokens have slots that are neighbours */
-#define NEIGHBOURS	UINT64CONST(64)
+#define NEIGHBOURS	8
 
 /* So many entries for one row are skipped one by one before the next slot is searched */
 #define SKIPPED	20
@@ -295,6 +295,25 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 	end_slots(&scan);
 }
 
+/* Note that a row of a shared holding is about to be over; who comes next takes it. */
+void
+al_sharers_note_over(const AlKey *key, ItemPointer tid)
+{
+	al_hint_set(key->hash, AL_SLOT_ANY, tid);
+}
+
+/* The row of a shared holding that was released last, as far as that is known */
+List *
+al_sharers_noted(Relation rel, const AlKey *key)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	AlHolding  *holding = palloc(sizeof(AlHolding));
+	bool		found = al_table_find_by_hint(rel, key, AL_SLOT_ANY, snapshot, holding);
+
+	UnregisterSnapshot(snapshot);
+	return found && al_is_shared(holding) ? list_make1(holding) : NIL;
+}
+
 /*
  * Some rows of shared holdings of a key that are over, as of now: AlHolding *.  Of a
  * crowd, a sample is looked at.
@@ -336,20 +355,20 @@ al_sharers_over(Relation rel, const AlKey *key)
 }
 
 /*
- * A slot for a new shared holding.  It comes from the fencing token, so that
- * transactions do not choose the same one.  Those of tokens that were drawn together are
- * together, as their rows are, and far from others.
+ * A slot for a new shared holding.  It comes from the lower bits of the fencing token, so
+ * no two transactions choose the same one before 2^31 tokens are drawn.  Those of tokens
+ * that were drawn together are together, as their rows are, and far from others: an odd
+ * factor only changes the order of all numbers of so many bits.
  */
 int32
 al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token)
 {
-	uint64		spread = (uint64) fencing_token / NEIGHBOURS * UINT64CONST(0x9e3779b1) * NEIGHBOURS +
-		(uint64) fencing_token % NEIGHBOURS;
-	int32		slot = (int32) (spread % (PG_INT32_MAX - 1)) + 1;
+	uint32		neighbourhood = (uint32) (fencing_token / NEIGHBOURS) * 0x9e3779b1;
+	int32		slot = (int32) ((neighbourhood * NEIGHBOURS | fencing_token % NEIGHBOURS) & PG_INT32_MAX);
 	AlHolding	row;
 
-	while (al_table_find_slot(rel, key, slot, &row))
-		slot = slot % (PG_INT32_MAX - 1) + 1;
+	while (slot == AL_SLOT_EXCLUSIVE || al_table_find_slot(rel, key, slot, &row))
+		slot = slot % PG_INT32_MAX + 1;
 	return slot;
 }
 
@@ -503,6 +522,7 @@ al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlP
 	bool		is_certain = false;
 
 	memset(places, 0, sizeof(AlPlaces));
+	places->soonest = DT_NOEND;
 	/* What was live a moment ago may have been claimed since; what was not, may not. */
 	counting.may_rely = is_claimed && al_claim_is_others(key->hash);
 	counting.next = ReadNextTransactionId();
@@ -540,6 +560,7 @@ al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlP
 			}
 			held[places->held].end = row.expires_at;
 			held[places->held++].tid = row.tid;
+			places->soonest = Min(places->soonest, row.expires_at);
 		}
 		state = now;
 	}

@@ -31,6 +31,7 @@ typedef struct AlPlaces
 	int			held;			/* live holdings that others can see */
 	int			pending;		/* rows of unfinished transactions that may add to them */
 	AlHolding	one_pending;	/* one of those, with the process; or none */
+	TimestampTz soonest;		/* when the first of those held ends */
 	AlHolding	first;			/* when it ends, there is a place; only if held >= limit */
 } AlPlaces;
 
@@ -38,6 +39,8 @@ extern List *al_sharers_of_owner(Relation rel, const AlKey *key, const AlOwner *
 								 struct SnapshotData *snapshot);
 extern void al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all,
 							struct SnapshotData *snapshot, AlRows *rows);
+extern void al_sharers_note_over(const AlKey *key, ItemPointer tid);
+extern List *al_sharers_noted(Relation rel, const AlKey *key);
 extern List *al_sharers_over(Relation rel, const AlKey *key);
 extern int32 al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token);
 extern void al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed,
