@@ -21,18 +21,18 @@ typedef struct AlHolding
 	HeapTuple	tuple;
 	bool		is_alone;		/* slot 0: the key had no other rows at the look */
 	bool		is_new;			/* nor this row, not even a dead or unfinished one */
+	bool		has_owner_hash;
 	AlLifetime	lifetime;
 	int64		fencing_token;
 	TimestampTz acquired_at;
 	TimestampTz expires_at;
 	int64		ttl;
+	int64		owner_hash;
 	int32		slot;
 	Oid			role;			/* that acquired it */
 	AlString	key;
 	text	   *holder;
 	text	   *owner;			/* NULL: after force_release, or not known */
-	bool		has_owner_hash;
-	int64		owner_hash;
 	TimestampTz released_at;	/* 0: not released; a row has it in expires_at */
 	struct varlena *meta;		/* jsonb, may be toasted; NULL: none */
 	int			pid;			/* of the session, or of the transaction; or 0 */

@@ -20,7 +20,6 @@
  */
 #include "postgres.h"
 
-#include "access/heapam.h"
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"

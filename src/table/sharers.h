@@ -36,9 +36,9 @@ typedef struct AlPlaces
 } AlPlaces;
 
 extern List *al_sharers_of_owner(Relation rel, const AlKey *key, const AlOwner *owner,
-								 struct SnapshotData *snapshot);
+								 struct SnapshotData *given);
 extern void al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all,
-							struct SnapshotData *snapshot, AlRows *rows);
+							struct SnapshotData *given, AlRows *rows);
 extern void al_sharers_note_over(const AlKey *key, ItemPointer tid);
 extern List *al_sharers_noted(Relation rel, const AlKey *key);
 extern List *al_sharers_over(Relation rel, const AlKey *key);

@@ -12,8 +12,14 @@ sorting, in O(n log n):
   loss        an owner is not told that it has nothing while it certainly has
   revival     nothing is extended, released or written under after it can last
               have been held
+  limits      who asked with max_holders was granted the key at a moment when
+              fewer others had it, and was refused where that many can have had it
+  count       as many have a key as lock_status says, from those who certainly
+              have it, and have committed, to those who possibly have it
   cause       nobody is refused a key that nobody can have had: a call that was
               refused, failed or was undone has left nothing behind
+  line        who waits is passed by nobody who comes later, and does not wait for
+              long beside a key or a place that is free
   counters    a guarded counter is the number of writes that committed; what was
               acknowledged is there, what was refused is not
   errors      none but those that are promised
@@ -34,6 +40,14 @@ CLOCK = 0.002
 LINGER = 5.0
 # Releases are flushed by the WAL writer
 UNFLUSHED = 10.0
+# Who waits looks every second, and a session that does not run is passed over after
+# one.  How long a key may be free beside one that waits
+UNNOTICED = 2.5
+# How long it may take until a call that was sent is in the queue, and until what was
+# granted is answered
+SLACK = 1.0
+# Numbers of holders in answers stop there
+MANY = 100
 
 OWNERLESS = ('not_found', 'not_owner', 'already_released', 'expired', 'forced')
 NOT_HELD = ('LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK009')
@@ -42,7 +56,7 @@ NOT_HELD = ('LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK009')
 class Holding:
     """A grant, until its token or mode changes"""
     __slots__ = ('key', 'owner', 'mode', 'token', 'lifetime', 'client', 'start', 'end',
-                 'first', 'last', 'expires', 'record', 'counts', 'anew')
+                 'first', 'last', 'expires', 'record', 'counts', 'anew', 'limit', 'before', 'shown')
 
     def __init__(self, record, key, owner, mode, token, expires, lifetime):
         self.key, self.owner, self.mode, self.token = key, owner, mode, token
@@ -50,6 +64,9 @@ class Holding:
         self.start, self.first = record['comp'], record['inv']
         self.end = self.last = self.expires = expires
         self.counts = self.anew = True
+        self.limit = None		# with which its place was granted, if that is known
+        self.before = None		# what its owner had, for all that is known
+        self.shown = math.inf		# from when on others see it
 
     def close(self, certain, possible):
         self.end = min(self.end, certain)
@@ -58,6 +75,97 @@ class Holding:
     def __str__(self):
         return (f'{self.owner} {self.mode} token {self.token} certain {self.start:.6f} to {self.end:.6f}, '
                 f'possible {self.first:.6f} to {self.last:.6f} (call {self.record["id"]})')
+
+
+class Number:
+    """How many owners there are at any moment, of intervals (from, to, owner)"""
+
+    def __init__(self, intervals):
+        self.of_owner = merged(intervals)
+        changes = sorted(change for list_of in self.of_owner.values()
+                         for begin, end in list_of for change in ((begin, 1), (end, -1)))
+        self.moments = [moment for moment, _ in changes]
+        # before all, and from each moment on
+        self.numbers = list(itertools.accumulate((change for _, change in changes), initial=0))
+        self.trees = {}
+
+    def extreme(self, pick, begin, end):
+        """The lowest or the highest number, pick, at any moment from begin to end"""
+        size = len(self.numbers)
+        if pick not in self.trees:
+            tree = self.trees[pick] = [0] * size + self.numbers
+            for i in range(size - 1, 0, -1):
+                tree[i] = pick(tree[2 * i], tree[2 * i + 1])
+        tree = self.trees[pick]
+        left = bisect.bisect_left(self.moments, begin) + size
+        right = bisect.bisect_right(self.moments, end) + size + 1
+        found = tree[left]
+        while left < right:
+            if left & 1:
+                found = pick(found, tree[left])
+                left += 1
+            if right & 1:
+                right -= 1
+                found = pick(found, tree[right])
+            left >>= 1
+            right >>= 1
+        return found
+
+    def lowest(self, begin, end):
+        return self.extreme(min, begin, end)
+
+    def highest(self, begin, end):
+        return self.extreme(max, begin, end)
+
+    def when(self, number):
+        """A moment at which there are more, or None"""
+        return next((self.moments[i - 1] for i, n in enumerate(self.numbers) if n > number), None)
+
+    def has(self, owner, begin, end):
+        """Whether it is one of them at any moment in between"""
+        list_of = self.of_owner.get(owner, ())
+        i = bisect.bisect_left(list_of, (end,))
+        return i > 0 and list_of[i - 1][1] > begin
+
+
+def merged(intervals):
+    """owner: (from, to), in order and apart"""
+    found = defaultdict(list)
+    for begin, end, owner in sorted(intervals):
+        if end <= begin:
+            continue
+        mine = found[owner]
+        if mine and mine[-1][1] >= begin:
+            mine[-1] = (mine[-1][0], max(mine[-1][1], end))
+        else:
+            mine.append((begin, end))
+    return found
+
+
+class Others:
+    """Who has an interval (from, to, owner) that somebody else's call meets"""
+
+    def __init__(self, intervals):
+        list_of = sorted(intervals, key=lambda r: r[0])
+        # at each place the latest end so far, and that of another owner
+        best, second, self.ends = None, None, []
+        for entry in list_of:
+            if best is None or entry[1] > best[1]:
+                if best is not None and best[2] != entry[2]:
+                    second = best
+                best = entry
+            elif entry[2] != best[2] and (second is None or entry[1] > second[1]):
+                second = entry
+            self.ends.append((best, second))
+        self.begins = [r[0] for r in list_of]
+
+    def last(self, end):
+        """Of those that begin by then, the two of different owners that end last"""
+        i = bisect.bisect_right(self.begins, end)
+        return self.ends[i - 1] if i > 0 else ()
+
+    def meets(self, owner, begin, end):
+        return any(r is not None and r[1] >= begin and r[2] != owner for r in self.last(end))
 
 
 class Checker:
@@ -78,7 +186,11 @@ class Checker:
         self.causes = causes
         self.wrong = []
         self.holdings = []
-        self.possible = defaultdict(list)	# key: (from, to, owner), beside holdings
+        self.possible = defaultdict(list)	# key: (from, to, owner, whether it may hold it), beside holdings
+        self.waits = defaultdict(list)		# key: (from, to, owner) of calls that wait, by their place in the queue
+        self.converts = defaultdict(list)	# key: (from, to, owner) of those that come before all
+        self.waited = []			# (record, key) of a single key, and answered
+        self.looks = []
         self.forced = defaultdict(list)		# key: (invoked, ended, done, owner that got it)
         self.to_prove = []			# (holding, record, what): held then, so the answer is wrong
         self.refusals = []
@@ -104,7 +216,11 @@ class Checker:
         self.exclusion()
         self.order()
         self.loss()
+        self.number()
+        self.limits()
+        self.count()
         self.cause()
+        self.line()
         self.errors()
         return self.wrong
 
@@ -220,18 +336,36 @@ class Checker:
                 self.proven(record, fate, held)
             elif operation == 'force':
                 self.forced[record['key']].append((record['inv'], fate[2], outcome == 'ok' and fate[0] == 'done', None))
-                self.may_have(record, record['key'], fate[2], 'admin')
+                self.may_have(record, record['key'], fate[2], 'admin', holds=False)
+            elif operation == 'look' and outcome == 'ok':
+                self.looks.append(record)
             if operation == 'write':
                 self.writes[record['id']] = None if fate[0] == 'unknown' else fate[0] == 'done' and outcome == 'ok'
             if outcome != 'info':
                 alive = record['inv']
 
-    def may_have(self, record, key, until, owner=None):
-        self.possible[key].append((record['inv'], until, owner or record['owner']))
+    def may_have(self, record, key, until, owner=None, holds=True):
+        self.possible[key].append((record['inv'], until, owner or record['owner'], holds))
 
-    def add(self, record, fate, held, key, owner, row, lifetime):
+    def may_wait(self, record, key, until):
+        if record['op'] == 'convert':
+            self.converts[key].append((record['inv'], until, record['owner']))
+        elif record.get('wait'):
+            self.waits[key].append((record['inv'], until, record['owner']))
+            if record['op'] in ('acquire', 'fetch') and record['outcome'] in ('ok', 'refused'):
+                self.waited.append((record, key))
+
+    def add(self, record, fate, held, key, owner, row, lifetime, before=None):
         holding = Holding(record, key, owner, row['mode'], row['fencing_token'], self.local(row['expires']), lifetime)
         name, certain, possible = fate
+        holding.before = before
+        if row['status'] == 'acquired' and record['op'] in ('acquire', 'acquire_all'):
+            holding.limit = record.get('limit')
+        elif row['status'] == 'reacquired' and before is not None and \
+                (before.mode, before.token) == (row['mode'], row['fencing_token']):
+            holding.limit = before.limit
+        if name == 'done' and lifetime != 'transaction':
+            holding.shown = possible
         if lifetime == 'transaction':
             holding.close(certain, possible)
         elif name == 'undone':
@@ -268,7 +402,8 @@ class Checker:
                     if unseen and unseen.get('acquired') == 't' and fate[0] == 'unknown' and \
                        record['op'] == 'acquire' and record['lifetime'] == 'lease':
                         self.unseen[key, owner] = unseen
-                self.may_have(record, key, until)
+                self.may_have(record, key, until, holds=outcome == 'info')
+                self.may_wait(record, key, until)
                 if outcome == 'refused':
                     self.refused(record, key, before)
             return
@@ -287,12 +422,14 @@ class Checker:
                 self.to_prove.append(('same', before, record, key, owner))
                 if lifetime == 'transaction' and before is not None:
                     lifetime = before.lifetime
+                    self.relied_on(record, fate, key, owner, row['mode'])
             elif row['status'] == 'acquired' and before is not None and before.mode == mode:
                 self.to_prove.append(('certain', before, record, key, owner))
             if before is not None:
                 # undone, it is again what it was, but we do not follow that
                 before.close(record['inv'], fate[2] if fate[0] == 'done' else math.inf)
-            self.add(record, fate, held, key, owner, row, lifetime)
+            self.may_wait(record, key, record['comp'])
+            self.add(record, fate, held, key, owner, row, lifetime, before)
 
     def asked_again(self, record, row, unseen):
         """Who repeats an acquire whose answer was lost has the same grant"""
@@ -308,6 +445,7 @@ class Checker:
     def converted(self, record, fate, held):
         key, owner = record['key'], record['owner']
         before = held.get((key, owner))
+        self.may_wait(record, key, record['comp'] if record['outcome'] != 'info' else fate[2])
         if record['outcome'] == 'ok':
             row = record['rows'][0]
             self.to_prove.append(('possible', before, record, key, owner))
@@ -315,13 +453,13 @@ class Checker:
                 return
             if before is not None:
                 before.close(record['inv'], fate[2] if fate[0] == 'done' else math.inf)
-            self.add(record, fate, held, key, owner, row, before.lifetime if before is not None else 'lease')
+            self.add(record, fate, held, key, owner, row, before.lifetime if before is not None else 'lease', before)
         elif record['outcome'] == 'info':
             self.may_have(record, key, math.inf if before is None else max(before.last, fate[2]))
             if before is not None:
                 before.end = min(before.end, record['inv'])
         else:
-            self.may_have(record, key, record['comp'])
+            self.may_have(record, key, record['comp'], holds=False)
             if record.get('sqlstate') in NOT_HELD:
                 self.told_nothing(record, before)
             elif record['outcome'] == 'refused':
@@ -393,10 +531,13 @@ class Checker:
                 if before is None:
                     continue
                 later = Holding(before.record, before.key, owner, before.mode, before.token, new, before.lifetime)
-                later.counts = False
+                later.counts = later.anew = False
+                later.limit = before.limit if before.last >= record['inv'] else None
+                later.shown = max(before.shown, fate[2]) if fate[0] == 'done' else math.inf
                 later.start, later.first = max(before.start, record['comp']), before.first
                 if before.end >= record['inv'] and before.lifetime != 'ended' and fate[0] == 'done':
                     later.start = before.start		# without a gap
+                    later.shown = before.shown
                 if fate[0] != 'done':
                     later.end = min(later.end, before.end)
                 later.last = max(new, before.last if fate[0] != 'done' else 0, fate[2])
@@ -416,16 +557,25 @@ class Checker:
         before = held.get((key, owner))
         if record['outcome'] == 'ok':
             self.to_prove.append(('possible', before, record, key, owner))
-            if record['op'] == 'write' and fate[1] > record['comp']:
-                # a pin: nobody else gets it before the transaction has ended
-                pin = Holding(record, key, owner, 'exclusive', None, fate[1], 'pin')
-                pin.last, pin.counts = fate[2], False
-                self.holdings.append(pin)
+            if record['op'] == 'write':
+                self.relied_on(record, fate, key, owner, 'exclusive')
             elif record['op'] in ('assert', 'fence'):
-                self.may_have(record, key, fate[2])
+                token = record['rows'][0]['token'] if record['op'] == 'assert' else record['params'][1]
+                if before is not None and before.token == token:
+                    self.relied_on(record, fate, key, owner, before.mode)
+                else:
+                    self.may_have(record, key, fate[2])
         elif record['outcome'] == 'refused' and self.says_nothing(record):
             if record['op'] != 'write' or before is not None and before.mode == 'exclusive':
                 self.told_nothing(record, before)
+
+    def relied_on(self, record, fate, key, owner, mode):
+        """A pin: its transaction relies on what the owner has, which nobody else gets
+        before that has ended, even if the lease runs out"""
+        if fate[1] > record['comp']:
+            pin = Holding(record, key, owner, mode, None, fate[1], 'pin')
+            pin.last, pin.counts, pin.anew = fate[2], False, False
+            self.holdings.append(pin)
 
     def refused(self, record, key, own):
         """A refusal that should have a cause"""
@@ -486,8 +636,35 @@ class Checker:
         for holding in self.holdings:
             found[holding.key].append((holding.first - CLOCK, holding.last + CLOCK, holding.owner))
         for key, list_of in self.possible.items():
-            found[key].extend(list_of)
+            found[key].extend(entry[:3] for entry in list_of)
         return found
+
+    def number(self):
+        """Counts, by key, who had it"""
+        certainly, seen, possibly = defaultdict(list), defaultdict(list), defaultdict(list)
+        alone, calls = defaultdict(list), defaultdict(list)
+        for holding in self.holdings:
+            key, owner = holding.key, holding.owner
+            begin, end = self.certain(holding)
+            certainly[key].append((begin, end, owner))
+            seen[key].append((max(begin, holding.shown), end, owner))
+            interval = (holding.first, holding.last + CLOCK, owner)
+            possibly[key].append(interval)
+            if holding.mode != 'shared':
+                alone[key].append(interval)
+            # it may have had others wait for it, or refused
+            calls[key].append((holding.record['inv'], holding.record['comp'], owner))
+        for key, list_of in self.possible.items():
+            for begin, end, owner, holds in list_of:
+                (possibly if holds else calls)[key].append((begin, end, owner))
+                if holds or owner == 'admin':
+                    alone[key].append((begin, end, owner))
+        self.certainly = {key: Number(list_of) for key, list_of in certainly.items()}
+        self.seen = {key: Number(list_of) for key, list_of in seen.items()}
+        self.possibly = {key: Number(list_of) for key, list_of in possibly.items()}
+        self.alone = {key: Others(list_of) for key, list_of in alone.items()}
+        self.calls = {key: Others(list_of) for key, list_of in calls.items()}
+        self.anybody = {key: Others(list_of) for key, list_of in possibly.items()}
 
     @staticmethod
     def certain(holding):
@@ -570,31 +747,147 @@ class Checker:
         start, end = self.certain(holding)
         return start <= record['inv'] and record['comp'] <= end
 
+    def limits(self):
+        """What was granted, and refused, with a limit"""
+        of_limit = defaultdict(lambda: defaultdict(list))
+        for holding in self.holdings:
+            if holding.limit is None or holding.mode != 'shared':
+                continue
+            of_limit[holding.key][holding.limit].append((*self.certain(holding), holding.owner))
+            record = holding.record
+            if not holding.anew:
+                continue
+            others = self.certainly[holding.key]
+            number = others.lowest(record['inv'], record['comp'])
+            number -= others.has(holding.owner, record['inv'], record['comp'])
+            if number >= holding.limit:
+                self.say('limits', f'{holding.limit} may have {holding.key}, and {number} others had it all the time:\n    {holding}',
+                         record)
+        for key, limits in of_limit.items():
+            # Whoever was the last of them to get its place had all the others beside it.
+            granted = []
+            for limit in sorted(limits):
+                granted += limits[limit]
+                moment = Number(granted).when(limit)
+                if moment is not None:
+                    owners = sorted({owner for begin, end, owner in granted if begin <= moment < end})
+                    self.say('limits', f'{key} was granted where at most {limit} may have it, and {owners} have it at {moment:.6f}')
+        for record in self.records:
+            if record['op'] in ('acquire', 'acquire_all') and record['outcome'] == 'ok':
+                for row in record['rows']:
+                    is_new = row['status'] == 'acquired' and row['mode'] == 'shared'
+                    self.number_said(record, row['key'], record.get('limit') if is_new else None)
+        for record, key, _ in self.refusals:
+            self.number_said(record, key, record.get('limit'))
+
+    def number_said(self, record, key, limit):
+        """How many there are, as the answer to an acquire says it"""
+        row = next((row for row in record.get('rows') or () if row['key'] == key), {})
+        said = row.get('holders')
+        if said is None:
+            return
+        possibly = self.possibly.get(key)
+        most = possibly.highest(record['inv'], record['comp']) if possibly is not None else 0
+        if row['max_holders'] != (record.get('limit') or 0):
+            self.say('limits', f'another limit than {record.get("limit")}', record)
+        elif said > max(MANY, limit or 0) or said > most and not self.steps:
+            self.say('limits', f'fewer can have had {key}: {most}', record)
+        elif limit is None:
+            return
+        elif row['acquired'] and not 1 <= said <= limit:
+            self.say('limits', 'granted beyond its limit', record)
+        elif row['acquired'] and said <= self.seen[key].lowest(record['inv'], record['comp']):
+            self.say('limits', f'more have {key}', record)
+        elif row['status'] == 'held' and row['mode'] == 'shared' and said < limit:
+            # where it is pending, or was waited for, others may be about to take the rest
+            self.say('limits', 'refused though fewer have it', record)
+
+    def count(self):
+        """What lock_status says of how many there are"""
+        for record in self.looks:
+            row, key = record['rows'][0], record['key']
+            said = row['holders'] or 0 if row['locked'] else 0
+            seen, possibly = self.seen.get(key), self.possibly.get(key)
+            least = seen.lowest(record['inv'], record['comp']) if seen is not None else 0
+            most = possibly.highest(record['inv'], record['comp']) if possibly is not None else 0
+            if said < min(least, MANY) or said > most and not self.steps:
+                self.say('count', f'{least} to {most} have {key}', record)
+
     def cause(self):
         if not self.causes or self.steps:
             return
-        index = {}
-        for key, list_of in self.intervals().items():
-            list_of.sort(key=lambda r: r[0])
-            # at each place the latest end so far, and that of another owner
-            best, second, ends = None, None, []
-            for entry in list_of:
-                if best is None or entry[1] > best[1]:
-                    if best is not None and best[2] != entry[2]:
-                        second = best
-                    best = entry
-                elif entry[2] != best[2] and (second is None or entry[1] > second[1]):
-                    second = entry
-                ends.append((best, second))
-            index[key] = ([r[0] for r in list_of], ends)
+        index = {key: Others(list_of) for key, list_of in self.intervals().items()}
+        nobody = Others(())
         for record, key, shared in self.refusals:
-            starts, ends = index.get(key, ([], []))
-            i = bisect.bisect_right(starts, record['comp'])
-            found = shared is not None and shared.last + CLOCK >= record['inv'] or i > 0 and any(
-                r is not None and r[1] >= record['inv'] and r[2] != record['owner'] for r in ends[i - 1])
+            begin, end, owner = record['inv'], record['comp'], record['owner']
+            others = index.get(key, nobody)
+            found = shared is not None and shared.last + CLOCK >= begin or others.meets(owner, begin, end)
+            if found and record.get('limit') is not None:
+                # one that has it alone, or is at it, or so many that share it
+                found = self.alone.get(key, nobody).meets(owner, begin, end) or \
+                    self.calls.get(key, nobody).meets(owner, begin, end) or \
+                    key in self.possibly and self.possibly[key].highest(begin, end) >= record['limit']
             if not found:
-                last = ends[i - 1] if i else None
-                self.say('cause', f'refused though nobody had {key}; last known: {last}', record)
+                self.say('cause', f'refused though nobody had {key}; last known: {others.last(end)}', record)
+
+    def line(self):
+        """Who waited, in which order"""
+        if not self.causes or self.steps:
+            return
+        nobody = Others(())
+        faults = Others((begin, end + SLACK, 'fault') for begin, end, _, _ in self.history.faults)
+        waits = {key: Others(list_of) for key, list_of in self.waits.items()}
+        converts = {key: Others(list_of) for key, list_of in self.converts.items()}
+        passing = self.passing()
+        for record, key in self.waited:
+            begin, end, owner = record['inv'], record['comp'], record['owner']
+            if (record.get('wait') or 0) < UNNOTICED or end - begin < UNNOTICED:
+                continue
+            if not faults.meets(None, begin, end):
+                moments, firsts = passing.get(key, ((), ()))
+                i = bisect.bisect_right(moments, begin + SLACK)
+                if i < len(moments) and firsts[i][0] < end - SLACK:
+                    other = firsts[i][2]
+                    self.say('line', f'{key} was granted to who came later:\n    {other}', record, other.record)
+            if record['outcome'] != 'refused' or self.status(record) == 'deadlock':
+                continue
+            since = end - UNNOTICED
+            if faults.meets(None, since, end) or converts.get(key, nobody).meets(owner, since, end):
+                continue
+            # those that may be before it in the queue
+            if any(r is not None and r[1] >= since and r[2] != owner for r in waits[key].last(begin + SLACK)):
+                continue
+            free = not self.alone.get(key, nobody).meets(owner, since, end)
+            if record['mode'] == 'exclusive':
+                free = free and not self.anybody.get(key, nobody).meets(owner, since, end)
+            elif record.get('limit') is not None and key in self.possibly:
+                free = free and self.possibly[key].highest(since, end) < record['limit']
+            if free:
+                self.say('line', f'{key} was free for it since {since:.6f}', record)
+
+    def passing(self):
+        """key: moments at which those were sent that were granted in their turn,
+        and from each on which of them was answered first"""
+        found = defaultdict(list)
+        for holding in self.holdings:
+            record = holding.record
+            if not holding.anew or record['op'] not in ('acquire', 'acquire_all') or \
+               holding.before is not None and holding.before.last >= record['inv'] - CLOCK:
+                continue		# it was not granted now, or to who had something already
+            found[holding.key].append((record['inv'], record['comp'], holding))
+        for key, list_of in found.items():
+            list_of.sort(key=lambda g: g[0])
+            firsts = list(itertools.accumulate(((g[1], -i, g[2]) for i, g in enumerate(reversed(list_of))),
+                                               lambda a, b: min(a, b, key=lambda g: g[:2])))
+            found[key] = [g[0] for g in list_of], firsts[::-1]
+        return found
+
+    @staticmethod
+    def status(record):
+        """Why it was refused, as lock_try_acquire says it"""
+        if isinstance(record.get('rows'), list) and record['rows']:
+            return record['rows'][0].get('status')
+        return {'40P01': 'deadlock'}.get(record.get('sqlstate'))
 
     def errors(self):
         for record in self.records:

@@ -24,7 +24,7 @@ import psycopg2
 REFUSALS = {'55P03', '40P01', 'LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK007', 'LK008', 'LK009'}
 LOST = {'57P01', '57P02', '57P03', '57P05', '08006', '08003', '08000', '25P03', '08P01'}
 GRANT = ('acquired, status, mode, fencing_token, extract(epoch FROM expires_at)::float8 AS expires, '
-         'holder, key, extract(epoch FROM acquired_at)::float8 AS since')
+         'holder, key, extract(epoch FROM acquired_at)::float8 AS since, holders, max_holders')
 
 # Names of keys, k: before them, and of owners that test/collisions.py has made:
 # keys 1, 2 and 5 have one hash in PostgreSQL, with the seed that was once used for
@@ -217,8 +217,8 @@ class Client(Worker):
     """Rounds of everything that applications do with locks."""
 
     # what a round does, and how often
-    ROUNDS = (('lease', 40), ('shared', 14), ('set', 10), ('session', 8),
-              ('transaction', 10), ('prepared', 5), ('fetch', 8), ('stranger', 5), ('hurried', 5))
+    ROUNDS = (('lease', 40), ('shared', 14), ('place', 30), ('set', 14), ('session', 10),
+              ('relied', 14), ('transaction', 14), ('prepared', 7), ('fetch', 8), ('stranger', 7), ('hurried', 6))
 
     def __init__(self, run, number):
         super().__init__(run, f'c{number}')
@@ -234,8 +234,28 @@ class Client(Worker):
     def chance(self, p):
         return self.random.random() < p
 
-    def key(self):
-        return f'k:{key_name(self.random.randint(1, self.run_of.keys))}'
+    def key(self, places=False):
+        """Some keys are mostly shared by few, others mostly not."""
+        keys = self.run_of.keys
+        if self.chance(0.75 if places else 0.05):
+            return f'k:{key_name(keys + self.random.randint(1, self.run_of.places))}'
+        return f'k:{key_name(self.random.randint(1, keys))}'
+
+    def limit(self, key):
+        """max_holders: of the first of those keys all want the same, if any."""
+        if self.chance(0.1):
+            return None
+        return 2 if key_number(key) == self.run_of.keys + 1 else self.random.choice((1, 2, 3, 3))
+
+    def lifetime(self, *choices):
+        return self.random.choice([c for c in choices if self.run_of.may(c)])
+
+    def request(self):
+        """Key, mode, and max_holders"""
+        if self.chance(0.6):
+            return self.key(), 'exclusive', None
+        key = self.key(places=True)
+        return key, 'shared', self.limit(key)
 
     def owner(self):
         """Often a new one, sometimes the one that this client had before."""
@@ -248,21 +268,25 @@ class Client(Worker):
     def wait(self):
         return round(self.random.choice((0, 0, 0.005, 0.05, 0.3)) * self.run_of.patience, 4)
 
+    def long_wait(self):
+        """Now and then, so long that it must not have been in vain"""
+        return round((3 + self.random.random()) * self.run_of.patience, 4) if self.chance(0.3) else self.wait()
+
     def think(self, seconds=None):
         if seconds is None:
             seconds = self.random.choice((0, 0, 0.001, 0.01)) * self.random.random()
         if seconds > 0:
             time.sleep(seconds)
 
-    def acquire(self, key, owner, mode='exclusive', lifetime='lease', ttl=None, wait=None):
+    def acquire(self, key, owner, mode='exclusive', lifetime='lease', ttl=None, wait=None, limit=None):
         ttl = self.ttl() if ttl is None else ttl
         wait = self.wait() if wait is None else wait
         verb = 'lock_try_acquire' if self.chance(0.8) else 'lock_acquire'
         return self.call(
             'acquire',
-            f'SELECT {GRANT} FROM {verb}(%s, %s, %s, %s, %s, %s, lifetime => %s)',
-            key, None if lifetime == 'transaction' else f'{ttl} s', owner, mode, f'{wait} s', owner, lifetime,
-            key=key, owner=owner, mode=mode, lifetime=lifetime, ttl=ttl, wait=wait)
+            f'SELECT {GRANT} FROM {verb}(%s, %s, %s, %s, %s, %s, lifetime => %s, max_holders => %s)',
+            key, None if lifetime == 'transaction' else f'{ttl} s', owner, mode, f'{wait} s', owner, lifetime, limit,
+            key=key, owner=owner, mode=mode, lifetime=lifetime, ttl=ttl, wait=wait, limit=limit)
 
     def release(self, key, owner):
         if self.chance(0.8):
@@ -276,6 +300,9 @@ class Client(Worker):
         verb = 'lock_try_extend' if self.chance(0.8) else 'lock_extend'
         return self.call('extend', f'SELECT extract(epoch FROM {verb}(%s, %s, %s))::float8 AS extended',
                          key, owner, f'{ttl} s', key=key, owner=owner, ttl=ttl)
+
+    def look(self, key):
+        return self.call('look', 'SELECT locked, pending, mode, holders FROM lock_status(%s)', key, key=key)
 
     def finish(self):
         """Ends an open transaction; whether it committed, as far as one knows."""
@@ -350,7 +377,7 @@ class Client(Worker):
 
     def lease(self):
         key, owner = self.key(), self.owner()
-        record = self.acquire(key, owner)
+        record = self.acquire(key, owner, wait=self.long_wait() if self.chance(0.1) else None)
         if record['outcome'] == 'info':
             # the answer was lost: ask again
             record = self.acquire(key, owner)
@@ -375,6 +402,8 @@ class Client(Worker):
         key, owner = self.key(), self.owner()
         if self.acquire(key, owner, mode='shared')['outcome'] != 'ok':
             return
+        if self.chance(0.1):
+            self.look(key)
         self.think()
         for mode in ('exclusive', 'shared'):
             if not self.chance(0.4):
@@ -389,17 +418,58 @@ class Client(Worker):
         if self.chance(0.8):
             self.release(key, owner)
 
-    def set(self):
-        keys = [self.key() for _ in range(self.random.randint(2, 4))]
-        owner, ttl, wait = self.owner(), self.ttl(), self.wait()
-        record = self.call('acquire_all',
-                           f'SELECT {GRANT} FROM lock_try_acquire_all(%s, %s, %s, wait => %s, holder => %s)',
-                           keys, f'{ttl} s', owner, f'{wait} s', owner,
-                           keys=sorted(set(keys)), owner=owner, mode='exclusive', lifetime='lease',
-                           ttl=ttl, wait=wait)
+    def place(self):
+        """One of a few who share a key"""
+        key, owner = self.key(places=True), self.owner()
+        limit, lifetime = self.limit(key), self.lifetime('lease', 'lease', 'session')
+        record = self.acquire(key, owner, mode='shared', lifetime=lifetime, wait=self.long_wait(), limit=limit)
+        if record['outcome'] == 'info':
+            record = self.acquire(key, owner, mode='shared', lifetime=lifetime, limit=limit)
         if record['outcome'] != 'ok':
             return
-        self.write(keys[0], owner)
+        for _ in range(self.random.randint(0, 2)):
+            what = self.random.choice(('extend', 'held', 'look', 'again', 'convert', 'sleep'))
+            if what == 'extend':
+                record = self.extend(key, owner)
+            elif what == 'held':
+                record = self.call('held', 'SELECT lock_is_held(%s, %s) AS held', key, owner, key=key, owner=owner)
+            elif what == 'look':
+                record = self.look(key)
+            elif what == 'again':
+                # it has a place, however few there are now
+                record = self.acquire(key, owner, mode='shared', limit=1)
+            elif what == 'convert' and self.chance(0.3):
+                wait = self.wait()
+                record = self.call('convert', f'SELECT {GRANT} FROM lock_try_convert(%s, %s, %s, %s)',
+                                   key, owner, 'exclusive', f'{wait} s', key=key, owner=owner, mode='exclusive', wait=wait)
+            else:
+                self.think(self.random.random() / 10)
+            if record['outcome'] != 'ok':
+                break
+        dice = self.random.random()
+        if dice < 0.7:
+            self.release(key, owner)
+        elif dice < 0.8:
+            heir, ttl = f'{self.name}/{next(self.owners)}', self.ttl()
+            self.call('transfer', f'SELECT {GRANT} FROM lock_transfer(%s, %s, %s, %s, %s)',
+                      key, owner, heir, heir, f'{ttl} s', key=key, owner=owner, heir=heir, ttl=ttl)
+            self.release(key, heir)
+        elif dice < 0.85 and lifetime == 'session' and self.session.conn is not None:
+            self.session.disconnect()
+
+    def set(self):
+        mode, limit = ('shared', self.random.choice((1, 2, 3, None))) if self.chance(0.4) else ('exclusive', None)
+        keys = [self.key(places=mode == 'shared') for _ in range(self.random.randint(2, 4))]
+        owner, ttl, wait = self.owner(), self.ttl(), self.wait()
+        record = self.call('acquire_all',
+                           f'SELECT {GRANT} FROM lock_try_acquire_all(%s, %s, %s, %s, %s, %s, max_holders => %s)',
+                           keys, f'{ttl} s', owner, mode, f'{wait} s', owner, limit,
+                           keys=sorted(set(keys)), owner=owner, mode=mode, lifetime='lease',
+                           ttl=ttl, wait=wait, limit=limit)
+        if record['outcome'] != 'ok':
+            return
+        if mode == 'exclusive':
+            self.write(keys[0], owner)
         if self.chance(0.3):
             ttl = self.ttl()
             self.call('extend_all', 'SELECT lock_extend_all(%s, %s) AS number', owner, f'{ttl} s',
@@ -408,34 +478,69 @@ class Client(Worker):
             self.call('release_all', 'SELECT lock_release_all(%s) AS number', owner, owner=owner)
 
     def session_round(self):
-        key, owner = self.key(), self.owner()
-        if self.acquire(key, owner, lifetime='session', mode=self.random.choice(('exclusive', 'shared')),
-                        ttl=self.ttl() + 0.2)['outcome'] != 'ok':
+        (key, mode, limit), owner = self.request(), self.owner()
+        if self.acquire(key, owner, lifetime='session', mode=mode, limit=limit, ttl=self.ttl() + 0.2)['outcome'] != 'ok':
             return
         self.think()
-        self.write(key, owner)
+        if mode == 'exclusive' or self.chance(0.2):
+            self.write(key, owner)
         if self.chance(0.5):
             self.release(key, owner)
         elif self.chance(0.5) and self.session.conn is not None:
             self.session.disconnect()
 
+    def relied(self):
+        """In a transaction that relies on what it has, for longer than the lease"""
+        (key, mode, limit), owner = self.request(), self.owner()
+        ttl = round(self.random.choice((0.005, 0.02, 0.05)) * (0.5 + self.random.random()), 4)
+        record = self.acquire(key, owner, mode=mode, limit=limit, ttl=ttl)
+        if record['outcome'] != 'ok' or self.call('begin', 'BEGIN')['outcome'] != 'ok':
+            return
+        row = record['rows'][0]
+        savepoint = self.chance(0.3)
+        if savepoint:
+            self.call('savepoint', 'SAVEPOINT s')
+        what = self.random.choice(('assert', 'fence', 'again'))
+        if what == 'assert':
+            record = self.call('assert', 'SELECT lock_assert(%s, %s) AS token', key, owner, key=key, owner=owner)
+        elif what == 'fence':
+            record = self.call('fence', 'SELECT lock_assert_fence(%s, %s, %s)', key, row['fencing_token'], owner,
+                               key=key, owner=owner)
+        else:
+            record = self.acquire(key, owner, mode=mode, lifetime='transaction', limit=limit)
+        if record['outcome'] == 'ok':
+            self.think(min(0.3, max(0, row['expires'] - time.time()) + self.random.random() / 20))
+            if savepoint and self.chance(0.4):
+                self.call('rollback to', 'ROLLBACK TO s')
+                self.think()
+            if self.chance(0.3):
+                self.call('held', 'SELECT lock_is_held(%s, %s) AS held', key, owner, key=key, owner=owner)
+        if record['outcome'] != 'info':
+            self.finish()
+            if self.chance(0.5):
+                self.release(key, owner)
+
     def transaction(self):
-        key, owner = self.key(), self.owner()
+        (key, mode, limit), owner = self.request(), self.owner()
         level = self.random.choice(('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE'))
         if self.call('begin', f'BEGIN ISOLATION LEVEL {level}')['outcome'] != 'ok':
             return
         savepoint = self.chance(0.5)
         if savepoint:
             self.call('savepoint', 'SAVEPOINT s')
-        record = self.acquire(key, owner, lifetime=self.random.choice(('lease', 'transaction')),
-                              wait=self.wait() / 3)
+        record = self.acquire(key, owner, mode=mode, limit=limit, wait=self.wait() / 3,
+                              lifetime=self.lifetime('lease', 'lease', 'session', 'transaction', 'transaction'))
         if record['outcome'] == 'ok':
             self.think()
             if self.chance(0.3):
                 self.release(key, owner)
             if savepoint and self.session.in_transaction and self.chance(0.5):
                 self.call('rollback to', 'ROLLBACK TO s')
-            if level == 'READ COMMITTED' and self.session.in_transaction:
+                if mode == 'shared' and self.chance(0.5):
+                    # it gave its place back, and has to find one again
+                    self.acquire(key, owner, mode=mode, limit=limit, lifetime='transaction', wait=self.wait() / 3)
+                    self.think()
+            if mode == 'exclusive' and level == 'READ COMMITTED' and self.session.in_transaction:
                 self.write(key, owner)
         if record['outcome'] != 'info':
             self.finish()
@@ -444,14 +549,15 @@ class Client(Worker):
 
     def prepared(self):
         """Commits in two phases, whatever happens in between"""
-        key, owner = self.key(), self.owner()
+        (key, mode, limit), owner = self.request(), self.owner()
         if self.call('begin', 'BEGIN')['outcome'] != 'ok':
             return
-        record = self.acquire(key, owner, lifetime=self.random.choice(('lease', 'transaction')),
-                              wait=self.wait() / 3)
+        record = self.acquire(key, owner, mode=mode, limit=limit, wait=self.wait() / 3,
+                              lifetime=self.random.choice(('lease', 'transaction')))
         if record['outcome'] != 'ok':
             return
-        self.write(key, owner)
+        if mode == 'exclusive':
+            self.write(key, owner)
         if not self.session.in_transaction:
             return
         name = f'{self.name}/{next(self.owners)}'
@@ -485,9 +591,11 @@ class Client(Worker):
     def stranger(self):
         """Somebody who has nothing, or nothing any more."""
         key, owner = self.key(), f'{self.name}/{self.random.randint(0, 5)}x'
-        what = self.random.randint(0, 4)
+        what = self.random.randint(0, 5)
         if what == 0:
             self.release(key, owner)
+        elif what == 5:
+            self.look(self.key(places=True))
         elif what == 1:
             self.extend(key, owner)
         elif what == 2:
@@ -500,10 +608,10 @@ class Client(Worker):
 
     def hurried(self):
         """Gives up waiting by statement_timeout."""
-        key, owner = self.key(), self.owner()
+        (key, mode, limit), owner = self.request(), self.owner()
         if self.call('set', f'SET statement_timeout = {self.random.randint(1, 20)}')['outcome'] != 'ok':
             return
-        record = self.acquire(key, owner, mode=self.random.choice(('exclusive', 'shared')), wait=0.2)
+        record = self.acquire(key, owner, mode=mode, limit=limit, wait=0.2)
         if record['outcome'] != 'info':
             self.call('set', 'SET statement_timeout = 0')
             self.release(key, owner)

@@ -61,9 +61,98 @@ def revived(record, rows):
 
 def nobody_there(record, rows):
     """Refused though it was free, as it is when all have gone"""
-    if record['client'] == 'judge':
+    if is_judges(record) and record['limit'] is None:
         record['outcome'] = 'refused'
         record['rows'] = [dict(rows[0], acquired=False, status='held', owner=None, fencing_token=None)]
+        return True
+    return False
+
+
+def is_judges(record):
+    return record['client'] == 'judge' and record['op'] == 'acquire' and record['outcome'] == 'ok'
+
+
+def is_limited(record):
+    return is_lease(record) and record['limit'] is not None
+
+
+def one_more(record, rows):
+    """Granted though there are as many as there may be"""
+    if is_limited(record) and record['outcome'] == 'refused' and rows and rows[0]['holders'] >= record['limit']:
+        record['outcome'] = 'ok'
+        record['rows'] = [dict(rows[0], acquired=True, status='acquired', mode='shared', fencing_token=1 << 52,
+                               expires=2e10, key=record['key'], holders=record['limit'])]
+        return True
+    return False
+
+
+def at_once(record, rows):
+    """Granted when it was asked for, not when a place had become free"""
+    if is_limited(record) and record['outcome'] == 'ok' and rows[0]['status'] == 'acquired' and \
+       record['comp'] > record['inv'] + 0.02:
+        record['comp'] = record['inv'] + 0.001
+        return True
+    return False
+
+
+def fewer_allowed(record, rows):
+    """A place that was granted where fewer were asked for"""
+    if is_limited(record) and record['outcome'] == 'ok' and rows[0]['status'] == 'acquired' and record['limit'] > 1:
+        record['limit'] = rows[0]['max_holders'] = rows[0]['holders'] = 1
+        return True
+    return False
+
+
+def place_there(record, rows):
+    """Refused though there were fewer"""
+    if is_judges(record) and record['limit'] is not None:
+        record['outcome'] = 'refused'
+        record['rows'] = [dict(rows[0], acquired=False, status='held', owner=None, fencing_token=None,
+                               holders=record['limit'])]
+        return True
+    return False
+
+
+def place_unseen(record, rows):
+    """... without a word about the limit"""
+    if place_there(record, rows):
+        record['rows'][0].update(status='pending', holders=0)
+        return True
+    return False
+
+
+def waits_in_vain(record, rows):
+    """Beside a key, or a place, that is free"""
+    if is_judges(record) and record['wait']:
+        record['outcome'] = 'refused'
+        record['comp'] += 4
+        record['rows'] = [dict(rows[0], acquired=False, status='timeout', owner=None, fencing_token=None)]
+        return True
+    return False
+
+
+def passed(record, rows):
+    """It waited since long before, and others got the key"""
+    if is_lease(record) and record['wait'] and record['outcome'] == 'refused' and record.get('sqlstate') != '40P01' and \
+       not (rows and rows[0]['status'] == 'deadlock'):
+        record['wait'] = 9
+        record['inv'] -= 3
+        record['comp'] += 2
+        return True
+    return False
+
+
+def miscounted(record, rows):
+    """One who has it is not counted"""
+    if record['op'] == 'look' and record['outcome'] == 'ok' and rows[0]['locked'] and rows[0]['holders'] > 1:
+        rows[0]['holders'] -= 1
+        return True
+    return False
+
+
+def counted_twice(record, rows):
+    if record['op'] == 'look' and record['outcome'] == 'ok' and rows[0]['locked']:
+        rows[0]['holders'] *= 2
         return True
     return False
 
@@ -76,7 +165,9 @@ def another_error(record, rows):
 
 
 WAYS = (('exclusion', granted_twice), ('order', token_falls), ('loss', denied), ('revival', revived),
-        ('cause', nobody_there), ('errors', another_error))
+        ('cause', nobody_there), ('errors', another_error), ('limits', one_more), ('limits', at_once),
+        ('limits', fewer_allowed), ('limits', place_there), ('cause', place_unseen), ('line', waits_in_vain),
+        ('line', passed), ('count', miscounted), ('count', counted_twice))
 
 
 def falsify(history, counters, journal, rng, **how):
@@ -109,7 +200,7 @@ def falsify(history, counters, journal, rng, **how):
                                    counters, journal)
             if found == 3 or tried == TRIES:
                 break
-        (noticed if found else unnoticed).append(f'{kind} {found}/{tried}')
+        (noticed if found else unnoticed).append(f'{way.__name__} {found}/{tried}')
     write = journal[rng.randrange(len(journal))]
     fewer = [entry for entry in journal if entry is not write]
     for what, values, entries in (

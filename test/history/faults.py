@@ -209,6 +209,7 @@ class Bouncer(Run):
     clients = 200
     patience = 0.2
     keys = 20
+    places = 4
     greeting = 'SELECT 1'
     without = ('session', 'hurried')		# they need a connection of their own
     PROGRAM = '/usr/sbin/pgbouncer'

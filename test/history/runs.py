@@ -12,8 +12,9 @@ import time
 
 import psycopg2
 
+from cases import misjudged
 from checker import Checker
-from clients import Admin, Client, History, key_name
+from clients import GRANT, Admin, Client, History, Session, key_name
 from falsify import falsify
 from server import Server
 
@@ -47,6 +48,7 @@ class Run:
     clients = 24
     admins = 1
     keys = 5
+    places = 2			# more keys, mostly with max_holders
     patience = 1.0			# how long waits are, against the usual
     settings = ''
     greeting = 'SET client_min_messages = error'
@@ -106,7 +108,7 @@ class Run:
 
     def create_database(self):
         self.server.ask('CREATE DATABASE history', database='postgres')
-        self.server.ask(SCHEMA % ','.join(key_name(n) for n in range(1, self.keys + 1)))
+        self.server.ask(SCHEMA % ','.join(key_name(n) for n in range(1, self.keys + self.places + 1)))
 
     # -- faults -------------------------------------------------------------
 
@@ -220,6 +222,7 @@ class Run:
         """A judge who finds nothing must be able to"""
         if type(self) is not Run or self.wrong or self.script is not None:
             return
+        self.wrong += [f'checker: {what}' for what in misjudged()]
         unnoticed, noticed = falsify(self.history, counters, journal, self.random, allowed=self.allowed)
         self.wrong += [f'checker: does not notice {what}' for what in unnoticed]
         self.noticed = noticed
@@ -239,21 +242,45 @@ class Run:
                 return
             time.sleep(0.05)
 
+    def asked(self, cursor, operation, sql, *params, **facts):
+        """A call of the judge, recorded as those of the clients are"""
+        record = self.history.begin(client='judge', op=operation, sql=sql, params=params, **facts)
+        cursor.execute(sql, params)
+        record['rows'] = Session.rows(cursor)
+        record['comp'] = time.monotonic()
+        record['outcome'] = 'ok'
+        Session.judge(record)
+        return record
+
+    def acquired(self, cursor, key, owner, limit=None, wait=20):
+        mode = 'exclusive' if limit is None else 'shared'
+        return self.asked(cursor, 'acquire', f"SELECT {GRANT} FROM lock_try_acquire(%s, '1 min', %s, %s, %s, max_holders => %s)",
+                          key, owner, mode, f'{wait} s', limit,
+                          key=key, owner=owner, mode=mode, lifetime='lease', ttl=60, wait=wait, limit=limit)
+
     def obtain(self, cursor):
-        """Every key can be had once all leases have run out, with a token above all"""
-        for key in (f'k:{key_name(n)}' for n in range(1, self.keys + 1)):
-            record = self.history.begin(client='judge', op='acquire', key=key, owner='judge',
-                                        mode='exclusive', lifetime='lease', ttl=60, wait=20)
-            cursor.execute('SELECT acquired, status, mode, fencing_token, '
-                           'extract(epoch FROM expires_at)::float8 AS expires, key '
-                           "FROM lock_try_acquire(%s, '1 min', 'judge', wait => '20 s')", (key,))
-            record['rows'] = [dict(zip([c.name for c in cursor.description], cursor.fetchone()))]
-            record['comp'] = time.monotonic()
-            record['outcome'] = 'ok' if record['rows'][0]['acquired'] else 'refused'
-            if record['outcome'] != 'ok':
-                cursor.execute('SELECT s::text FROM lock_status(%s) s', (key,))
-                self.wrong.append(f'liveness: {key} cannot be had: {record["rows"]} {cursor.fetchone()}')
-        cursor.execute("SELECT lock_release_all('judge')")
+        """Every key can be had once all leases have run out, with a token above
+        all, and so can every place"""
+        keys = [f'k:{key_name(n)}' for n in range(1, self.keys + self.places + 1)]
+        for key in keys:
+            self.had(cursor, key, self.acquired(cursor, key, 'judge'))
+            self.asked(cursor, 'release', 'SELECT lock_try_release(%s, %s) AS released', key, 'judge', key=key, owner='judge')
+        time.sleep(0.01)		# more than the checker's doubt about clocks
+        for key in keys[self.keys - 1:]:
+            for n in range(3):
+                self.had(cursor, key, self.acquired(cursor, key, f'judge/{n}', 3))
+            self.asked(cursor, 'look', 'SELECT locked, pending, mode, holders FROM lock_status(%s)', key, key=key)
+            if self.acquired(cursor, key, 'judge/3', 3, 0)['outcome'] == 'ok':
+                self.wrong.append(f'limits: there are more than three places of {key}')
+            self.asked(cursor, 'release', 'SELECT lock_try_release(%s, %s) AS released', key, 'judge/1', key=key, owner='judge/1')
+            self.had(cursor, key, self.acquired(cursor, key, 'judge/3', 3, 0))
+        for n in range(4):
+            self.asked(cursor, 'release_all', 'SELECT lock_release_all(%s) AS number', f'judge/{n}', owner=f'judge/{n}')
+
+    def had(self, cursor, key, record):
+        if record['outcome'] != 'ok':
+            cursor.execute('SELECT s::text FROM lock_status(%s) s', (key,))
+            self.wrong.append(f'liveness: {key} cannot be had: {record["rows"]} {cursor.fetchone()}')
 
     def left(self, cursor):
         cursor.execute(LEFT)

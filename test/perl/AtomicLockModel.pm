@@ -3,12 +3,14 @@
 #
 # A holding is a hash: owner, mode, lifetime, session (for lifetime session),
 # token, acquired_at, end (seconds, or Inf), ttl, and state: "live", "released",
-# "expired".  Committed holdings are in {held}{key}{owner}, dead ones too: they
-# tell their owner what became of them, for sure until the key is granted anew
-# and its row may have been used.  Who ever lost a key by force is in {forced}, whatever
-# became of that: it may be told so.  A transaction has what it changed in {rows},
-# what it holds itself in {mine}, both by key and owner, likewise what it held and
-# others may still see in {ended}, and its claims.
+# "expired", "forced", or "forgotten" where it is no row of this owner any more.
+# Committed holdings are in {held}{key}{owner}, dead ones too: they tell their owner
+# what became of them, for sure until the key is granted anew and its row may have
+# been used.  What earlier rows told, of which one may still be there, is in {once}.
+# Who ever lost a key by force is in {forced}, whatever became of that: it may be told
+# so.  A transaction has what it changed in {rows}, what it holds itself in {mine},
+# both by key and owner, likewise what it held and others may still see in {ended},
+# and its claims.
 
 package AtomicLockModel;
 
@@ -16,6 +18,9 @@ use strict;
 use warnings FATAL => 'all';
 use List::Util qw(max min);
 use Storable qw(dclone);
+
+# Of more holders than this, not all are looked at.
+our $many = 100;
 
 sub new
 {
@@ -196,6 +201,100 @@ sub is_claimed
 	return 0;
 }
 
+# How many of the owners that transactions of others have something of a key for may
+# have it when those end, at least, and who of them these may be.  A transaction may
+# commit, roll back, or go back to a savepoint.
+sub come_to_have
+{
+	my ($self, $s, $key, $owner) = @_;
+	my $before = $self->{held}{$key} || {};
+	my $number = 0;
+	my %owners;
+
+	foreach my $tx (map { $self->{tx}{$_} } grep { $_ ne $s } keys %{ $self->{tx} })
+	{
+		my @states = map { { %{ $_->{rows}{$key} || {} }, %{ $_->{mine}{$key} || {} } } } $tx, @{ $tx->{saved} };
+		my @touched = grep { $_ ne $owner } keys %{ { map { %$_ } @states } };
+
+		$owners{$_} = 1 for @touched;
+		$number += max(map { my %state = (%$before, %$_); scalar grep { $state{$_} && $self->is_live($state{$_}) } @touched } {}, @states);
+	}
+	return ($number, \%owners);
+}
+
+# Who else has a place of a shared key, or may get one when another transaction
+# ends: how many owners must be counted, and may be, how many are shown to hold it, at
+# least and at most, and their holdings in the order of their ends.
+sub places
+{
+	my ($self, $s, $key, $owner) = @_;
+	my $live = $self->live($s, $key);
+	my @theirs = $self->theirs($s, $key);
+	my @maybe = $self->maybe_theirs($s, $key);
+	my @held = sort { $a->{end} <=> $b->{end} } (map { $live->{$_} } grep { $_ ne $owner } keys %$live), @theirs;
+	my @known = grep { defined } map { $_->{owner} } @held;
+	my %known = map { $_ => 1 } @known;
+	my %owners = %known;
+	my ($must, $touched) = $self->come_to_have($s, $key, $owner);
+	my $twice = 0;
+	my (%relied, %over);
+
+	foreach my $tx (map { $self->{tx}{$_} } grep { $_ ne $s } keys %{ $self->{tx} })
+	{
+		my ($rows, $mine, $ended) = map { $_->{$key} || {} } @{$tx}{qw(rows mine ended)};
+
+		foreach my $claim (keys %{ $tx->{claims}{$key} || {} })
+		{
+			$owners{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner;
+			$relied{$1} = 1 if $claim =~ /^pin:(.+)/s && $1 ne $owner;
+			# beside what it was handed over, an owner may have a row that has expired
+			$over{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner && $self->{once}{$key}{$1}{LK005};
+		}
+		# What a transaction has held itself counts until it ends, whatever became of it.
+		$twice += keys(%$ended) + grep { $rows->{$_} } keys %$mine;
+	}
+	$must += grep { $_ ne $owner && !$touched->{$_} } keys %$live;
+	# what is over, and is relied on
+	$must += grep { my $row = $self->{held}{$key}{$_}; $row && $row->{state} =~ /^(?:live|expired)$/ && !$self->is_live($row) && !$touched->{$_} } keys %relied;
+	# Beside who has it alone, nobody else need be seen.
+	my $least = keys(%known) + (@maybe ? 0 : @held - @known);
+	$least = 1 if grep { !$_->{by} && $_->{mode} eq 'exclusive' } @held;
+	return {
+		must => $must,
+		may => keys(%owners) + $twice + keys %over,
+		least => $least,
+		most => @held + @maybe,
+		maybe => scalar @maybe,
+		held => \@held };
+}
+
+# Of them, those who have it alone: to share it, nobody else is in the way.
+sub places_alone
+{
+	my ($places) = @_;
+	my @alone = grep { $_->{mode} eq 'exclusive' } @{ $places->{held} };
+
+	return { %$places, least => min($places->{least}, scalar @alone), most => @alone + $places->{maybe}, held => \@alone };
+}
+
+# What a refusal by a number of holders, or by one that excludes, tells of it: the
+# holding whose end makes the key free for who asks, or lets one more in.
+sub in_the_way
+{
+	my ($places, $limit, $is_excluded) = @_;
+	my @held = @{ $places->{held} };
+	my @rows = grep { !$_->{by} } @held;
+	my $is_exact = $places->{least} == @held && $places->{most} == @held && @held <= max($many, $limit // 0);
+	my @first = $is_exact ? $held[ @held - ($is_excluded ? 1 : $limit) ] : ();
+
+	# Where there are others, nobody is asked for what ends with a transaction.
+	push @first, $rows[-1] if @first && @rows && $is_excluded;
+	return (
+		holders => [ $is_excluded && @rows ? scalar @rows : $places->{least}, $places->{most} ],
+		limit => $limit,
+		named => @first && !(grep { !defined $_->{owner} } @first) ? [ map { my $end = $_->{end}; grep { $_->{end} == $end } @held } @first ] : undef);
+}
+
 sub claim
 {
 	my ($self, $s, $key, $mode, $owner) = @_;
@@ -208,6 +307,8 @@ sub put
 	my ($self, $s, $key, $owner, %change) = @_;
 	my $old = $self->rows($s, $key)->{$owner} || {};
 
+	$self->{once}{$key}{$owner}{ $old->{state} eq 'released' ? 'LK004' : 'LK005' } = 1
+	  if $old->{state} && !$self->is_live($old) && $old->{state} =~ /^(?:live|expired|released)$/;
 	return $self->{tx}{$s}{rows}{$key}{$owner} = { %$old, owner => $owner, state => 'live', sure => 1, %change };
 }
 
@@ -230,7 +331,9 @@ sub refusals
 	my @forced = $self->{forced}{$key}{$owner} ? 'LK009' : ();
 
 	return ($others, @forced) unless $row;
-	return 'LK009' if $row->{state} eq 'forgotten';
+	# A row of before may still be there.
+	return ($others, @forced, sort keys %{ $self->{once}{$key}{$owner} || {} }) if $row->{state} eq 'forgotten';
+	return 'LK009' if $row->{state} eq 'forced';
 	my $own = $row->{state} eq 'released' ? 'LK004' : 'LK005';
 	return $row->{sure} ? ($own, $self->{forced_mine}{$key}{$owner} ? 'LK009' : ()) : ('LK004', 'LK005', $others, @forced);
 }
@@ -253,19 +356,38 @@ sub acquire
 	my $is_kept = $own && !$upgrade && $r->{lifetime} eq 'transaction';
 	my $claim = $is_kept ? ($mode eq 'shared' ? 'pin' : 'hold') : $mode eq 'shared' ? 'share' : $own && !$upgrade && !$in_tx ? 'extend' : 'take';
 
-	return { status => ['held'], is_own => 1 } if $own && $r->{on_reacquire};
+	return { status => ['held'], is_own => 1, limit => $r->{limit} } if $own && $r->{on_reacquire};
 	return { status => ['held'], is_own => 1 } if $upgrade && $r->{lifetime} eq 'transaction' && !$in_tx;
-	return { status => ['held'] } if (!$own || $upgrade) && grep { $mode eq 'exclusive' || $_->{mode} eq 'exclusive' } @rest;
+	my $places = $self->places($s, $key, $owner);
+	my $limit = $own ? undef : $r->{limit};
+
+	if ((!$own || $upgrade) && grep { $mode eq 'exclusive' || $_->{mode} eq 'exclusive' } @rest)
+	{
+		# Places are counted before a transaction is met that has the key alone.
+		my $is_counted = $limit && $mode eq 'shared' && !grep { !$_->{by} && $_->{mode} eq 'exclusive' } @rest;
+
+		return { status => ['held'], in_the_way($mode eq 'shared' ? places_alone($places) : $places, $r->{limit}, 1) }
+		  if !$is_counted || max(@{$places}{qw(may most)}) < $limit;
+		return { status => [qw(held pending)], limit => $limit, holders => [ 1, $places->{most} ], counted => [ 0, $places->{most} ] }
+		  if $places->{least} < $limit;
+	}
+	return { status => ['held'], in_the_way($places, $limit) } if $limit && $places->{least} >= $limit;
 	# Who shares the key again is as good as anybody else who does, if that can be.
-	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && $self->is_claimed($s, $key, $claim, $owner);
+	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || $self->is_claimed($s, $key, $claim, $owner));
 	# What a transaction holds by its lifetime is held, but it may be another claim that is met.
-	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ] }
+	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ], limit => $r->{limit}, counted => $limit && [ 0, $places->{most} ] }
 	  if !($is_kept && $in_tx) && $self->is_claimed($s, $key, $claim, $owner);
+	# Places that others are about to take may be free again.
+	my $is_full = $limit && { status => [ 'pending', ('held') x ($places->{most} >= $limit) ], in_the_way($places, $limit), counted => [ @{$places}{qw(least most)} ] };
+	return $is_full if $is_full && $places->{must} >= $limit;
 	return {
 		status => [ $own && !$upgrade ? 'reacquired' : 'acquired' ],
+		or => $is_full && $places->{may} >= $limit ? $is_full : undef,
 		mode => $mode,
 		own => $own,
 		is_new => !$own || $upgrade,
+		limit => $r->{limit},
+		holders => $limit ? [ $places->{least} + 1, $places->{most} + 1 ] : [ 0, 0 ],
 		apply => sub {
 			my ($answer) = @_;
 			my $tx = $self->{tx}{$s};
@@ -291,15 +413,16 @@ sub acquire_all
 {
 	my ($self, $s, $r) = @_;
 	my @keys = sort keys %{ { map { $_ => 1 } @{ $r->{keys} } } };
-	my @expected;
+	my (@expected, %or);
 
 	foreach my $key (@keys)
 	{
 		my $expected = $self->acquire($s, { %$r, key => $key, lifetime => 'lease' });
-		return { %$expected, key => $key } unless $expected->{apply};
+		return { %$expected, key => $key, or_of => \%or } unless $expected->{apply};
+		$or{$key} = { %{ $expected->{or} }, key => $key } if $expected->{or};
 		push @expected, { %$expected, key => $key };
 	}
-	return { all => \@expected };
+	return { all => \@expected, or_of => \%or };
 }
 
 # What an owner does with what it has: $claim for an exclusive holding
@@ -459,12 +582,22 @@ sub release_all
 	my ($self, $s, $owner) = @_;
 	my @expected = map { $self->release($s, $_, $owner) } $self->keys_of($s, $owner);
 
+	return { sqlstate => ['55P03'] } if grep { $_->{sqlstate} } @expected;
+
 	# It also looks at rows that are over, and waits for what the owner has of these keys
 	# in another transaction.
-	my @over = grep { my $row = $self->rows($s, $_)->{$owner}; $row && $row->{state} eq 'expired' } keys %{ $self->{held} };
-	push @expected, grep { $_->{sqlstate} && "@{ $_->{sqlstate} }" =~ /55P03/ } map { $self->own($s, $_, $owner, 'take') } @over;
-	return { sqlstate => ['55P03'] } if grep { $_->{sqlstate} } @expected;
-	return { count => scalar @expected, apply => sub { $_->{apply}->() for @expected } };
+	my %rows = map { $_ => $self->rows($s, $_)->{$owner} } keys %{ $self->{held} };
+	my @dead = grep { $rows{$_} && !$self->is_live($rows{$_}) } keys %rows;
+	my @over = grep { $rows{$_}{state} =~ /^(?:live|expired)$/ } @dead;
+	my @maybe = (@over, grep { $self->{once}{$_}{$owner}{LK005} } @dead);
+	my %over = map { $_ => "@{ $self->own($s, $_, $owner, 'take')->{sqlstate} || [] }" } @maybe;
+
+	return { sqlstate => ['55P03'] } if grep { $over{$_} eq '55P03' && $rows{$_}{sure} } @over;
+	return {
+		count => scalar @expected,
+		may => (grep { /55P03/ } values %over) ? ['55P03'] : undef,
+		apply => sub { $_->{apply}->() for @expected }
+	};
 }
 
 # End all holdings; for a thief, if there is one
@@ -485,7 +618,7 @@ sub force
 			$self->{forced}{$key}{$_} = 1 for keys %$live;
 			$self->{forced_mine}{$key}{$_} = 1 for keys %{ $self->{tx}{$s}{mine}{$key} || {} };
 			$self->end($s, $key, $_) for sort keys %{ $self->{tx}{$s}{mine}{$key} || {} };
-			$self->put($s, $key, $_, state => 'forgotten') for grep { $self->is_live($rows->{$_}) } keys %$rows;
+			$self->put($s, $key, $_, state => 'forced') for grep { $self->is_live($rows->{$_}) } keys %$rows;
 			return unless $thief;
 			$self->reuse($s, $key);
 			$self->put($s, $key, $thief->{owner}, mode => 'exclusive', lifetime => 'lease', token => $answer->{token},

@@ -122,7 +122,7 @@ SELECT key, count FROM t.live WHERE key LIKE 's %' ORDER BY key COLLATE "C";
 --
 SELECT count(*) FROM generate_series(1, 150) i, LATERAL t.seat('many', 'reader ' || i, 150, i * interval '1 min') s WHERE s.status = 'acquired' AND s.holders = i;
 SELECT s.* FROM t.seat('many', 'ann', 150) s;
-SELECT holders, max_holders, holder FROM lock_try_acquire('many', owner => 'ann', mode => 'shared', max_holders => 120);
+SELECT holders, max_holders, holder LIKE 'Reader %' AS one_of_them FROM lock_try_acquire('many', owner => 'ann', mode => 'shared', max_holders => 120);
 SELECT holders, max_holders FROM lock_try_acquire('many', owner => 'ann');
 SELECT holders FROM lock_status('many');
 SELECT count(*) FROM lock_status() WHERE key = 'many';

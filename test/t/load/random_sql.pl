@@ -28,6 +28,7 @@ use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
 use AtomicLockWait;
 use IPC::Run ();
+use List::Util qw(max min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -212,6 +213,12 @@ sub wait_for
 sub mode     { return chance(85) ? one_of(q{'exclusive'}, q{'shared'}) : one_of('NULL', q{''}, q{'SHARED'}, q{'shared '}, q{repeat('s', 100000)}) }
 sub lifetime { return chance(85) ? one_of(q{'lease'}, q{'session'}, q{'transaction'}) : one_of('NULL', q{''}, q{'Lease'}, q{E'\x01'}) }
 
+sub max_holders
+{
+	return one_of('1', '2', '3', 'NULL') if chance(80);
+	return one_of('0', '-1', '100', '101', '2147483647', '-2147483648', '2147483648', q{'2'}, q{'x'}, q{'1e1'}, '1.5', '2::smallint', '3::bigint', q{(SELECT holders FROM lock_status('k1'))}, q{(random() * 3)::int});
+}
+
 sub holder
 {
 	return one_of(q{'Ann'}, 'NULL', 'NULL', q{''}, q{repeat('h', 255)}, q{repeat('h', 256)}, q{repeat('é', 64)}, q{E'a\r\nERROR:  b\x1b[1m'}, q{E'\xe2\x82'});
@@ -261,15 +268,20 @@ sub row_type
 # The functions: levels, kind (which errors are to be expected), what it gives,
 # and its arguments
 #
+my @limit = ([ max_holders => \&max_holders ]);
+my @sharing = ([ mode => sub { q{'shared'} } ], @limit, [ owner => \&owner ], [ wait => \&wait_for ]);
 my @acquire = ([ ttl => \&ttl ], [ owner => \&owner ], [ mode => \&mode ], [ wait => \&wait_for ], [ holder => \&holder ], [ meta => \&meta ]);
 my @key = ([ key => \&key ]);
 my @own = (@key, [ owner => \&owner ]);
 my @functions = (
-	[ 'lock_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ] ],
-	[ 'lock_try_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ] ],
-	[ 'lock_try_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ] ],
-	[ 'lock_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire ],
-	[ 'lock_try_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire ],
+	[ 'lock_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ], @limit ],
+	[ 'lock_try_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ], @limit ],
+	[ 'lock_try_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ], @limit ],
+	[ 'lock_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire, @limit ],
+	[ 'lock_try_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire, @limit ],
+	[ 'lock_acquire', 'user', 'verb', @key, @sharing, [ lifetime => \&lifetime ] ],
+	[ 'lock_try_acquire', 'user', 'verb', @key, @sharing, [ lifetime => \&lifetime ] ],
+	[ 'lock_try_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @sharing ],
 	[ 'lock_convert', 'user', 'verb', @own, [ mode => \&mode ], [ wait => \&wait_for ] ],
 	[ 'lock_transfer', 'user', 'verb', @own, [ new_owner => \&owner ], [ holder => \&holder ], [ ttl => \&ttl ] ],
 	[ 'lock_try_convert', 'user', 'verb', @own, [ mode => \&mode ], [ wait => \&wait_for ] ],
@@ -337,6 +349,8 @@ sub call
 		$count = 2 if $count < 2 && $name =~ /^((?:lock_|lock_try_)?force_release|lock_transfer_all|lock_assert_fence|lock_fetch|lock_protect|lock_grant_access|lock_revoke_access)$/;
 		$count = 3 if $count < 3 && $name =~ /^(lock_(?:try_)?transfer|lock_steal)$/;
 		$positional = chance(50) ? $count : int rand($count + 1);
+		# Those who share leave out what comes before the mode.
+		($count, $positional) = (max($count, 3), min($positional, 1)) if @arguments > 1 && $arguments[1][0] eq 'mode';
 		for my $i (0 .. $count - 1)
 		{
 			my ($argument, $value) = @{ $arguments[$i] };
@@ -602,7 +616,7 @@ sub play
 
 # The functions that each level has do work, so that random calls mean something.
 my $prologue = join ';', q{SET statement_timeout = '20s'; SET lock_timeout = 0; SET atomic_lock.owner = 'me'; SELECT lock_stats_reset(); SELECT lock_key('a')}, map { "SELECT count(*) FROM $_" }
-  q{lock_acquire('p')}, q{lock_try_acquire('p')}, q{lock_acquire_all('{p,q}')}, q{lock_try_acquire_all('{p,q}')}, q{lock_transfer('q', 'me', 'you')}, q{lock_extend('p')}, q{lock_try_extend('p')}, q{lock_extend_all()}, q{lock_heartbeat()}, q{lock_held()}, q{lock_assert('p')},
+  q{lock_acquire('p')}, q{lock_try_acquire('p')}, q{lock_acquire_all('{p,q}')}, q{lock_try_acquire_all('{p,q}')}, q{lock_try_acquire('r', mode => 'shared', max_holders => 1)}, q{lock_transfer('q', 'me', 'you')}, q{lock_extend('p')}, q{lock_try_extend('p')}, q{lock_extend_all()}, q{lock_heartbeat()}, q{lock_held()}, q{lock_assert('p')},
   q{lock_assert_fence('p', (SELECT fencing_token FROM lock_status('p')))}, q{lock_fetch(NULL::t, '1')}, q{lock_convert('p', mode => 'shared')}, q{lock_try_convert('p', mode => 'shared')}, q{lock_try_transfer('p', 'me', 'me')}, q{lock_transfer_all('me', 'me')}, q{lock_is_held('p')}, q{lock_holder('p')}, q{lock_status('p')}, q{lock_release('p')}, q{lock_try_release('p')}, q{lock_release_all()},
   q{lock_status()}, q{lock_waiters()}, q{lock_waiters}, q{lock_stats()}, q{lock_contention()}, q{lock_sweeper_status()}, q{lock_activity}, q{lock_guards}, q{lock_audit}, q{force_release('q', 'why')}, q{lock_steal('q', 'me', 'why')}, q{lock_force_release('q', 'why')}, q{lock_try_force_release('q', 'why')}, q{lock_sweep()}, q{lock_protect('t', 't:{id}')}, q{lock_unprotect('t')};
 is($node->psql('postgres', $prologue, extra_params => [ '-v', 'ON_ERROR_STOP=1', '-U', 'al_all' ]), 0, 'who has all levels can call all functions');

@@ -1,0 +1,179 @@
+"""Shows that the checker would notice what a run has only now and then, such as
+waits of seconds: histories of a few calls, made by hand, and what it has to say of
+each, which is nothing or the kind of a contradiction."""
+
+import itertools
+
+from checker import Checker
+from clients import History
+
+
+class Case(History):
+    """Calls at moments of their own; each owner is a client"""
+
+    def __init__(self):
+        super().__init__()
+        self.offset = 0.0
+        self.tokens = itertools.count(1)
+
+    def call(self, owner, operation, begin, end, outcome='ok', rows=None, **facts):
+        self.records.append(dict(
+            {'key': 'k', 'owner': owner}, id=next(self.number), client=owner, op=operation, inv=begin, comp=end,
+            outcome=outcome, rows=rows, tag=operation.upper(), **facts))
+        return self
+
+    def asks(self, owner, begin, end, status='acquired', limit=None, mode='shared', ttl=100, wait=0, lifetime='lease',
+             holders=None, max_holders=None, token=None):
+        granted = status in ('acquired', 'reacquired')
+        return self.call(
+            owner, 'acquire', begin, end, 'ok' if granted else 'refused',
+            [{'acquired': granted, 'status': status, 'mode': mode, 'key': 'k', 'expires': begin + ttl if granted else None,
+              'fencing_token': token or next(self.tokens) if granted else None,
+              'holders': holders, 'max_holders': (limit or 0) if max_holders is None else max_holders}],
+            mode=mode, lifetime=lifetime, ttl=ttl, wait=wait, limit=limit)
+
+    def releases(self, owner, begin, end):
+        return self.call(owner, 'release', begin, end, rows=[{'released': 'released'}])
+
+    def looks(self, begin, end, holders):
+        return self.call('looker', 'look', begin, end,
+                         rows=[{'locked': holders > 0, 'pending': False, 'mode': 'shared', 'holders': holders or None}])
+
+    def end(self, owner, begin, end, how='commit'):
+        return self.call(owner, how, begin, end)
+
+    def judged(self):
+        records = sorted(self.records, key=lambda r: r['inv'])
+        for number, record in enumerate(records):
+            record['id'] = number
+        self.records = records
+        return {text.split(':')[0] for text in Checker(self).run()}
+
+
+def two():
+    """a and b have one of two places each, until 100"""
+    return Case().asks('a', 0, 1, limit=2).asks('b', 1, 2, limit=2)
+
+
+def relied(how='assert'):
+    """a has the only place until 5, and relies on it in a transaction that goes on"""
+    case = Case().asks('a', 0, 1, limit=1, ttl=5).end('a', 1, 2, 'begin')
+    if how == 'assert':
+        case.call('a', 'assert', 2, 3, rows=[{'token': 1}])
+    elif how == 'fence':
+        case.call('a', 'fence', 2, 3, rows=[{}], params=('k', 1, 'a'))
+    elif how == 'again':
+        case.asks('a', 2, 3, 'reacquired', limit=1, ttl=3, lifetime='transaction', token=1)
+    return case
+
+
+CASES = (
+    # how many
+    ('', two()),
+    ('limits', two().asks('c', 3, 4, limit=2)),
+    ('limits', two().asks('c', 3, 4, limit=1)),
+    ('', two().asks('c', 3, 4, limit=3).asks('d', 5, 6)),
+    ('limits', two().asks('c', 3, 4, limit=3).asks('d', 5, 6).asks('e', 7, 8, limit=4)),
+    ('', two().asks('c', 3, 4, limit=3).asks('d', 5, 6).asks('e', 7, 8, limit=5)),
+    ('exclusion', two().asks('c', 3, 4, mode='exclusive')),
+    ('limits', Case().asks('a', 0, 1, mode='exclusive').asks('b', 2, 3, limit=1)),
+    # it may have been granted before or after
+    ('', two().releases('b', 5, 6).asks('c', 3, 7, limit=2)),
+    ('', two().releases('b', 5, 6).asks('c', 5.5, 7, limit=2)),
+    ('limits', two().releases('b', 5, 6).asks('c', 3, 4, limit=2)),
+    ('', Case().asks('a', 0, 1, limit=2, ttl=3).asks('b', 1, 2, limit=2).asks('c', 2.5, 4, limit=2)),
+    ('limits', Case().asks('a', 0, 1, limit=2, ttl=5).asks('b', 1, 2, limit=2).asks('c', 2.5, 4, limit=2)),
+    # all at once, and one of them must have been the last
+    ('limits', Case().asks('a', 0, 5, limit=2).asks('b', 1, 5, limit=2).asks('c', 2, 5, limit=2)),
+    ('limits', Case().asks('a', 0, 5, limit=1).asks('b', 1, 5, limit=2).asks('c', 2, 5, limit=2)),
+    ('', Case().asks('a', 0, 5, limit=1).asks('b', 1, 5, limit=2).asks('c', 2, 5, limit=3)),
+    ('limits', Case().asks('a', 0, 5, limit=1).asks('b', 1, 5, limit=1)),
+    ('', Case().asks('a', 0, 5, limit=1).asks('b', 1, 5)),
+    # again, and for longer: the same place
+    ('', two().asks('b', 3, 4, 'reacquired', limit=1, token=2).asks('a', 5, 6, 'reacquired', limit=2, token=1)),
+    ('limits', two().asks('b', 3, 4, 'reacquired', limit=2, token=2).asks('c', 5, 6, limit=2)),
+    ('limits', Case().asks('a', 0, 1, limit=1, ttl=10)
+     .call('a', 'extend', 2, 3, rows=[{'extended': 50.0}], ttl=48).asks('b', 20, 21, limit=1)),
+    ('', Case().asks('a', 0, 1, limit=1, ttl=10)
+     .call('a', 'extend', 2, 3, rows=[{'extended': 50.0}], ttl=48).asks('b', 51, 52, limit=1)),
+    # transactions
+    ('', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1).end('a', 3, 4, 'rollback').asks('b', 3.5, 5, limit=1)),
+    ('limits', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1).end('a', 6, 7, 'rollback').asks('b', 3.5, 5, limit=1)),
+    ('', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1, lifetime='transaction').end('a', 6, 7)
+     .asks('b', 8, 9, limit=1)),
+    ('limits', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1, lifetime='transaction').end('a', 6, 7)
+     .asks('b', 3, 4, limit=1)),
+    # relied on, beyond the lease
+    ('', relied().end('a', 10, 11).asks('b', 12, 13, limit=1)),
+    ('', relied().end('a', 10, 11).asks('b', 8, 13, limit=1)),
+    ('limits', relied().end('a', 10, 11).asks('b', 8, 9, limit=1)),
+    ('exclusion', relied().end('a', 10, 11).asks('b', 8, 9, mode='exclusive')),
+    ('', relied().end('a', 10, 11).asks('b', 8, 9, limit=2)),
+    ('', relied().end('a', 10, 11).asks('b', 8, 9, 'pending', limit=1, holders=0)),
+    ('cause', relied().end('a', 10, 11).asks('b', 12, 13, 'pending', limit=1, holders=0)),
+    ('limits', relied('again').end('a', 10, 11, 'rollback').asks('b', 8, 9, limit=1)),
+    ('limits', relied('fence').end('a', 10, 11, 'rollback').asks('b', 8, 9, limit=1)),
+    ('', relied('').end('a', 10, 11).asks('b', 8, 9, limit=1)),
+    # how many it is said there are
+    ('', two().asks('c', 3, 4, limit=3, holders=3).asks('d', 5, 6).asks('b', 7, 8, 'reacquired', limit=1, holders=0, token=2)),
+    ('limits', two().asks('c', 3, 4, limit=3, holders=4)),
+    ('limits', two().asks('c', 3, 4, limit=3, holders=2)),
+    ('limits', two().asks('c', 3, 4, limit=5, holders=4)),
+    ('limits', two().asks('c', 3, 4, limit=3, holders=3, max_holders=4)),
+    ('', two().asks('c', 3, 4, 'held', limit=2, holders=2)),
+    ('', two().asks('c', 3, 4, 'held', limit=1, holders=2)),
+    ('', two().asks('c', 3, 4, 'held', mode='exclusive', holders=2)),
+    ('limits', two().asks('c', 3, 4, 'held', mode='exclusive', holders=3)),
+    ('limits', two().asks('c', 3, 4, 'held', limit=3, holders=3)),
+    ('limits', two().asks('c', 3, 4, 'held', limit=3, holders=2)),
+    ('', two().releases('b', 3, 6).asks('c', 3, 5, 'timeout', limit=2, holders=1, wait=1)),
+    ('limits', two().asks('c', 3, 4, 'held', limit=2, holders=3)),
+    ('limits', two().asks('c', 3, 4, 'held', limit=2, holders=2, max_holders=1)),
+    # refused
+    ('limits', two().releases('b', 5, 6).asks('c', 7, 8, 'held', limit=2, holders=2)),
+    ('cause', two().releases('b', 5, 6).asks('c', 7, 8, 'pending', limit=2)),
+    ('', two().releases('b', 5, 6).asks('c', 5, 8, 'pending', limit=2)),
+    ('cause', two().asks('c', 3, 4, 'pending', limit=3)),
+    ('', two().asks('c', 3, 4, 'pending', limit=3).asks('d', 3, 4, 'timeout', mode='exclusive')),
+    # counted
+    ('', two().looks(3, 4, 2).looks(0.5, 0.6, 0).looks(0.5, 0.6, 1).looks(1.5, 1.6, 1)),
+    ('count', two().looks(3, 4, 1)),
+    ('count', two().looks(3, 4, 0)),
+    ('count', two().looks(3, 4, 3)),
+    ('', two().releases('b', 5, 6).looks(5.5, 7, 1).looks(5.5, 7, 2)),
+    ('count', two().releases('b', 5, 6).looks(6.5, 7, 2)),
+    ('', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1).looks(3, 4, 0).looks(3, 4, 1).end('a', 6, 7).looks(8, 9, 1)),
+    ('count', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1).end('a', 6, 7).looks(8, 9, 0)),
+    # beside what is free
+    ('', two().releases('b', 5, 6).asks('c', 3, 8, 'timeout', limit=2, wait=5)),
+    ('line', two().releases('b', 5, 6).asks('c', 3, 10, 'timeout', limit=2, wait=7)),
+    ('', two().releases('b', 5, 6).asks('c', 3, 10, 'timeout', limit=1, wait=7)),
+    ('', two().releases('b', 5, 6).asks('c', 3, 10, 'timeout', mode='exclusive', wait=7)),
+    ('line', two().releases('b', 5, 6).releases('a', 5, 6).asks('c', 3, 10, 'timeout', mode='exclusive', wait=7)),
+    ('line', two().asks('c', 3, 10, 'timeout', wait=7)),
+    ('', two().asks('c', 3, 10, 'timeout', wait=7).asks('d', 2.5, 20, 'timeout', mode='exclusive', wait=17)),
+    ('line', two().asks('c', 3, 10, 'timeout', wait=7).asks('d', 5, 22, 'timeout', mode='exclusive', wait=17)),
+    ('', Case().asks('a', 0, 1, ttl=8, mode='exclusive').asks('c', 3, 10, 'timeout', limit=3, wait=7)),
+    ('line', Case().asks('a', 0, 1, ttl=4, mode='exclusive').asks('c', 3, 10, 'timeout', limit=3, wait=7)),
+    ('', Case().asks('a', 0, 1, limit=1, ttl=8).asks('c', 3, 10, 'timeout', limit=1, wait=7)),
+    # passed
+    ('line', two().asks('c', 3, 10, 'timeout', limit=2, wait=7).asks('d', 5, 6)),
+    ('', two().asks('c', 3, 10, 'timeout', limit=2, wait=7).asks('d', 2.9, 6)),
+    ('', two().asks('c', 3, 10, 'timeout', limit=2, wait=7).asks('a', 5, 6, 'reacquired', token=1)),
+    ('', two().releases('b', 7, 8).asks('c', 3, 8.1, limit=2, wait=7).asks('d', 5, 7.9, wait=7)),
+    ('line', two().releases('b', 9, 10).asks('c', 3, 10, limit=2, wait=7).asks('d', 5, 7.9, wait=7)),
+    ('', two().releases('b', 5, 6).asks('c', 3, 10, 'deadlock', limit=2, wait=7)))
+
+
+def misjudged():
+    """What the checker does not see, or sees where it is not"""
+    wrong = []
+    for number, (expected, case) in enumerate(CASES):
+        found = case.judged()
+        if expected not in found if expected else found:
+            wrong.append(f'case {number}: {expected or "nothing"} expected, found {sorted(found)}')
+    return wrong
+
+
+if __name__ == '__main__':
+    print('\n'.join(misjudged()) or f'{len(CASES)} cases are judged right')
