@@ -37,6 +37,7 @@
 #include "base/owner.h"
 #include "base/settings.h"
 #include "base/str.h"
+#include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/holding.h"
 #include "shmem/hint.h"
@@ -554,6 +555,7 @@ al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlP
 	counting.may_rely = is_claimed && al_claim_is_others(key->hash);
 	counting.next = ReadNextTransactionId();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	AL_TEST_POINT("counting");
 	al_table_scan_keys(keys, key, true, AL_SLOT_EXCLUSIVE + 1);
 	al_entries_begin(entries, rel, al_table_key_index(rel), snapshot, 2, keys);
 	while (places->held < most && (tid = al_entries_next(entries)) != NULL)

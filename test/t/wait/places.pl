@@ -5,8 +5,9 @@
 # transactions that go on; nobody is let in beyond the limit, nor before the commit;
 # who leaves the queue, in whatever way, lets those behind go on, also when it was being
 # let in; a set that waits keeps the place that it has found in another key, and gives
-# it back when it is refused; who waits for a place of its own is told of a deadlock, and
-# nobody is while somebody else may let it in.
+# it back when it is refused; of two who count at the same time one gets the last place,
+# and who comes and goes meanwhile is counted once; who waits for a place of its own is
+# told of a deadlock, and nobody is while somebody else may let it in.
 #
 # Turns red when: a wake-up is lost, or two are needed for one place; one is let in too
 # many; a sharer without limit passes a waiter; who waits for any of several holders is
@@ -90,6 +91,12 @@ sub queue
 sub holders
 {
 	return ask($watch, "SELECT string_agg(holder, ' ' ORDER BY holder) FROM lock_status() WHERE key = '$key' AND locked");
+}
+# Does it stand at a test point, or wait for a claim?
+sub stands
+{
+	my ($who) = @_;
+	return "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid(by($who));
 }
 sub granted
 {
@@ -286,6 +293,37 @@ SKIP:
 		is(holders(), 'a c', '... and the place is not lost');
 		end($victim, $keeper);
 	}
+
+	my $keeper = session($node, 'Keeper');
+
+	case('two who count at the same time');
+	try('a', 2);
+	ask($keeper, "SELECT $pause");
+	ask(by('b'), q{SET atomic_lock.test_pause_at = 'before-grant'; BEGIN});
+	start(by('b'), share('b', 2));
+	poll($watch, stands('b'));
+	start(by('c'), share('c', 2));
+	poll($watch, 'SELECT (' . stands('c') . ") OR EXISTS (SELECT FROM lock_status() WHERE key = '$key' AND holder = 'c')");
+	ask($keeper, 'SELECT pg_advisory_unlock_all()');
+	granted('the last place goes to the one who has counted first', 'b');
+	is(answer(by('c')), 'pending|b', '... and not to the other');
+	ask(by('b'), 'RESET atomic_lock.test_pause_at; COMMIT');
+	is(holders(), 'a b', '... which makes two');
+
+	case('one goes and another one comes while a third one counts');
+	try($_, 2) for ('a', 'b');
+	release('b');
+	ask($keeper, "SELECT $pause");
+	ask(by('c'), q{SET atomic_lock.test_pause_at = 'counting'});
+	start(by('c'), share('c', 2));
+	poll($watch, stands('c'));
+	release('a');
+	is(ask(by('b'), 'BEGIN; ' . share('b', 2)), 'acquired|b', 'there is never more than one holder');
+	ask($keeper, 'SELECT pg_advisory_unlock_all()');
+	granted('... who is counted once', 'c');
+	ask(by('c'), 'RESET atomic_lock.test_pause_at');
+	ask(by('b'), 'COMMIT');
+	end($keeper);
 }
 
 # Cycles
@@ -313,6 +351,7 @@ ask(by('q'), place('q', 'n', 1));
 queue_up($watch, by('p'), place('p', 'n', 1, '1 min'));
 queue_up($watch, by('q'), place('q', 'm', 2, '3 s'));
 is(answer(by('q')), 'timeout', 'no deadlock where one of two may go');
+ok(is_waiting($watch, by('p')), '... for neither of them');
 queue_up($watch, by('q'), place('q', 'm', 2, '1 min'));
 queue_up($watch, by('r'), place('r', 'n', 1, '1 min'));
 poll($watch, q{SELECT count(*) < 3 FROM lock_waiters});

@@ -1,12 +1,12 @@
 # Readers and writers that wait in one queue.
 #
 # Properties: the queue is one for both modes, in the order of arrival; readers
-# with no writer before them get in together; a reader that comes later passes no
-# writer that waits, with or without a wait of its own, but one that has the lock
-# may keep it; who leaves the queue, in whatever way, lets those behind go on; who
-# reads and wants to write goes before others, who could not write before; a
-# second one would wait for ever and is told so at once; a writer that becomes a
-# reader lets the readers at the head of the queue in.
+# with no writer before them get in together, also where one of them stands still;
+# a reader that comes later passes no writer that waits, with or without a wait of
+# its own, but one that has the lock may keep it; who leaves the queue, in whatever
+# way, lets those behind go on; who reads and wants to write goes before others, who
+# could not write before; a second one would wait for ever and is told so at once; a
+# writer that becomes a reader lets the readers at the head of the queue in.
 #
 # Turns red when: readers are let in one after the other; a stream of readers
 # keeps a writer out; readers wait on behind a writer that has given up; a writer
@@ -128,6 +128,22 @@ wait_for("Reader $_", 'shared') for (1 .. 3);
 release('Writer');
 granted('nobody has to commit for the next one', 'shared', map { "Reader $_" } (1 .. 3));
 ask(by("Reader $_"), 'COMMIT') for (1 .. 3);
+
+SKIP:
+{
+	skip 'needs a build with AL_TEST_HOOKS', 1 unless @build;
+
+	case('a reader that stands still when it is let in');
+	try('Writer', 'exclusive');
+	ask(by('Gate'), 'SELECT pg_advisory_lock(1706)');
+	ask(by('Reader 1'), q{SET atomic_lock.test_pause_at = 'woken'});
+	wait_for("Reader $_", 'shared') for (1 .. 3);
+	release('Writer');
+	granted('readers do not wait for one that stands still', 'shared', 'Reader 2', 'Reader 3');
+	ask(by('Gate'), 'SELECT pg_advisory_unlock_all()');
+	granted('it goes on', 'shared', 'Reader 1');
+	ask(by('Reader 1'), 'RESET atomic_lock.test_pause_at');
+}
 
 case('a reader that comes after a writer');
 try('Reader 1', 'shared');
