@@ -17,6 +17,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockLoad;
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
@@ -33,7 +34,7 @@ shared_preload_libraries = 'atomic_lock'
 log_statement = none
 autovacuum = off
 deadlock_timeout = 1h
-max_connections = 40
+max_connections = 70
 max_prepared_transactions = 5
 });
 $node->append_conf('postgresql.conf', 'atomic_lock.test_sleep_cap = 1h') if @build;
@@ -418,6 +419,15 @@ foreach my $cycle (
 	ask($watch, q{ROLLBACK PREPARED 'place'}) if $name =~ /prepared/;
 	ask(by($_), "SELECT lock_release_all('$_')") for ('p', 'q', 'r', 's', 't');
 }
+
+# Transactions that come and go while they are counted: nobody is to be named.
+case('many for the time of a transaction');
+my $output = '';
+my $run = start_pgbench($node, \$output, '-c', 24, '-j', 2, '-t', 150,
+	'-f', pgbench_script($node, 'moment', "SELECT status, holder FROM lock_try_acquire('$key', mode => 'shared', lifetime => 'transaction', max_holders => 1);"));
+$run->finish;
+unlike($output, qr/ERROR|FATAL|aborted|closed the connection/, 'many who take the only place for a moment');
+is(ask($watch, 'SELECT 1'), 1, '... and the server is still there');
 
 end($watch, values %session);
 done_testing();
