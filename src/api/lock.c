@@ -124,8 +124,8 @@ atomic_lock_try_acquire(PG_FUNCTION_ARGS)
 }
 
 /*
- * lock_[try_]acquire_all(keys, ttl, owner, mode, wait, holder, meta, max_holders): a lock_grant for
- * each key, or where the set is refused, one for the key that was refused
+ * lock_[try_]acquire_all(keys, ttl, owner, mode, wait, holder, meta, max_holders): a
+ * lock_grant for each key, or where the set is refused, one for the key that was refused
  */
 static Datum
 acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)

@@ -266,9 +266,9 @@ rows_to_see(const AlAttempt *attempt)
 /*
  * Look at the holdings of the key without a claim.  Unless "all" is wanted, the rows
  * of shared holdings are left out where there is a live exclusive lease.  To share
- * the key without a limit, they matter before the claim only if the owner may have one of them: then
- * it need not wait in the queue, and for the lifetime of a transaction it needs
- * another claim.
+ * the key without a limit, they matter before the claim only if the owner may have one
+ * of them: then it need not wait in the queue, and for the lifetime of a transaction it
+ * needs another claim.
  */
 static void
 look(Relation rel, AlAttempt *attempt, bool all)

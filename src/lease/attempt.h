@@ -31,7 +31,7 @@ typedef struct AlAttempt
 	bool		is_claimed;
 	AlClaim		claim;
 	AlPlace		place;			/* among those who may share the key */
-	int			taken;			/* places, with this one; 0: there is no limit */
+	int			taken;			/* places at the count, with this one; 0: there is no limit */
 	TimestampTz soonest;		/* result->is_full: when the first holding ends */
 	int64		token;			/* drawn for the grant; 0: not yet */
 } AlAttempt;

@@ -10,11 +10,12 @@
  *	- the sessions whose unfinished transactions have claimed the key.
  *
  * Those may wait in the queue or in the lock manager.  A waiter that would share a
- * key which others share waits for what the writer before it waits for.  Where a waiter
- * for a limited number of places is among those, any of the holders may let them in, so
- * it is a cycle only if all of these lead back.  A waiter
- * searches for a cycle through itself after deadlock_timeout, and then every second,
- * because leases change hands meanwhile.
+ * key which others share waits for what the writer before it waits for.  If it waits for
+ * one of a limited number of places, and nobody before it wants the key exclusively, any
+ * of the holders may let it in, so it is a cycle only if all of these lead back.
+ *
+ * A waiter searches for a cycle through itself after deadlock_timeout, and then every
+ * second, because leases change hands meanwhile.
  *
  * The search locks nothing, so the edges that it saw may not have existed at one
  * time.  Therefore it is done twice.  Leases with the same tokens and waits with the

@@ -45,7 +45,7 @@ typedef struct AlResult
 {
 	AlOutcome	outcome;
 	AlHolding	holding;
-	int			others;			/* AL_HELD, AL_NOT_OWNER: further holdings */
+	int			others;			/* AL_HELD, AL_NOT_OWNER, is_full: further holdings, or -1 */
 	bool		is_full;		/* AL_HELD, AL_CLAIMED: for want of a place */
 	int			holders;		/* granted: with this one; 0: not counted */
 	int			max_holders;	/* of the request */

@@ -12,8 +12,9 @@
  * Only the first waiter is woken, and only the first may take the key, with three
  * exceptions.  An owner who was just given the key may also wait for it on another
  * connection; that waiter may take it from any place.  A waiter that would share the
- * key with any number of others is open, and counts as first if all before it are open.  A waiter that converts its shared
- * holding to exclusive goes before all others, who cannot have the key earlier.
+ * key with any number of others is open, and counts as first if all before it are open.
+ * A waiter that converts its shared holding to exclusive goes before all others, who
+ * cannot have the key earlier.
  *
  * Each waiter notes when it will look again by itself ("due"): at the expiry of the
  * lease in its way, at its own deadline, and after one second at the latest, since

@@ -435,9 +435,10 @@ updater(HeapTuple tuple)
 }
 
 /*
- * May a holding be held whose row the snapshot sees as over, and was updated by a
- * transaction, if that is not 0?  If so, the row is read, with the process in question.  It may if an unfinished transaction has taken the row for another
- * holding, even if it has let that go again.
+ * May a key be held by what was in a row that the snapshot sees as over, or by what is in
+ * it now?  "xid" is the transaction that has updated the row, or 0.  If so, *row is the
+ * holding in question, with the process of the transaction.  An unfinished transaction
+ * may have taken the row for another holding, even if it has let that go again.
  *
  * Where the lease has expired, a transaction may rely on it, or may have begun to extend it
  * before.  It has claimed the holding, or it has ended since the snapshot was taken, and
