@@ -324,7 +324,26 @@ SKIP:
 	granted('... who is counted once', 'c');
 	ask(by('c'), 'RESET atomic_lock.test_pause_at');
 	ask(by('b'), 'COMMIT');
-	end($keeper);
+
+	# It counts twice: before it has claimed the places, and after.
+	case('one goes when the one that is let in has counted');
+	my $next = session($node, 'Next keeper');
+	try($_, 2) for ('a', 'b');
+	ask(by('c'), q{SET atomic_lock.test_pause_at = 'counting'});
+	wait_for($_, 2) for ('c', 'd');
+	ask($keeper, "SELECT $pause");
+	release('a');
+	poll($watch, stands('c'));
+	start($next, "SELECT $pause");
+	poll($watch, q{SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = } . pid($next));
+	ask($keeper, 'SELECT pg_advisory_unlock_all()');
+	answer($next);
+	poll($watch, stands('c'));
+	release('b');
+	ask($next, 'SELECT pg_advisory_unlock_all()');
+	granted('two have gone, two are let in', 'c', 'd');
+	ask(by('c'), 'RESET atomic_lock.test_pause_at');
+	end($keeper, $next);
 }
 
 # Cycles
