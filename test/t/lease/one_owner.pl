@@ -130,6 +130,20 @@ foreach my $mode ('exclusive', 'shared')
 		finish();
 	}
 }
+# A heartbeat, too, waits for that, though it has seen what it goes over.
+foreach my $mode ('exclusive', 'shared')
+{
+	is(ask($one, acquire('k', 'A') . '; ' . acquire('l', 'A', "mode => '$mode'", q{ttl => '2 s'})), "acquired\nacquired", "a lease, and a short one, $mode");
+	is(ask($one, q{BEGIN; SELECT lock_extend('k', 'A', '1 hour') IS NOT NULL}), 't', '... are being extended');
+	is(ask($three, q{BEGIN; SELECT lock_extend('l', 'A', '1 hour') IS NOT NULL}), 't', '... each in a transaction');
+	waits(q{SELECT string_agg(key || ' ' || status, ' ' ORDER BY key) FROM lock_heartbeat(owner => 'A', ttl => '2 hours')});
+	poll($watch, q{SELECT NOT locked FROM lock_status('l')});
+	ask($one, 'COMMIT');
+	poll($watch, q{SELECT state = 'idle' OR EXISTS (SELECT FROM pg_locks l WHERE NOT granted AND l.pid = a.pid) FROM pg_stat_activity a WHERE pid = } . pid($two));
+	ask($three, 'COMMIT');
+	is(answer($two), 'k extended l extended', '... and a heartbeat waits for both');
+	finish();
+}
 # Somebody else who has it in hand is not waited for.
 is(ask($one, acquire('k', 'A', q{ttl => '100 ms'})), 'acquired', 'a lease that runs out');
 poll($watch, q{SELECT count(*) = 0 FROM lock_status() WHERE locked});
