@@ -40,6 +40,7 @@
 #include "lease/grant.h"
 #include "lease/release.h"
 #include "lease/report.h"
+#include "lease/session_end.h"
 #include "lease/state.h"
 #include "shmem/queue.h"
 #include "shmem/stat.h"
@@ -196,6 +197,9 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 {
 	int64		next_search;
 
+	/* This may read many rows, and register a callback, so it comes before the queue. */
+	if (attempt->request->max_holders > 0 && attempt->request->lifetime == AL_SESSION)
+		al_session_end_note(*rel, attempt->key);
 	attempt->result->waited = 0;
 	al_attempt(*rel, attempt);
 	if (attempt->request->wait > 0)

@@ -35,7 +35,6 @@
 #include "claim/held.h"
 #include "claim/holding.h"
 #include "lease/attempt.h"
-#include "lease/session_end.h"
 #include "lease/state.h"
 #include "shmem/contention.h"
 #include "shmem/queue.h"
@@ -502,9 +501,6 @@ al_attempt_take_place(Relation rel, AlAttempt *attempt)
 {
 	if (attempt->request->max_holders == 0)
 		return true;
-	/* This may read many rows, while nobody waits for us. */
-	if (attempt->request->lifetime == AL_SESSION)
-		al_session_end_note(rel, attempt->key);
 	al_claim_places(attempt->key);
 	attempt->place = AL_PLACE_CLAIMED;
 	return has_place(rel, attempt);

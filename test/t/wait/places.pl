@@ -222,6 +222,15 @@ granted('a session has ended', 'd');
 ask(by('b'), 'COMMIT');
 granted('a transaction that had two', 'e', 'f');
 
+case('a session that waits before it has held anything');
+try('c', 1);
+queue_up($watch, by('fresh'), "SELECT status, waited < '30 s' FROM lock_try_acquire('$key', owner => 'fresh', mode => 'shared', wait => '1 min', lifetime => 'session', max_holders => 1)");
+release('c');
+is(answer(by('fresh')), 'acquired|t', 'let in for the session');
+wait_for('d', 1);
+end(delete $session{fresh});
+granted('it has ended', 'd');
+
 case('two-phase commit');
 ask(by('a'), "BEGIN; SELECT lock_acquire('$key', owner => 'a', mode => 'shared', max_holders => 3); PREPARE TRANSACTION 'p'");
 ask(by('b'), "BEGIN; SELECT lock_acquire('$key', owner => '$_', mode => 'shared', lifetime => 'transaction', max_holders => 3)") for ('b', 'c');
