@@ -126,10 +126,100 @@ COMMENT ON COLUMN lock_audit.client_addr IS 'address of the client; null on a Un
 COMMENT ON COLUMN lock_audit.reason IS 'reason that was given';
 COMMENT ON COLUMN lock_audit.id IS 'random identifier of the record, unique over all copies of the database';
 
+-- What lock_set_policy has set.  Null leaves a part to shorter prefixes and
+-- settings.  A policy that reserves keys for roles has one more row for each,
+-- with nothing but the prefix and the role.  src/table/columns.h mirrors the columns.
+CREATE TABLE app_lock_policy (
+	prefix				text COLLATE "C" NOT NULL,
+	admitted			regrole NOT NULL,
+	default_ttl_us		bigint,
+	max_ttl_us			bigint,
+	max_wait_us			bigint,
+	max_lifetime_us		bigint,
+	lock_delay_us		bigint,
+	min_hold_us			bigint,
+	max_holders			bigint,
+	max_keys_per_owner	bigint,
+	max_keys_per_role	bigint,
+	history				bigint,
+	notify				bigint,
+	has_roles			bigint,
+	CONSTRAINT app_lock_policy_pkey PRIMARY KEY (prefix, admitted)
+) USING heap;
+
+COMMENT ON TABLE app_lock_policy IS 'policies for keys with a prefix; lock_set_policy writes it, lock_policies shows it';
+COMMENT ON COLUMN app_lock_policy.prefix IS 'of the keys that it is for';
+COMMENT ON COLUMN app_lock_policy.admitted IS 'role whose members may change the keys, in a row of its own; 0 in the row of the policy';
+COMMENT ON COLUMN app_lock_policy.default_ttl_us IS 'length of a lease that is acquired without a ttl, in microseconds';
+COMMENT ON COLUMN app_lock_policy.max_ttl_us IS 'longest ttl that a call may ask for, in microseconds';
+COMMENT ON COLUMN app_lock_policy.max_wait_us IS 'longest wait that a call may ask for, in microseconds';
+COMMENT ON COLUMN app_lock_policy.max_lifetime_us IS 'longest life of a lease, in microseconds; 0: no limit';
+COMMENT ON COLUMN app_lock_policy.lock_delay_us IS 'how long a key stays closed after its lease expired or its session ended, in microseconds';
+COMMENT ON COLUMN app_lock_policy.min_hold_us IS 'how long a key stays closed after it was acquired, even if it is released sooner, in microseconds';
+COMMENT ON COLUMN app_lock_policy.max_holders IS 'how many owners may share a key';
+COMMENT ON COLUMN app_lock_policy.max_keys_per_owner IS 'how many of these keys an owner may hold';
+COMMENT ON COLUMN app_lock_policy.max_keys_per_role IS 'how many of these keys a role may hold';
+COMMENT ON COLUMN app_lock_policy.history IS '1: lock_history records grants; 0: it does not';
+COMMENT ON COLUMN app_lock_policy.notify IS '1: events are sent; 0: they are not';
+COMMENT ON COLUMN app_lock_policy.has_roles IS '1: only members of the roles may change the keys';
+
+CREATE FUNCTION app_lock_policy_changed()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'atomic_lock_policy_changed'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION app_lock_policy_changed() IS
+'internal: trigger of app_lock_policy, which lets all sessions read it again';
+
+-- For what a restored dump, a subscription or a person writes
+CREATE TRIGGER app_lock_policy_changed
+	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON app_lock_policy
+	FOR EACH STATEMENT EXECUTE FUNCTION app_lock_policy_changed();
+ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_changed;
+
+CREATE TABLE lock_history (
+	key				text COLLATE "C" NOT NULL,
+	mode			text NOT NULL,
+	fencing_token	bigint NOT NULL,
+	owner_digest	text COLLATE "C" NOT NULL,
+	holder			text NOT NULL,
+	role			name NOT NULL,
+	client_addr		inet,
+	application		text NOT NULL,
+	acquired_at		timestamptz NOT NULL,
+	ended_at		timestamptz,
+	ended_by		text,
+	CONSTRAINT lock_history_pkey PRIMARY KEY (key, fencing_token)
+) USING heap WITH (
+	-- the end of a grant is an update
+	fillfactor = 70
+);
+
+-- The sweep finds what is old by this index.
+CREATE INDEX lock_history_acquired_at_idx ON lock_history (acquired_at);
+
+COMMENT ON TABLE lock_history IS 'one row per grant of a key whose policy asks for history; the sweep deletes what ended longer ago than atomic_lock.history_retention';
+COMMENT ON COLUMN lock_history.key IS 'which lock';
+COMMENT ON COLUMN lock_history.mode IS 'exclusive or shared';
+COMMENT ON COLUMN lock_history.fencing_token IS 'fencing token of the grant';
+COMMENT ON COLUMN lock_history.owner_digest IS 'SHA-256 of the owner, in hex';
+COMMENT ON COLUMN lock_history.holder IS 'label of the holder';
+COMMENT ON COLUMN lock_history.role IS 'role that acquired it';
+COMMENT ON COLUMN lock_history.client_addr IS 'address of the client; null on a Unix-domain socket';
+COMMENT ON COLUMN lock_history.application IS 'application_name of the session that acquired it';
+COMMENT ON COLUMN lock_history.acquired_at IS 'when it was granted, converted to this mode or handed over to this owner';
+COMMENT ON COLUMN lock_history.ended_at IS 'when it ended; null while it goes on, and after its expiry until the next grant or a sweep finds that; lock_held_at knows the expiry at once';
+COMMENT ON COLUMN lock_history.ended_by IS 'released, expired, forced, stolen, transferred, converted, session or transaction: what ended it';
+
 -- A restored dump must not bring leases back to life.  Fencing tokens must go
--- on from where they were, and the audit trail must be kept.
+-- on from where they were, and the audit trail must be kept.  A grant whose end
+-- is not known would never end after a restore.  A role that was dropped has a
+-- number only, which may be another role's where the dump is restored.
 SELECT pg_catalog.pg_extension_config_dump('app_lock_fence', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_audit', '');
+SELECT pg_catalog.pg_extension_config_dump('app_lock_policy',
+	'WHERE admitted OPERATOR(pg_catalog.=) 0::pg_catalog.oid OR EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) admitted)');
+SELECT pg_catalog.pg_extension_config_dump('lock_history', 'WHERE ended_at IS NOT NULL');
 
 ------------------------------------------------------------------------------
 -- Functions for applications
@@ -435,10 +525,11 @@ CREATE TYPE lock_state AS (
 	pid				integer,
 	meta			jsonb,
 	pending			boolean,
-	role			name
+	role			name,
+	closed_until	timestamptz
 );
 
-COMMENT ON TYPE lock_state IS 'state of a key, or one of its holdings; for a free key, all but key, locked and pending are null, and waiters if there are none';
+COMMENT ON TYPE lock_state IS 'state of a key, or one of its holdings; for a free key, all but key, locked, pending and closed_until are null, and waiters if there are none';
 COMMENT ON COLUMN lock_state.key IS 'what is locked';
 COMMENT ON COLUMN lock_state.locked IS 'whether anybody holds the key; not yet, if its transaction is unfinished';
 COMMENT ON COLUMN lock_state.mode IS 'mode of the holding';
@@ -455,6 +546,7 @@ COMMENT ON COLUMN lock_state.pid IS 'process id of the unfinished transaction, o
 COMMENT ON COLUMN lock_state.meta IS 'what the holder keeps with the lease';
 COMMENT ON COLUMN lock_state.pending IS 'whether an unfinished transaction of another session has acquired, released or changed it, or relies on it';
 COMMENT ON COLUMN lock_state.role IS 'role that acquired it; null if it was dropped';
+COMMENT ON COLUMN lock_state.closed_until IS 'until when nobody gets the key although nobody holds it, by min_hold or lock_delay; null otherwise';
 
 CREATE FUNCTION lock_status(key text) RETURNS lock_state
 AS 'MODULE_PATHNAME', 'atomic_lock_status'
@@ -515,6 +607,119 @@ LANGUAGE C STABLE PARALLEL SAFE;
 
 COMMENT ON FUNCTION lock_key("any") IS
 'the same for parts of any types, each written as templates of guards write it, whatever the session has set: dates are ISO, timestamps UTC; stable and not immutable, since the text of enums and names is in the catalog';
+
+------------------------------------------------------------------------------
+-- Policies, and the history that they ask for
+------------------------------------------------------------------------------
+
+CREATE FUNCTION lock_set_policy(
+	prefix text,
+	default_ttl interval DEFAULT NULL,
+	max_ttl interval DEFAULT NULL,
+	max_wait interval DEFAULT NULL,
+	max_lifetime interval DEFAULT NULL,
+	lock_delay interval DEFAULT NULL,
+	min_hold interval DEFAULT NULL,
+	max_holders integer DEFAULT NULL,
+	max_keys_per_owner integer DEFAULT NULL,
+	max_keys_per_role integer DEFAULT NULL,
+	roles regrole[] DEFAULT NULL,
+	history boolean DEFAULT NULL,
+	notify boolean DEFAULT NULL
+) RETURNS void
+AS 'MODULE_PATHNAME', 'atomic_lock_set_policy'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_set_policy(text, interval, interval, interval, interval, interval, interval, integer, integer, integer, regrole[], boolean, boolean) IS
+'rules what holds for all keys that begin with "prefix" (up to 1024 bytes; empty: all keys), in place of what was ruled for that prefix; null leaves a part to the policies of shorter prefixes, and then to the settings; in force for all sessions at their next call after the commit; raises 22004 for a null prefix or role, 22023 for a part out of range, 42704 for an unknown role';
+
+CREATE FUNCTION lock_drop_policy(prefix text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'atomic_lock_drop_policy'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_drop_policy(text) IS
+'ends what lock_set_policy has ruled for exactly this prefix and returns true; returns false if there was nothing';
+
+CREATE FUNCTION lock_policy(
+	key text,
+	OUT default_ttl interval,
+	OUT max_ttl interval,
+	OUT max_wait interval,
+	OUT max_lifetime interval,
+	OUT lock_delay interval,
+	OUT min_hold interval,
+	OUT max_holders integer,
+	OUT max_keys_per_owner integer,
+	OUT max_keys_per_role integer,
+	OUT roles regrole[],
+	OUT history boolean,
+	OUT notify boolean,
+	OUT prefixes jsonb
+)
+AS 'MODULE_PATHNAME', 'atomic_lock_policy'
+LANGUAGE C STABLE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_policy(text) IS
+'returns what holds for "key", always one row: by the policy with the longest prefix that rules the part, or else by a setting; null is no limit; "prefixes" has the prefix for each part that a policy rules';
+
+CREATE VIEW lock_policies AS
+	SELECT p.prefix,
+		p.default_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS default_ttl,
+		p.max_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS max_ttl,
+		p.max_wait_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS max_wait,
+		p.max_lifetime_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS max_lifetime,
+		p.lock_delay_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS lock_delay,
+		p.min_hold_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS min_hold,
+		p.max_holders::pg_catalog.int4 AS max_holders,
+		p.max_keys_per_owner::pg_catalog.int4 AS max_keys_per_owner,
+		p.max_keys_per_role::pg_catalog.int4 AS max_keys_per_role,
+		CASE WHEN p.has_roles OPERATOR(pg_catalog.=) 1::pg_catalog.int8 THEN ARRAY(
+			SELECT r.admitted FROM app_lock_policy r
+			WHERE r.prefix OPERATOR(pg_catalog.=) p.prefix
+				AND r.admitted::pg_catalog.oid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
+			ORDER BY r.admitted::pg_catalog.oid USING OPERATOR(pg_catalog.<)) END AS roles,
+		p.history OPERATOR(pg_catalog.=) 1::pg_catalog.int8 AS history,
+		p.notify OPERATOR(pg_catalog.=) 1::pg_catalog.int8 AS notify
+	FROM app_lock_policy p
+	WHERE p.admitted::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
+	ORDER BY p.prefix;
+
+COMMENT ON VIEW lock_policies IS 'what lock_set_policy has ruled, a row for each prefix; null is left to shorter prefixes and settings';
+COMMENT ON COLUMN lock_policies.prefix IS 'of the keys that the policy is for; empty: all keys';
+COMMENT ON COLUMN lock_policies.default_ttl IS 'length of a lease that is acquired without a ttl';
+COMMENT ON COLUMN lock_policies.max_ttl IS 'longest ttl that a call may ask for';
+COMMENT ON COLUMN lock_policies.max_wait IS 'longest wait that a call may ask for';
+COMMENT ON COLUMN lock_policies.max_lifetime IS 'longest life of a lease, with all its extensions and transfers; 0: no limit';
+COMMENT ON COLUMN lock_policies.lock_delay IS 'how long a key stays closed after its lease expired or its session ended';
+COMMENT ON COLUMN lock_policies.min_hold IS 'how long a key stays closed after it was acquired, even if it is released sooner';
+COMMENT ON COLUMN lock_policies.max_holders IS 'how many owners may share a key';
+COMMENT ON COLUMN lock_policies.max_keys_per_owner IS 'how many of these keys an owner may hold';
+COMMENT ON COLUMN lock_policies.max_keys_per_role IS 'how many of these keys a role may hold';
+COMMENT ON COLUMN lock_policies.roles IS 'roles whose members may change the keys; a number stands for a role that was dropped';
+COMMENT ON COLUMN lock_policies.history IS 'whether lock_history records grants';
+COMMENT ON COLUMN lock_policies.notify IS 'whether events are sent';
+
+CREATE FUNCTION lock_held_at(
+	key text,
+	at timestamptz,
+	OUT mode text,
+	OUT fencing_token bigint,
+	OUT owner_digest text,
+	OUT holder text,
+	OUT role name,
+	OUT client_addr inet,
+	OUT application text,
+	OUT acquired_at timestamptz,
+	OUT ended_at timestamptz,
+	OUT ended_by text
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'atomic_lock_held_at'
+LANGUAGE C STABLE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_held_at(text, timestamptz) IS
+'returns the rows of lock_history for the grants of "key" that lasted at the moment "at", with ended_at and ended_by also where nobody has noticed yet that a lease expired; needs a policy with history; leaves out grants that ended while there was none';
 
 ------------------------------------------------------------------------------
 -- Functions for DBAs and schedules
@@ -835,15 +1040,16 @@ BEGIN
 			'lock_release', 'lock_try_release', 'lock_release_all',
 			'lock_extend', 'lock_try_extend', 'lock_extend_all', 'lock_heartbeat', 'lock_held',
 			'lock_assert', 'lock_assert_fence', 'lock_fetch',
-			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key']
+			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key', 'lock_policy']
 		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
-			'lock_is_held', 'lock_holder', 'lock_key',
+			'lock_is_held', 'lock_holder', 'lock_key', 'lock_held_at',
 			'lock_stats', 'lock_contention', 'lock_sweeper_status',
 			'app_lock_longest_wait']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
 			'lock_steal', 'lock_sweep', 'lock_schedule_sweep',
 			'lock_unschedule_sweep', 'lock_stats_reset', 'lock_protect', 'lock_unprotect',
-			'lock_guard', 'lock_grant_access', 'lock_revoke_access']
+			'lock_guard', 'lock_set_policy', 'lock_drop_policy',
+			'lock_grant_access', 'lock_revoke_access']
 	END;
 	IF names IS NULL THEN
 		RAISE invalid_parameter_value USING
@@ -901,7 +1107,8 @@ BEGIN
 		SELECT c.relname, c.privileges
 		FROM (VALUES ('monitor', 'lock_waiters', 'SELECT'), ('monitor', 'lock_guards', 'SELECT'),
 			('monitor', 'lock_stats', 'SELECT'), ('monitor', 'lock_contention', 'SELECT'),
-			('monitor', 'lock_activity', 'SELECT'),
+			('monitor', 'lock_activity', 'SELECT'), ('monitor', 'lock_policies', 'SELECT'),
+			('monitor', 'lock_history', 'SELECT'),
 			('admin', 'lock_audit', 'SELECT, DELETE')) AS c (at_level, relname, privileges)
 		WHERE c.at_level = level
 	LOOP
@@ -949,7 +1156,7 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
-'lets "role" use what belongs to a level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_stats, lock_contention, lock_sweeper_status, lock_guards), admin (force_release, lock_steal, reading and trimming lock_audit, sweeps and their schedule, lock_stats_reset, guards, granting)';
+'lets "role" use what belongs to a level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_stats, lock_contention, lock_sweeper_status, lock_guards, lock_policies, lock_history, lock_held_at), admin (force_release, lock_steal, reading and trimming lock_audit, sweeps and their schedule, lock_stats_reset, guards, policies, granting)';
 
 CREATE FUNCTION lock_revoke_access(role regrole, level text)
 RETURNS void

@@ -12,6 +12,7 @@
 
 #include "base/compat.h"
 #include "base/hash.h"
+#include "base/policy.h"
 #include "base/settings.h"
 #include "claim/held.h"
 #include "guard/protect.h"
@@ -28,6 +29,7 @@
 #include "sweep/worker.h"
 #include "table/catalog.h"
 #include "table/fence.h"
+#include "table/policies.h"
 #include "xact.h"
 
 AL_MODULE_MAGIC("1.0.0");
@@ -52,6 +54,7 @@ _PG_init(void)
 	al_settings_init();
 	al_shmem_init(shmem_parts, lengthof(shmem_parts));
 	al_hash_init(al_fence_secret);
+	al_policy_init(al_policies_read);
 	al_catalog_init();
 	al_report_init();
 	al_xact_init();

@@ -22,6 +22,7 @@
 #include "lease/report.h"
 #include "shmem/stat.h"
 #include "sweep/sweep.h"
+#include "table/history.h"
 #include "xact.h"
 
 /*
@@ -52,6 +53,7 @@ xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
+			al_history_commit();
 			al_durability_before_commit(event == XACT_EVENT_PRE_PREPARE);
 			break;
 		case XACT_EVENT_COMMIT:

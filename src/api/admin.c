@@ -44,7 +44,7 @@ force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 
 	al_key_arg(fcinfo, 0, &key);
 	reason = al_reason_arg(fcinfo, 1);
-	ended = al_lease_end(rel, &key, &claim, &result);
+	ended = al_lease_end(rel, &key, &claim, AL_ENDED_FORCED, &result);
 	if (result.outcome != AL_RELEASED && raise)
 		al_raise(&key, &result);
 	if (result.outcome == AL_NOT_FOUND)
@@ -88,7 +88,7 @@ atomic_lock_steal(PG_FUNCTION_ARGS)
 	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg(fcinfo, 1, &request.owner);
 	reason = al_reason_arg(fcinfo, 2);
-	request.ttl = al_new_ttl_arg(fcinfo, 3);
+	request.ttl = al_ttl_arg(fcinfo, 3);
 	request.role = GetUserId();
 	request.holder = al_holder_arg(fcinfo, 4);
 	request.default_holder = al_holder_default;

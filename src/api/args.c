@@ -31,29 +31,6 @@
 #include "base/settings.h"
 #include "base/str.h"
 
-/* The ttl of a new lease, in microseconds: the argument, or atomic_lock.default_ttl */
-int64
-al_new_ttl_arg(FunctionCallInfo fcinfo, int argno)
-{
-	int64		ttl = al_ttl_arg(fcinfo, argno);
-
-	if (ttl == 0)
-	{
-		ttl = AL_MS_TO_US(al_default_ttl_ms);
-		if (ttl > AL_MS_TO_US(al_max_ttl_ms))
-			ereport(ERROR,
-					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("atomic_lock.default_ttl must not be longer than atomic_lock.max_ttl"),
-					 errhint("Pass a ttl, or change one of the settings.")));
-	}
-	if (al_max_lifetime_ms > 0 && ttl > AL_MS_TO_US(al_max_lifetime_ms))
-		ereport(ERROR,
-				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("ttl must not be longer than atomic_lock.max_lifetime (%s)",
-						GetConfigOptionByName("atomic_lock.max_lifetime", NULL, false))));
-	return ttl;
-}
-
 static AlString
 checked_text(FunctionCallInfo fcinfo, int argno, const char *what, int min, int max)
 {
@@ -176,56 +153,36 @@ al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 }
 
 /*
- * The length of an interval in microseconds; a day has 24 hours.  Returns false where
- * it does not fit, and for months and years, whose length depends on the calendar.  An
- * infinite interval has months too.
+ * The length of an interval in microseconds; a day has 24 hours.  PG_INT64_MAX, which is
+ * longer than any limit, where it does not fit, and for months and years, whose length
+ * depends on the calendar.  An infinite interval has months too.
  */
-static bool
-interval_length(const Interval *interval, int64 *length)
+static int64
+interval_length(const Interval *interval)
 {
-	int64		days;
+	int64		length;
 
-	return interval->month == 0 &&
-		!pg_mul_s64_overflow(interval->day, USECS_PER_DAY, &days) &&
-		!pg_add_s64_overflow(days, interval->time, length);
+	if (interval->month != 0 ||
+		pg_mul_s64_overflow(interval->day, USECS_PER_DAY, &length) ||
+		pg_add_s64_overflow(length, interval->time, &length))
+		return PG_INT64_MAX;
+	return length == AL_NO_TTL ? length + 1 : length;
 }
 
-static void
-raise_duration(const char *what, const char *least, const char *setting)
-{
-	ereport(ERROR,
-			(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("%s must be between %s and %s", what, least,
-					GetConfigOptionByName(setting, NULL, false)),
-			 errhint("The setting %s is the upper limit.  Months and years are not allowed.", setting)));
-}
-
-/* The ttl argument in microseconds, 1 ms to atomic_lock.max_ttl; 0 for NULL */
+/* The ttl argument in microseconds, which lease/terms.c checks; AL_NO_TTL for NULL */
 int64
 al_ttl_arg(FunctionCallInfo fcinfo, int argno)
 {
-	int64		ttl;
-
-	if (PG_ARGISNULL(argno))
-		return 0;
-	if (!interval_length(PG_GETARG_INTERVAL_P(argno), &ttl) ||
-		ttl < AL_MIN_TTL || ttl > AL_MS_TO_US(al_max_ttl_ms))
-		raise_duration("ttl", "1ms", "atomic_lock.max_ttl");
-	return ttl;
+	return PG_ARGISNULL(argno) ? AL_NO_TTL : interval_length(PG_GETARG_INTERVAL_P(argno));
 }
 
-/* The wait argument in microseconds, 0 to atomic_lock.max_wait */
+/* The wait argument in microseconds, which lease/terms.c checks */
 int64
 al_wait_arg(FunctionCallInfo fcinfo, int argno)
 {
-	int64		wait;
-
 	if (PG_ARGISNULL(argno))
 		al_raise_null("wait");
-	if (!interval_length(PG_GETARG_INTERVAL_P(argno), &wait) ||
-		wait < 0 || wait > AL_MS_TO_US(al_max_wait_ms))
-		raise_duration("wait", "0", "atomic_lock.max_wait");
-	return wait;
+	return interval_length(PG_GETARG_INTERVAL_P(argno));
 }
 
 /* The number of the argument in a NULL-terminated list of words */

@@ -9,7 +9,6 @@
 
 #include "atomic_lock.h"
 
-extern int64 al_new_ttl_arg(FunctionCallInfo fcinfo, int argno);
 extern void al_raise_null(const char *what);
 extern void al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key);
 extern AlKey *al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count);

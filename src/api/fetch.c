@@ -486,6 +486,13 @@ refresh(Relation app_lock, AlAttempt *attempt)
 		al_raise(attempt->key, attempt->result);
 }
 
+static void
+grant(Relation app_lock, AlAttempt *attempt)
+{
+	if (!al_grant(app_lock, attempt))
+		al_raise(attempt->key, attempt->result);
+}
+
 /*
  * Grant the lock, then read the row, which policies may show only to the holder.  If
  * there is no row, or it has another key, undo the grant and return NULL.
@@ -503,7 +510,7 @@ grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		al_grant(app_lock, attempt);
+		grant(app_lock, attempt);
 		rows = read_newest(target);
 		*is_right = is_right_key(attempt->key, target, rows, name_context, name);
 		if (rows->numvals > 0 && *is_right)
@@ -598,7 +605,7 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt, char *
 		if (!is_granted)
 		{
 			refresh(app_lock, attempt);
-			al_grant(app_lock, attempt);
+			grant(app_lock, attempt);
 		}
 		put_rows(target, (ReturnSetInfo *) fcinfo->resultinfo, rows);
 		table_close(app_lock, NoLock);
@@ -636,8 +643,7 @@ atomic_lock_fetch(PG_FUNCTION_ARGS)
 	error_context_stack = &callback;
 	/* Whoever alters app_lock is waited for here, while no other table is locked. */
 	table_close(al_open_for_writing("lock_fetch()"), RowExclusiveLock);
-	request.ttl = al_new_ttl_arg(fcinfo, 2);
-	request.has_ttl = !PG_ARGISNULL(2);
+	request.ttl = al_ttl_arg(fcinfo, 2);
 	request.keeps_own = true;
 	al_owner_arg(fcinfo, 3, &request.owner);
 	request.wait = al_wait_arg(fcinfo, 4);

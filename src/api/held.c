@@ -33,6 +33,7 @@
 #include "claim/holding.h"
 #include "lease/extend.h"
 #include "lease/state.h"
+#include "lease/terms.h"
 #include "table/catalog.h"
 #include "table/owner_rows.h"
 
@@ -177,7 +178,7 @@ beat(ReturnSetInfo *rsinfo, Relation rel, const AlKey *key, const AlOwner *owner
 	bool		is_held;
 
 	CHECK_FOR_INTERRUPTS();
-	al_lease_extend(rel, key, owner, seen, ttl, &result);
+	al_lease_extend(rel, key, owner, seen, al_terms_cap(key, ttl), &result);
 	is_held = result.outcome == AL_EXTENDED || result.outcome == AL_LIFETIME_EXCEEDED;
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	values[STATUS] = CStringGetTextDatum(al_status_word(&result));
@@ -207,6 +208,7 @@ atomic_lock_heartbeat(PG_FUNCTION_ARGS)
 		keys = al_keys_arg(fcinfo, 0, &count);
 	al_owner_arg(fcinfo, 1, &owner);
 	ttl = al_ttl_arg(fcinfo, 2);
+	al_terms_check_all(ttl);
 
 	for (int i = 0; i < count; i++)
 		wrote |= beat(rsinfo, rel, &keys[i], &owner, NULL, ttl);

@@ -36,6 +36,7 @@
 #include "lease/release.h"
 #include "lease/report.h"
 #include "lease/state.h"
+#include "lease/terms.h"
 #include "lease/transfer.h"
 #include "table/catalog.h"
 #include "table/owner_rows.h"
@@ -69,7 +70,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 	request->is_convert = false;
 	request->keeps_own = false;
 	request->lifetime = lifetime;
-	request->ttl = lifetime != AL_LEASE && PG_ARGISNULL(1) ? 0 : al_new_ttl_arg(fcinfo, 1);
+	request->ttl = al_ttl_arg(fcinfo, 1);
 	al_owner_arg_or_new(fcinfo, 2, &request->owner);
 	request->is_shared = al_mode_arg(fcinfo, 3);
 	request->max_holders = al_max_holders_arg(fcinfo, PG_NARGS() - 1, request->is_shared);
@@ -84,7 +85,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("cannot acquire a lock with lifetime \"session\" within security-restricted operation")));
-	if (lifetime == AL_TRANSACTION && request->ttl != 0)
+	if (lifetime == AL_TRANSACTION && request->ttl != AL_NO_TTL)
 		al_raise_no_lease("ttl");
 	if (lifetime == AL_TRANSACTION && request->meta)
 		al_raise_no_lease("meta");
@@ -215,7 +216,7 @@ transfer(FunctionCallInfo fcinfo, const char *function, bool raise)
 	AlOwner		owner;
 	AlOwner		new_owner;
 	text	   *holder;
-	int64		ttl = 0;
+	int64		ttl;
 	AlResult	result = {0};
 	bool		transferred;
 
@@ -225,8 +226,7 @@ transfer(FunctionCallInfo fcinfo, const char *function, bool raise)
 	holder = al_holder_arg(fcinfo, 3);
 	if (holder == NULL)
 		holder = al_holder_default();
-	if (!PG_ARGISNULL(4))
-		ttl = al_new_ttl_arg(fcinfo, 4);
+	ttl = al_ttl_arg(fcinfo, 4);
 
 	al_lease_transfer(rel, &key, &owner, &new_owner, holder, GetUserId(), ttl, &result);
 	transferred = al_is_granted(&result);
@@ -347,9 +347,11 @@ for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 		if (outcome == AL_RELEASED)
 			al_lease_release(rel, &owns->key, owner, al_owned_row(owns), &result);
 		else if (outcome == AL_EXTENDED)
-			al_lease_extend(rel, &owns->key, owner, al_owned_row(owns), ttl, &result);
+			al_lease_extend(rel, &owns->key, owner, al_owned_row(owns),
+							al_terms_cap(&owns->key, ttl), &result);
 		else
-			al_lease_transfer(rel, &owns->key, owner, new_owner, holder, GetUserId(), 0, &result);
+			al_lease_transfer(rel, &owns->key, owner, new_owner, holder, GetUserId(),
+							  AL_NO_TTL, &result);
 		if (result.outcome == AL_IN_TRANSACTION)
 			al_raise(&owns->key, &result);
 		if (result.outcome == outcome)
@@ -366,7 +368,7 @@ atomic_lock_release_all(PG_FUNCTION_ARGS)
 	int64		count;
 
 	al_owner_arg(fcinfo, 0, &owner);
-	count = for_all(rel, &owner, AL_RELEASED, 0, NULL, NULL);
+	count = for_all(rel, &owner, AL_RELEASED, AL_NO_TTL, NULL, NULL);
 	close_app_lock(rel, count > 0);
 	PG_RETURN_INT64(count);
 }
@@ -381,6 +383,7 @@ atomic_lock_extend_all(PG_FUNCTION_ARGS)
 
 	al_owner_arg(fcinfo, 0, &owner);
 	ttl = al_ttl_arg(fcinfo, 1);
+	al_terms_check_all(ttl);
 	count = for_all(rel, &owner, AL_EXTENDED, ttl, NULL, NULL);
 	close_app_lock(rel, count > 0);
 	PG_RETURN_INT64(count);
@@ -401,7 +404,7 @@ atomic_lock_transfer_all(PG_FUNCTION_ARGS)
 	holder = al_holder_arg(fcinfo, 2);
 	if (holder == NULL)
 		holder = al_holder_default();
-	count = for_all(rel, &owner, AL_ACQUIRED, 0, &new_owner, holder);
+	count = for_all(rel, &owner, AL_ACQUIRED, AL_NO_TTL, &new_owner, holder);
 	close_app_lock(rel, count > 0);
 	PG_RETURN_INT64(count);
 }

@@ -54,7 +54,7 @@ PG_FUNCTION_INFO_V1(atomic_lock_longest_wait);
 enum
 {
 	KEY, LOCKED, MODE, OWNER, HOLDER, FENCING_TOKEN, ACQUIRED_AT, EXPIRES_AT,
-	TTL_REMAINING, LIFETIME, HOLDERS, WAITERS, PID, META, PENDING, ROLE, COLUMNS
+	TTL_REMAINING, LIFETIME, HOLDERS, WAITERS, PID, META, PENDING, ROLE, CLOSED_UNTIL, COLUMNS
 };
 
 /*
@@ -194,6 +194,7 @@ fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampT
 	else
 		nulls[META] = true;
 	values[PENDING] = BoolGetDatum(holders == 0);
+	nulls[CLOSED_UNTIL] = true;
 	nulls[ROLE] = role == NULL;
 	if (role)
 		values[ROLE] = DirectFunctionCall1(namein, CStringGetDatum(role));
@@ -223,6 +224,25 @@ find_pending(const AlKey *key, const AlOwner *owner, List **holdings, int *more,
 		*holdings = al_holdings_of_key(rel, key, owner, AL_LOOK_SOME, more, now);
 	table_close(rel, AccessShareLock);
 	return pending;
+}
+
+/* Fill in the columns for a key that nobody holds */
+static void
+fill_free(const AlKey *key, Datum *values, bool *nulls)
+{
+	Relation	rel = al_open_app_lock(AccessShareLock);
+	TimestampTz closed_until = al_closed_until_all(rel, key);
+
+	table_close(rel, AccessShareLock);
+	memset(nulls, true, COLUMNS * sizeof(bool));
+	values[KEY] = PointerGetDatum(al_string_text(key->name));
+	values[LOCKED] = values[PENDING] = BoolGetDatum(false);
+	nulls[KEY] = nulls[LOCKED] = nulls[PENDING] = false;
+	/* Nobody has it yet, but some may be about to. */
+	if (al_queue_count(key) > 0)
+		set_waiters(key, values, nulls);
+	values[CLOSED_UNTIL] = TimestampTzGetDatum(closed_until);
+	nulls[CLOSED_UNTIL] = closed_until == DT_NOBEGIN;
 }
 
 /* lock_status(key): always one row */
@@ -255,15 +275,7 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 		fill_columns(&key, choose(holdings), Min(list_length(holdings) + more, AL_MOST_COUNTED),
 					 now, al_is_monitor(), values, nulls);
 	else
-	{
-		memset(nulls, true, sizeof(nulls));
-		values[KEY] = PointerGetDatum(al_string_text(key.name));
-		values[LOCKED] = values[PENDING] = BoolGetDatum(false);
-		nulls[KEY] = nulls[LOCKED] = nulls[PENDING] = false;
-		/* Nobody has it yet, but some may be about to. */
-		if (al_queue_count(&key) > 0)
-			set_waiters(&key, values, nulls);
-	}
+		fill_free(&key, values, nulls);
 	if (pid >= 0 && pending == NULL)
 		set_pending(pid, values, nulls);
 	return al_row_datum(fcinfo, COLUMNS, values, nulls);

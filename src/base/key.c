@@ -57,9 +57,7 @@ al_key_recheck(const AlKey *key)
 int
 al_key_compare(const AlKey *a, const AlKey *b)
 {
-	int			order = memcmp(a->name.data, b->name.data, Min(a->name.len, b->name.len));
-
-	return order != 0 ? order : a->name.len - b->name.len;
+	return al_string_compare(a->name, b->name);
 }
 
 AlString

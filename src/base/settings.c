@@ -31,6 +31,7 @@ double		al_max_wait_ms = 5 * MINUTE_MS;
 double		al_max_lifetime_ms = 0;
 double		al_lock_delay_ms = 0;
 double		al_released_retention_ms = HOUR_MS;
+double		al_history_retention_ms = 90 * 24 * HOUR_MS;
 int			al_on_reacquire = AL_REACQUIRE_EXTEND;
 int			al_acquire_durability = AL_ACQUIRE_FORCED;
 int			al_release_durability = AL_RELEASE_RELAXED;
@@ -145,6 +146,10 @@ al_settings_init(void)
 					"Sets how long a released key is remembered.",
 					"Until a sweep removes the key, releasing it again raises LK004 (already released) instead of LK002 (not held).",
 					&al_released_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP);
+	define_duration("atomic_lock.history_retention",
+					"Sets how long rows of lock_history are kept after the grant ended.",
+					"The sweep deletes older ones.",
+					&al_history_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP);
 	DefineCustomEnumVariable("atomic_lock.on_reacquire",
 							 "Sets what an acquire does if the owner already holds the lock.",
 							 NULL, &al_on_reacquire, AL_REACQUIRE_EXTEND,

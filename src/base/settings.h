@@ -35,6 +35,7 @@ extern double al_max_wait_ms;
 extern double al_max_lifetime_ms;
 extern double al_lock_delay_ms;
 extern double al_released_retention_ms;
+extern double al_history_retention_ms;
 extern int	al_on_reacquire;
 extern int	al_acquire_durability;
 extern int	al_release_durability;

@@ -46,6 +46,15 @@ al_string_equal(AlString a, AlString b)
 	return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
 }
 
+/* Strings are ordered by their bytes, and each comes before what begins with it. */
+int
+al_string_compare(AlString a, AlString b)
+{
+	int			order = memcmp(a.data, b.data, Min(a.len, b.len));
+
+	return order != 0 ? order : a.len - b.len;
+}
+
 text *
 al_string_text(AlString string)
 {

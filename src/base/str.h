@@ -10,6 +10,7 @@
 extern AlString al_string(text *datum);
 extern AlString al_cstring(const char *cstring);
 extern bool al_string_equal(AlString a, AlString b);
+extern int	al_string_compare(AlString a, AlString b);
 extern text *al_string_text(AlString string);
 extern int al_clip_length(AlString string, int size);
 extern char *al_display(AlString string);

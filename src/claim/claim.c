@@ -21,6 +21,8 @@
  *		transaction		key					Share or Exclusive
  *		upgrade			key					AccessExclusive
  *		places			key					Exclusive or AccessShare
+ *		quota			policy and owner	Exclusive, RowShare or AccessShare
+ *						or role
  *
  *		done with the key						mode				lets pass
  *		exclusive: acquire, release, transfer;
@@ -56,6 +58,12 @@
  * reserved, and never while waiting.  AccessShare reserves a place for a set that is not
  * written yet.
  *
+ * The quota class does the same for the keys of an owner or a role, which a policy
+ * limits.  Exclusive is held from the count until the new holding is written.  An
+ * extension holds RowShare while it is written, so that a lease that is about to expire
+ * is either counted or not extended.  Of what a transaction holds without a row,
+ * AccessShare stays behind, in the manner of the transaction class.
+ *
  * Locking rules: acquire, convert and sweep only try to claim; the others wait.  A
  * claim under which nothing was written is dropped, so that a refused call keeps
  * nobody out.  The key is claimed before the holding.  No claim is taken while a
@@ -85,6 +93,7 @@
 #define TRANSACTION	1708
 #define UPGRADE		1709
 #define PLACES		1710
+#define QUOTA		1711
 
 static void
 set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
@@ -366,6 +375,38 @@ al_claim_place_end(const AlKey *key)
 }
 
 /*
+ * Claim a quota: to count, or to extend what is counted.  Waits for others who do either,
+ * and raises what any lock wait can.
+ */
+void
+al_claim_quota(uint64 hash, bool to_count)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, QUOTA, hash);
+	(void) acquire_in_transaction(&tag, to_count ? ExclusiveLock : RowShareLock, true);
+}
+
+void
+al_claim_quota_end(uint64 hash, bool to_count)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, QUOTA, hash);
+	release_in_transaction(&tag, to_count ? ExclusiveLock : RowShareLock);
+}
+
+/* Let others count the n-th holding without a row of this transaction under a quota. */
+void
+al_claim_quota_part(uint64 hash, int n)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, QUOTA, nth_hash(hash, n));
+	(void) acquire_in_transaction(&tag, AccessShareLock, true);
+}
+
+/*
  * Begin to wait for converting a shared holding of a key to exclusive.  Returns
  * false where another session already waits for that.
  */
@@ -449,22 +490,34 @@ al_claim_transactions(uint64 hash, bool is_exclusive)
 	return conflicts(TRANSACTION, hash, is_exclusive ? ShareLock : AccessExclusiveLock);
 }
 
-/* How many holdings of a key other transactions have declared that share it */
-int
-al_claim_count_transactions(uint64 hash)
+/* How many locks other transactions have on a hash and those made from it */
+static int
+count_all(uint16 class, uint64 hash)
 {
 	int			count = 0;
 
-	if (al_claim_transactions(hash, true) != NIL)
-		return 0;
 	for (int n = 1;; n++)
 	{
-		int			of_n = list_length(conflicts(TRANSACTION, nth_hash(hash, n), AccessExclusiveLock));
+		int			of_n = list_length(conflicts(class, nth_hash(hash, n), AccessExclusiveLock));
 
 		if (of_n == 0)
 			return count;
 		count += of_n;
 	}
+}
+
+/* How many holdings of a key other transactions have declared that share it */
+int
+al_claim_count_transactions(uint64 hash)
+{
+	return al_claim_transactions(hash, true) != NIL ? 0 : count_all(TRANSACTION, hash);
+}
+
+/* How many holdings other transactions have under a quota; the caller has claimed it */
+int
+al_claim_count_quota(uint64 hash)
+{
+	return count_all(QUOTA, hash);
 }
 
 /* How many places of a key other transactions have reserved; the caller has claimed them */

@@ -18,6 +18,7 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/owner.h"
+#include "base/policy.h"
 #include "base/settings.h"
 #include "base/str.h"
 #include "claim/holding.h"
@@ -26,9 +27,11 @@
 TimestampTz
 al_end_of_life(const AlHolding *holding)
 {
-	if (al_max_lifetime_ms <= 0)
+	int64		max_lifetime = al_policy_value(holding->key, AL_MAX_LIFETIME);
+
+	if (max_lifetime <= 0)
 		return DT_NOEND;
-	return al_add_duration(holding->acquired_at, AL_MS_TO_US(al_max_lifetime_ms));
+	return al_add_duration(holding->acquired_at, max_lifetime);
 }
 
 /* Does the holding end with a session, and has that session ended? */
@@ -39,26 +42,48 @@ is_orphaned(const AlHolding *holding)
 		!al_session_is_alive(holding->pid, holding->backend_start);
 }
 
+/* When a holding that was not released ended, or will at the latest; DT_NOEND: not known */
+TimestampTz
+al_ended_at(const AlHolding *holding)
+{
+	if (!is_orphaned(holding))
+		return holding->expires_at;
+	return Min(holding->expires_at, al_session_ended_by(holding->pid, holding->backend_start,
+														holding->expires_at));
+}
+
 /*
- * Until when a holding that was not released keeps its key closed: lock_delay after
- * its end, or after the latest moment at which its session can have ended.
- * DT_NOEND: the end is not known.
+ * Until when a holding that is over keeps its key closed: lock_delay after its end,
+ * or after the latest moment at which its session can have ended, unless it was
+ * released; and until it would have been held for min_hold.  What an administrator has
+ * ended has no owner, and keeps nothing closed.  DT_NOEND: the end is not known.
  */
 TimestampTz
 al_closed_until(const AlHolding *holding)
 {
-	TimestampTz ended_at = holding->expires_at;
+	int64		delay = al_policy_value(holding->key, AL_LOCK_DELAY);
+	int64		min_hold = al_policy_value(holding->key, AL_MIN_HOLD);
+	TimestampTz until = DT_NOBEGIN;
 
-	if (is_orphaned(holding))
+	if (holding->released_at == 0 && (delay > 0 || !is_orphaned(holding)))
 	{
-		if (al_lock_delay_ms <= 0)
-			return DT_NOBEGIN;
-		ended_at = Min(ended_at, al_session_ended_by(holding->pid, holding->backend_start,
-														 holding->expires_at));
+		until = al_ended_at(holding);
+		if (until == DT_NOEND)
+			return DT_NOEND;
+		until = al_add_duration(until, delay);
 	}
-	if (ended_at == DT_NOEND)
-		return DT_NOEND;
-	return al_add_duration(ended_at, AL_MS_TO_US(al_lock_delay_ms));
+	/* al_row_peek() does not read the owner. */
+	if (min_hold > 0 && (holding->owner || holding->tuple == NULL))
+		until = Max(until, al_add_duration(holding->acquired_at, min_hold));
+	return until;
+}
+
+/* Does a holding that is over keep its key closed? */
+bool
+al_is_closed(const AlHolding *holding, TimestampTz now)
+{
+	return (al_lock_delay_ms > 0 || al_policy_any()) && ItemPointerIsValid(&holding->tid) &&
+		!al_is_live(holding, now) && now < al_closed_until(holding);
 }
 
 bool

@@ -38,10 +38,13 @@ typedef struct AlHolding
 	int			pid;			/* of the session, or of the transaction; or 0 */
 	TimestampTz backend_start;	/* of the session */
 	int			held;			/* AL_TRANSACTION: its place in held.c */
+	TimestampTz granted_at;		/* AL_TRANSACTION: when it got its fencing token */
 } AlHolding;
 
 extern TimestampTz al_end_of_life(const AlHolding *holding);
+extern TimestampTz al_ended_at(const AlHolding *holding);
 extern TimestampTz al_closed_until(const AlHolding *holding);
+extern bool al_is_closed(const AlHolding *holding, TimestampTz now);
 extern bool al_is_live(const AlHolding *holding, TimestampTz now);
 extern bool al_is_owned_by(const AlHolding *holding, const AlOwner *owner);
 extern bool al_is_shared(const AlHolding *holding);

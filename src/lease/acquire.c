@@ -42,6 +42,7 @@
 #include "lease/report.h"
 #include "lease/session_end.h"
 #include "lease/state.h"
+#include "lease/terms.h"
 #include "shmem/queue.h"
 #include "shmem/stat.h"
 #include "table/app_lock.h"
@@ -73,7 +74,7 @@ time_to_look(const AlAttempt *attempt)
 	if (result->outcome == AL_CLAIMED)
 		at = result->is_full ? attempt->soonest : DT_NOEND;
 	if (!may_pass(result->outcome) || result->outcome == AL_QUEUED || at == DT_NOEND ||
-		al_queue_is_behind(attempt->key, al_is_open(attempt->request), NULL))
+		al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), NULL))
 		return PG_INT64_MAX;
 	return Max(at - GetCurrentTimestamp(), 0);
 }
@@ -174,7 +175,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	}
 	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
 	{
-		al_queue_join(attempt->key, &request->owner, request->is_shared, request->max_holders,
+		al_queue_join(attempt->key, &request->owner, request->is_shared, attempt->terms.max_holders,
 					  as_upgrade, request->holder ? request->holder : request->default_holder());
 		attempt_in_queue(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
 	}
@@ -198,7 +199,8 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 	int64		next_search;
 
 	/* This may read many rows, and register a callback, so it comes before the queue. */
-	if (attempt->request->max_holders > 0 && attempt->request->lifetime == AL_SESSION)
+	al_terms_of(attempt->key, attempt->request, &attempt->terms);
+	if (attempt->terms.max_holders > 0 && attempt->request->lifetime == AL_SESSION)
 		al_session_end_note(*rel, attempt->key);
 	attempt->result->waited = 0;
 	al_attempt(*rel, attempt);
@@ -274,6 +276,9 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	int64		token = 0;
 
 	request->owner.in_index = true;
+	/* No key is waited for where another one is refused in any case. */
+	for (int i = 0; i < count; i++)
+		al_terms_of(&keys[i], request, &attempts[i].terms);
 	for (int pass = 0; pass < 2; pass++)
 	{
 		for (int i = 0; i < count; i++)
@@ -332,8 +337,10 @@ List *
 al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
-	List	   *ended = al_lease_end(rel, key, &attempt.claim, result);
+	List	   *ended;
 
+	al_terms_of(key, request, &attempt.terms);
+	ended = al_lease_end(rel, key, &attempt.claim, AL_ENDED_STOLEN, result);
 	if (result->outcome == AL_IN_TRANSACTION)
 		return NIL;
 	al_table_find(rel, key, &attempt.state.rows.exclusive);

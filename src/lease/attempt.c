@@ -28,6 +28,7 @@
 
 #include "atomic_lock.h"
 #include "base/compat.h"
+#include "base/policy.h"
 #include "base/settings.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
@@ -36,6 +37,7 @@
 #include "claim/holding.h"
 #include "lease/attempt.h"
 #include "lease/state.h"
+#include "lease/terms.h"
 #include "shmem/contention.h"
 #include "shmem/queue.h"
 #include "shmem/sole.h"
@@ -53,14 +55,6 @@ is_unreleased(const AlHolding *row)
 	return ItemPointerIsValid(&row->tid) && row->released_at == 0;
 }
 
-/* Does lock_delay keep a key closed, because this lease expired a moment ago? */
-bool
-al_attempt_is_closed(const AlHolding *row, TimestampTz now)
-{
-	return al_lock_delay_ms > 0 && is_unreleased(row) && !al_is_live(row, now) &&
-		now < al_closed_until(row);
-}
-
 /* A row that keeps the key closed, or NULL; shared ones keep nobody from sharing it */
 static const AlHolding *
 find_closed(const AlAttempt *attempt)
@@ -69,13 +63,13 @@ find_closed(const AlAttempt *attempt)
 	const AlHolding *last = NULL;
 	ListCell   *cell;
 
-	if (al_attempt_is_closed(&attempt->state.rows.exclusive, now))
+	if (al_is_closed(&attempt->state.rows.exclusive, now))
 		return &attempt->state.rows.exclusive;
 	foreach(cell, attempt->request->is_shared ? NIL : attempt->state.rows.shared)
 	{
 		const AlHolding *row = lfirst(cell);
 
-		if (al_attempt_is_closed(row, now) &&
+		if (al_is_closed(row, now) &&
 			!(attempt->own && al_is_owned_by(row, &attempt->request->owner)) &&
 			(last == NULL || row->expires_at > last->expires_at))
 			last = row;
@@ -124,7 +118,8 @@ find_kept(const AlAttempt *attempt)
 	const AlHolding *first = NULL;
 	ListCell   *cell;
 
-	if (al_max_lifetime_ms <= 0 || !al_claimed_has(attempt->key->hash))
+	if (!al_claimed_has(attempt->key->hash) ||
+		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) <= 0)
 		return NULL;
 	first = al_held_ended(attempt->key);
 	foreach(cell, list_concat(lcons(unconstify(AlHolding *, &attempt->state.rows.exclusive),
@@ -151,7 +146,8 @@ is_past_life(const AlAttempt *attempt)
 	const AlAcquire *request = attempt->request;
 	const AlHolding *began = attempt->own ? attempt->own : attempt->kept;
 
-	if (al_max_lifetime_ms <= 0 || began == NULL || request->lifetime == AL_TRANSACTION)
+	if (began == NULL || request->lifetime == AL_TRANSACTION ||
+		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) <= 0)
 		return false;
 	if (attempt->own && attempt->own->lifetime != AL_TRANSACTION &&
 		(attempt->own->expires_at != DT_NOEND || request->lifetime == AL_SESSION))
@@ -231,9 +227,9 @@ judge(AlAttempt *attempt)
 
 /* Would the request share the key with any number of others? */
 bool
-al_is_open(const AlAcquire *request)
+al_attempt_is_open(const AlAttempt *attempt)
 {
-	return request->is_shared && request->max_holders == 0;
+	return attempt->request->is_shared && attempt->terms.max_holders == 0;
 }
 
 /*
@@ -244,7 +240,7 @@ static bool
 is_queued(const AlAttempt *attempt, char **first)
 {
 	return attempt->own == NULL &&
-		al_queue_is_behind(attempt->key, al_is_open(attempt->request), first) &&
+		al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), first) &&
 		!al_claimed_has(attempt->key->hash);
 }
 
@@ -256,7 +252,8 @@ static AlLook
 rows_to_see(const AlAttempt *attempt)
 {
 	/* find_kept() wants to see what this transaction has kept. */
-	if (al_max_lifetime_ms > 0 && al_claimed_has(attempt->key->hash))
+	if (al_claimed_has(attempt->key->hash) &&
+		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) > 0)
 		return AL_LOOK_ALL;
 	return attempt->request->is_shared && !attempt->request->keeps_own ?
 		AL_LOOK_OWN : AL_LOOK_SOME;
@@ -284,7 +281,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 	{
 		if (al_is_live(&state->rows.exclusive, GetCurrentTimestamp()))
 			return;
-		if (al_is_open(request) && !request->is_convert &&
+		if (al_attempt_is_open(attempt) && !request->is_convert &&
 			request->lifetime != AL_TRANSACTION &&
 			!al_queue_is_behind(attempt->key, true, NULL))
 			return;
@@ -353,7 +350,7 @@ is_claim_enough(const AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner
 		return false;
 	return attempt->result->outcome != AL_ACQUIRED || attempt->own ||
 		!attempt->claim.first ||
-		!al_queue_is_behind(attempt->key, al_is_open(attempt->request), NULL);
+		!al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), NULL);
 }
 
 /* Does a pin of an expired exclusive lease keep us from sharing the key? */
@@ -438,7 +435,7 @@ static bool
 needs_place(const AlAttempt *attempt)
 {
 	return attempt->result->outcome == AL_ACQUIRED && attempt->own == NULL &&
-		attempt->request->max_holders > 0;
+		attempt->terms.max_holders > 0;
 }
 
 /*
@@ -449,7 +446,7 @@ needs_place(const AlAttempt *attempt)
 static bool
 has_place(Relation rel, AlAttempt *attempt)
 {
-	int			limit = attempt->request->max_holders;
+	int			limit = attempt->terms.max_holders;
 	AlResult   *result = attempt->result;
 	int			in_transactions = list_length(attempt->state.mine) +
 		al_claim_count_transactions(attempt->key->hash);
@@ -499,7 +496,7 @@ has_place(Relation rel, AlAttempt *attempt)
 bool
 al_attempt_take_place(Relation rel, AlAttempt *attempt)
 {
-	if (attempt->request->max_holders == 0)
+	if (attempt->terms.max_holders == 0)
 		return true;
 	al_claim_places(attempt->key);
 	attempt->place = AL_PLACE_CLAIMED;
@@ -569,7 +566,8 @@ may_retry(const AlAttempt *attempt, int *retries)
 /*
  * Try to get a key, up to the claim under which the grant is written.  Outcomes:
  * AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED, AL_CLOSED,
- * AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also those of al_judge_owner().
+ * AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also those of al_judge_owner().  Raises
+ * what al_terms_of() raises.
  */
 void
 al_attempt(Relation rel, AlAttempt *attempt)
@@ -582,7 +580,8 @@ al_attempt(Relation rel, AlAttempt *attempt)
 	attempt->place = AL_PLACE_NONE;
 	attempt->taken = 0;
 	result->holders = 0;
-	result->max_holders = request->max_holders;
+	al_terms_of(attempt->key, request, &attempt->terms);
+	result->max_holders = attempt->terms.max_holders;
 	result->is_in_use = false;
 	for (bool all = false;; all = true)
 	{

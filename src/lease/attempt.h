@@ -23,6 +23,7 @@ typedef struct AlAttempt
 {
 	const AlKey *key;
 	AlAcquire  *request;
+	AlTerms		terms;			/* on which the key is granted */
 	AlResult   *result;
 	AlState		state;
 	uint64		made;			/* al_sole_entries() before the first look */
@@ -36,8 +37,7 @@ typedef struct AlAttempt
 	int64		token;			/* drawn for the grant; 0: not yet */
 } AlAttempt;
 
-extern bool al_is_open(const AlAcquire *request);
-extern bool al_attempt_is_closed(const AlHolding *row, TimestampTz now);
+extern bool al_attempt_is_open(const AlAttempt *attempt);
 extern void al_attempt_drop(AlAttempt *attempt);
 extern bool al_attempt_take_place(Relation rel, AlAttempt *attempt);
 extern void al_attempt_reserve(AlAttempt *attempt);

@@ -9,29 +9,38 @@
  */
 #include "postgres.h"
 
+#include "utils/timestamp.h"
+
 #include "atomic_lock.h"
 #include "base/clock.h"
-#include "base/settings.h"
 #include "claim/claim.h"
 #include "claim/holding.h"
 #include "lease/extend.h"
+#include "lease/quota.h"
 #include "lease/state.h"
+#include "lease/terms.h"
 #include "shmem/stat.h"
 
 /*
- * Extend a lease to ttl microseconds from now.  ttl 0 repeats the last one, and never
+ * Extend a lease to ttl microseconds from now.  AL_NO_TTL repeats the last one, and never
  * shortens the lease.  A holding without an end of its own stays so.  "seen" is as in
  * AlOwnClaim.  Outcomes: AL_EXTENDED; those of al_claim_own(), AL_LIFETIME_EXCEEDED.
+ * Raises 42501 and 22023.
  */
 void
 al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 				const AlHolding *seen, int64 ttl, AlResult *result)
 {
 	AlOwnClaim	ask = {rel, key, owner, AL_CLAIM_EXTEND, .seen = seen, .result = result};
-	AlHolding  *own = al_claim_own(&ask);
+	AlHolding  *own;
+	AlQuota		quota = {0};
 	TimestampTz limit;
 	TimestampTz end;
+	bool		is_live;
 
+	al_terms_admit(key);
+	al_terms_check_ttl(key, ttl);
+	own = al_claim_own(&ask);
 	if (own == NULL)
 		return;
 	result->outcome = AL_EXTENDED;
@@ -42,14 +51,14 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 
 	limit = al_end_of_life(own);
-	if (ttl > 0)
+	if (ttl != AL_NO_TTL)
 	{
 		own->ttl = ttl;
 		end = al_add_duration(result->at, ttl);
 	}
 	else
 	{
-		ttl = Min(own->ttl, AL_MS_TO_US(al_max_ttl_ms));
+		ttl = al_terms_cap(key, own->ttl);
 		end = Max(al_add_duration(result->at, ttl), own->expires_at);
 	}
 	if (end > limit && limit <= own->expires_at)
@@ -58,13 +67,17 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 		result->outcome = AL_LIFETIME_EXCEEDED;
 		return;
 	}
+	al_quota_keep(key, owner, own->role, &quota);
+	is_live = quota.count == 0 || al_is_live(own, GetCurrentTimestamp());
 	own->expires_at = Min(end, limit);
-	if (!al_put_over(rel, key, own))
+	if (!is_live || !al_put_over(rel, key, own))
 	{
+		al_quota_end(&quota);
 		al_claim_drop(&ask.claim);
 		result->outcome = AL_EXPIRED;
 		return;
 	}
+	al_quota_end(&quota);
 	result->holding = *own;
 	al_lease_written(key, owner, own, false);
 	al_stat_count(AL_COUNT_EXTENDS, 1);

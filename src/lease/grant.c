@@ -22,6 +22,7 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/owner.h"
+#include "base/policy.h"
 #include "base/settings.h"
 #include "base/str.h"
 #include "claim/claim.h"
@@ -31,20 +32,26 @@
 #include "lease/attempt.h"
 #include "lease/grant.h"
 #include "lease/pin.h"
+#include "lease/quota.h"
 #include "lease/release.h"
 #include "lease/session_end.h"
 #include "lease/state.h"
+#include "lease/terms.h"
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 #include "table/fence.h"
+#include "table/history.h"
 #include "table/sharers.h"
 
-/* Let a holding that is granted at "at" end as the request says */
+/* Let a holding that is granted now end as the request says */
 static void
-set_end(const AlAcquire *request, TimestampTz at, AlHolding *holding)
+set_end(const AlAttempt *attempt, AlHolding *holding)
 {
-	holding->ttl = request->ttl;
-	holding->expires_at = request->ttl > 0 ? al_add_duration(at, request->ttl) : DT_NOEND;
+	const AlAcquire *request = attempt->request;
+
+	holding->ttl = attempt->terms.ttl;
+	holding->expires_at = holding->ttl == 0 ? DT_NOEND :
+		al_add_duration(attempt->result->at, holding->ttl);
 	if (request->lifetime != AL_TRANSACTION)
 		holding->expires_at = Min(holding->expires_at, al_end_of_life(holding));
 	holding->lifetime = request->lifetime;
@@ -54,12 +61,13 @@ set_end(const AlAcquire *request, TimestampTz at, AlHolding *holding)
 
 /* Renew a holding as the request says, but never make its time shorter */
 static void
-renew(const AlAcquire *request, TimestampTz at, AlHolding *holding)
+renew(const AlAttempt *attempt, AlHolding *holding)
 {
+	const AlAcquire *request = attempt->request;
 	TimestampTz previous = holding->expires_at;
 	AlLifetime	lifetime = holding->lifetime;
 
-	set_end(request, at, holding);
+	set_end(attempt, holding);
 	if (lifetime != AL_TRANSACTION &&
 		(previous != DT_NOEND || request->lifetime == AL_SESSION))
 		holding->expires_at = Max(holding->expires_at, previous);
@@ -74,15 +82,18 @@ renew(const AlAcquire *request, TimestampTz at, AlHolding *holding)
  * and what ends with a session goes on to end with the session that it was for.
  */
 static void
-renew_kept(const AlAcquire *request, TimestampTz at, AlHolding *holding)
+renew_kept(const AlAttempt *attempt, AlHolding *holding)
 {
+	const AlAcquire *request = attempt->request;
+
 	if (holding->ttl > 0)
 	{
-		int64		ttl = request->has_ttl ? request->ttl :
-			Min(holding->ttl, AL_MS_TO_US(al_max_ttl_ms));
+		int64		ttl = request->ttl != AL_NO_TTL ? request->ttl :
+			al_terms_cap(attempt->key, holding->ttl);
 
 		holding->expires_at = Max(holding->expires_at,
-								  Min(al_add_duration(at, ttl), al_end_of_life(holding)));
+								  Min(al_add_duration(attempt->result->at, ttl),
+									  al_end_of_life(holding)));
 		holding->ttl = Max(holding->ttl, ttl);
 	}
 	if (request->holder)
@@ -94,10 +105,13 @@ static void
 init_holding(AlAttempt *attempt, AlHolding *holding)
 {
 	AlAcquire  *request = attempt->request;
-	TimestampTz at = attempt->result->at;
 
-	/* The owner generated for a single exclusive lease names the block of its row. */
-	if (request->is_shared || request->lifetime == AL_TRANSACTION)
+	/*
+	 * The owner generated for a single exclusive lease names the block of its row.  Where
+	 * the keys of owners are counted, the index has to know it.
+	 */
+	if (request->is_shared || request->lifetime == AL_TRANSACTION ||
+		al_policy_for(attempt->key->name, AL_MAX_KEYS_PER_OWNER))
 		request->owner.in_index = true;
 	if (request->owner.in_index && request->owner.generated && request->owner.name.len == 0)
 		al_owner_generate(&request->owner, InvalidBlockNumber);
@@ -107,8 +121,8 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	ItemPointerSetInvalid(&holding->tid);
 	holding->key = attempt->key->name;
 	holding->acquired_at = attempt->own ? attempt->own->acquired_at :
-		attempt->kept ? attempt->kept->acquired_at : at;
-	set_end(request, at, holding);
+		attempt->kept ? attempt->kept->acquired_at : attempt->result->at;
+	set_end(attempt, holding);
 	holding->role = request->role;
 	holding->holder = request->holder ? request->holder : request->default_holder();
 	if (request->owner.name.len > 0)
@@ -116,12 +130,14 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	holding->meta = request->meta;
 }
 
-/* A row is taken: if it was not released, count that its lease expired */
+/* A row is taken: if it was not released, note that its lease expired */
 static void
-count_expired(const AlHolding *row)
+note_expired(const AlKey *key, const AlHolding *row)
 {
-	if (ItemPointerIsValid(&row->tid) && row->released_at == 0)
-		al_stat_count(AL_COUNT_EXPIRATIONS, 1);
+	if (!ItemPointerIsValid(&row->tid) || row->released_at != 0)
+		return;
+	al_stat_count(AL_COUNT_EXPIRATIONS, 1);
+	al_history_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED);
 }
 
 /* An owner that needs no hash leaves the last one there, so that updates stay HOT. */
@@ -184,13 +200,13 @@ put_over_any(Relation rel, AlAttempt *attempt, List *rows, bool is_others, AlHol
 		AlHolding  *row = lfirst(cell);
 
 		/* A row that is over and not released may keep the key closed. */
-		if (al_is_live(row, now) || al_attempt_is_closed(row, now) ||
+		if (al_is_live(row, now) || al_is_closed(row, now) ||
 			(is_others && is_relied_on(attempt->key, row)))
 			continue;
 		set_row(attempt->request, row, holding);
 		if (al_table_try_put(rel, attempt->key, holding))
 		{
-			count_expired(row);
+			note_expired(attempt->key, row);
 			return true;
 		}
 	}
@@ -246,7 +262,7 @@ put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	bool		names_block = owner->name.len == 0;
 
 	set_row(attempt->request, &attempt->state.rows.exclusive, holding);
-	count_expired(&attempt->state.rows.exclusive);
+	note_expired(attempt->key, &attempt->state.rows.exclusive);
 	if (names_block && ItemPointerIsValid(&holding->tid))
 		generate_owner(owner, ItemPointerGetBlockNumber(&holding->tid), holding);
 	else if (names_block)
@@ -301,6 +317,7 @@ grant_transaction(Relation rel, AlAttempt *attempt)
 		init_holding(attempt, holding);
 	holding->slot = request->is_shared ? AL_SLOT_EXCLUSIVE + 1 : AL_SLOT_EXCLUSIVE;
 	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
+	holding->granted_at = attempt->result->at;
 	if (is_change)
 		al_held_change(holding, &request->owner);
 	else
@@ -319,6 +336,8 @@ grant_new(Relation rel, AlAttempt *attempt)
 	AlHolding  *own = attempt->own;
 	AlHolding  *holding = &attempt->result->holding;
 
+	if (own)
+		al_history_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED);
 	if (request->is_convert ? own->lifetime == AL_TRANSACTION :
 		request->lifetime == AL_TRANSACTION)
 	{
@@ -330,7 +349,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 	{
 		*holding = *own;
 		if (!request->is_convert)
-			renew(request, attempt->result->at, holding);
+			renew(attempt, holding);
 	}
 	else
 		init_holding(attempt, holding);
@@ -340,6 +359,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 	holding->released_at = 0;
 	put_row(rel, attempt, request->is_shared, holding);
 	al_lease_written(attempt->key, &request->owner, holding, own && request->is_shared);
+	al_history_begin(attempt->key, holding, attempt->result->at);
 }
 
 /*
@@ -364,15 +384,18 @@ grant_again(Relation rel, AlAttempt *attempt)
 		return;
 	}
 	if (request->keeps_own)
-		renew_kept(request, result->at, holding);
+		renew_kept(attempt, holding);
 	else
 	{
-		renew(request, result->at, holding);
+		renew(attempt, holding);
 		if (holding->lifetime == AL_SESSION)
 			al_session_end_note(rel, attempt->key);
 	}
 	if (own->lifetime == AL_TRANSACTION)
+	{
 		put_row(rel, attempt, al_is_shared(own), holding);
+		al_history_begin(attempt->key, holding, own->granted_at);
+	}
 	else if (!al_put_over(rel, attempt->key, holding))
 	{
 		result->outcome = AL_ACQUIRED;
@@ -385,14 +408,24 @@ grant_again(Relation rel, AlAttempt *attempt)
 /*
  * Write what an attempt was granted, as of now, and count it.  The claim is kept.  False:
  * what the owner had has expired since it was judged, there is no place for a new
- * holding, and nothing was written.
+ * holding, and nothing was written.  Raises 53400 beyond a quota.
  */
 bool
 al_grant(Relation rel, AlAttempt *attempt)
 {
 	bool		is_again = attempt->result->outcome == AL_REACQUIRED;
+	AlQuota		quota = {0};
 
+	if (is_again && attempt->own->lifetime != AL_TRANSACTION)
+		al_quota_keep(attempt->key, &attempt->request->owner, attempt->own->role, &quota);
 	attempt->result->at = GetCurrentTimestamp();
+	if (quota.count > 0 && !al_is_live(attempt->own, attempt->result->at))
+	{
+		/* Somebody may have been granted another key since. */
+		al_quota_end(&quota);
+		attempt->result->outcome = AL_EXPIRED;
+		return false;
+	}
 	if (is_again)
 		grant_again(rel, attempt);
 	if (attempt->result->outcome == AL_ACQUIRED)
@@ -401,9 +434,13 @@ al_grant(Relation rel, AlAttempt *attempt)
 			!al_attempt_take_place(rel, attempt))
 			return false;
 		al_attempt_begin_place(attempt);
+		if (attempt->own == NULL)
+			al_quota_take(rel, attempt->key, &attempt->request->owner, attempt->request->role,
+						  attempt->request->lifetime, &quota);
 		grant_new(rel, attempt);
 	}
 	al_attempt_end_place(attempt);
+	al_quota_end(&quota);
 	al_stat_count(attempt->own ? AL_COUNT_REGRANTS : AL_COUNT_GRANTS, 1);
 	return true;
 }

@@ -20,6 +20,7 @@
 #include "claim/holding.h"
 #include "lease/release.h"
 #include "lease/state.h"
+#include "lease/terms.h"
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 #include "table/pending.h"
@@ -42,7 +43,8 @@ al_end_row(Relation rel, const AlKey *key, AlHolding *holding, TimestampTz now, 
 
 /* End what an owner holds by this transaction, except for the holding "but" */
 void
-al_end_mine(const AlState *state, const AlOwner *owner, const AlHolding *but)
+al_end_mine(const AlKey *key, const AlState *state, const AlOwner *owner,
+			const AlHolding *but, AlEndedBy ended_by)
 {
 	ListCell   *cell;
 
@@ -51,25 +53,28 @@ al_end_mine(const AlState *state, const AlOwner *owner, const AlHolding *but)
 		if (lfirst(cell) == but || !al_is_owned_by(lfirst(cell), owner))
 			continue;
 		al_held_end(lfirst(cell), false);
+		al_history_end(key, lfirst(cell), GetCurrentTimestamp(), ended_by);
 		al_stat_count(AL_COUNT_RELEASES, 1);
 	}
 }
 
 /*
  * Release what an owner holds.  "seen" is as in AlOwnClaim.  Outcomes: AL_RELEASED,
- * and the others of al_claim_own().
+ * and the others of al_claim_own().  Raises 42501.
  */
 void
 al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 				 const AlHolding *seen, AlResult *result)
 {
 	AlOwnClaim	ask = {rel, key, owner, AL_CLAIM_TAKE, .seen = seen, .result = result};
-	AlHolding  *own = al_claim_own(&ask);
+	AlHolding  *own;
 
+	al_terms_admit(key);
+	own = al_claim_own(&ask);
 	if (own == NULL)
 		return;
 
-	al_end_mine(&ask.state, owner, NULL);
+	al_end_mine(key, &ask.state, owner, NULL, AL_ENDED_RELEASED);
 	if (own->lifetime == AL_TRANSACTION)
 		return;
 	al_durability_before_release();
@@ -83,6 +88,7 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	if (al_is_shared(own))
 		al_sharers_note_over(key, &own->tid);
+	al_history_end(key, own, result->at, AL_ENDED_RELEASED);
 	result->holding = *own;
 	al_durability_released();
 	al_stat_count(AL_COUNT_RELEASES, 1);
@@ -129,7 +135,8 @@ claim_soon(AlClaim *claim, const AlKey *key)
  * end, or has claimed it and does not end soon.  Waits for those that come after us.
  */
 List *
-al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result)
+al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
+			 AlResult *result)
 {
 	List	   *others = al_held_by_others(key);
 	List	   *ended = NIL;
@@ -161,6 +168,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result)
 
 		*copy = *holding;
 		ended = lappend(ended, copy);
+		al_history_end(key, copy, now, ended_by);
 		if (holding->lifetime == AL_TRANSACTION)
 			al_held_end(holding, true);
 		else

@@ -9,13 +9,15 @@
 #include "claim/claim.h"
 #include "claim/holding.h"
 #include "lease/state.h"
+#include "table/history.h"
 
 extern void al_end_row(Relation rel, const AlKey *key, AlHolding *holding,
 					   TimestampTz now, bool forget);
-extern void al_end_mine(const AlState *state, const AlOwner *owner,
-						const AlHolding *but);
+extern void al_end_mine(const AlKey *key, const AlState *state, const AlOwner *owner,
+						const AlHolding *but, AlEndedBy ended_by);
 extern void al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 							 const AlHolding *seen, AlResult *result);
-extern List *al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlResult *result);
+extern List *al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
+						  AlResult *result);
 
 #endif							/* AL_LEASE_RELEASE_H */

@@ -28,6 +28,7 @@
 #include "atomic_lock.h"
 #include "base/compat.h"
 #include "base/errors.h"
+#include "base/policy.h"
 #include "base/settings.h"
 #include "base/str.h"
 #include "claim/holding.h"
@@ -162,7 +163,8 @@ obstacle_message(const AlResult *result)
 			return psprintf("about to go to %s, who is waiting for it",
 							al_display(al_cstring(result->first)));
 		case AL_CLOSED:
-			return psprintf("closed after the lease of %s expired",
+			return psprintf(result->holding.released_at != 0 ? "closed after %s released it" :
+							"closed after the lease of %s expired",
 							show_text(result->holding.holder));
 		default:
 			return result->is_full ? show_full(result) : show_holders(result);
@@ -177,6 +179,18 @@ show_claimant(const AlResult *result)
 		return "";
 	return psprintf("  If it commits, %s has held it since %s.", show_text(result->holding.holder),
 					show_time(result->holding.acquired_at));
+}
+
+/* Which policy keeps a key closed that was released */
+static char *
+show_min_hold(const AlHolding *holding)
+{
+	const AlPolicy *policy = al_policy_for(holding->key, AL_MIN_HOLD);
+
+	if (policy == NULL || holding->released_at == 0)
+		return "";
+	return psprintf("  The policy for prefix \"%s\" sets min_hold, counted from when the lock was acquired.",
+					al_display(policy->prefix));
 }
 
 static char *
@@ -201,10 +215,11 @@ obstacle_detail(const AlResult *result)
 		case AL_QUEUED:
 			return "The lock goes to its waiters first.";
 		case AL_CLOSED:
-			return psprintf("The lock was held in %s mode from %s on, and is closed until %s.",
+			return psprintf("The lock was held in %s mode from %s on, and is closed until %s.%s",
 							al_is_shared(&result->holding) ? "shared" : "exclusive",
 							show_time(result->holding.acquired_at),
-							show_time(al_closed_until(&result->holding)));
+							show_time(al_closed_until(&result->holding)),
+							show_min_hold(&result->holding));
 		default:
 			if (!result->is_full)
 				return show_span(&result->holding);
@@ -227,6 +242,9 @@ obstacle_hint(const AlResult *result)
 		case AL_QUEUED:
 			return "Pass \"wait\" to wait for the lock too, or retry later.";
 		case AL_CLOSED:
+			if (al_policy_for(result->holding.key, AL_MIN_HOLD) ||
+				al_policy_for(result->holding.key, AL_LOCK_DELAY))
+				return "Pass \"wait\" to wait for the lock, or retry later.  lock_policy(key) shows what keeps a key closed.";
 			return "Pass \"wait\" to wait for the lock, or retry later.  atomic_lock.lock_delay keeps a key closed for a while if its lease was not released.";
 		default:
 			return "Pass \"wait\" to wait for the lock, retry after it is released or expires, or ask an administrator to use force_release.";
@@ -273,6 +291,17 @@ al_raise_no_lease(const char *what)
 			 errmsg("a lock with lifetime \"transaction\" has no %s", what),
 			 errdetail("Such a lock has no row, and ends with its transaction.")));
 	pg_unreachable();
+}
+
+/* What sets a limit: a policy or a setting */
+static char *
+show_limit(const AlKey *key, AlPolicyPart part, const char *name)
+{
+	const AlPolicy *policy = al_policy_for(key->name, part);
+
+	if (policy == NULL)
+		return psprintf("atomic_lock.%s", name);
+	return psprintf("%s of the policy for prefix \"%s\"", name, al_display(policy->prefix));
 }
 
 /* Raise the error that a refusal means; the result must be a refusal */
@@ -372,9 +401,9 @@ al_raise(const AlKey *key, const AlResult *result)
 			ereport(ERROR,
 					(al_errcode(ERRCODE_LOCK_LIFETIME_EXCEEDED),
 					 errmsg("the lease on lock \"%s\" cannot be extended any further", name),
-					 errdetail("The lease began at %s and ends at %s; atomic_lock.max_lifetime allows no later end.",
-							   show_time(holding->acquired_at),
-							   show_time(holding->expires_at)),
+					 errdetail("The lease began at %s and ends at %s; %s allows no later end.",
+							   show_time(holding->acquired_at), show_time(holding->expires_at),
+							   show_limit(key, AL_MAX_LIFETIME, "max_lifetime")),
 					 errhint("Release the lock, if it is held, and acquire it in another transaction.")));
 			break;
 

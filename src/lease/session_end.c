@@ -49,6 +49,7 @@
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
+#include "table/history.h"
 
 /* Does this session hold a key by its lifetime, or may it, once others commit? */
 static bool
@@ -109,10 +110,14 @@ end_key(Relation rel, const AlKey *key, bool wait)
 		/* An expired lease tells when it ended, which a dead session does not. */
 		holding.lifetime = AL_LEASE;
 		holding.expires_at = now;
-		if (is_shared || !wait)
-			left = !al_table_try_put(rel, key, &holding) || left;
-		else
+		if (!is_shared && wait)
 			al_table_put(rel, key, &holding);
+		else if (!al_table_try_put(rel, key, &holding))
+		{
+			left = true;
+			continue;
+		}
+		al_history_end(key, &holding, now, AL_ENDED_SESSION);
 		al_durability_released();
 	}
 	/* A prepared transaction may have a holding of this session, too. */

@@ -28,6 +28,8 @@
 
 #include "atomic_lock.h"
 #include "base/owner.h"
+#include "base/policy.h"
+#include "base/settings.h"
 #include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
@@ -243,6 +245,28 @@ al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook 
 			others = foreach_delete_current(others, cell);
 	}
 	return list_concat(holdings, others);
+}
+
+/* Until when rows that are over keep a key closed; DT_NOBEGIN: none does */
+TimestampTz
+al_closed_until_all(Relation rel, const AlKey *key)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz until = DT_NOBEGIN;
+	AlState		state;
+	ListCell   *cell;
+
+	if (al_lock_delay_ms <= 0 && !al_policy_any())
+		return until;
+	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
+	foreach(cell, lcons(&state.rows.exclusive, state.rows.shared))
+	{
+		const AlHolding *row = lfirst(cell);
+
+		if (al_is_closed(row, now))
+			until = Max(until, al_closed_until(row));
+	}
+	return until;
 }
 
 /*

@@ -48,7 +48,7 @@ typedef struct AlResult
 	int			others;			/* AL_HELD, AL_NOT_OWNER, is_full: further holdings, or -1 */
 	bool		is_full;		/* AL_HELD, AL_CLAIMED: for want of a place */
 	int			holders;		/* granted: with this one; 0: not counted */
-	int			max_holders;	/* of the request */
+	int			max_holders;	/* that may share it; 0: any number */
 	TimestampTz at;				/* when this was judged */
 	AlOutcome	obstacle;		/* AL_TIMEOUT, AL_DEADLOCK, AL_FORCED: the refusal before it */
 	int			blocker;		/* AL_CLAIMED, AL_IN_TRANSACTION: process id, or 0 */
@@ -63,7 +63,7 @@ typedef struct AlResult
 typedef struct AlAcquire
 {
 	AlOwner		owner;
-	int64		ttl;			/* microseconds; 0: no end but that of the lifetime */
+	int64		ttl;			/* microseconds, or AL_NO_TTL */
 	bool		is_shared;
 	int			max_holders;	/* that may share it, with the owner; 0: any number */
 	bool		is_convert;		/* change the mode of the owner's holding */
@@ -75,8 +75,14 @@ typedef struct AlAcquire
 	text	   *(*default_holder) (void);	/* makes the label where none is given */
 	struct varlena *meta;		/* NULL: not given */
 	bool		keeps_own;		/* what the owner has keeps mode, lifetime and session */
-	bool		has_ttl;		/* with that: ttl is for what the owner has, too */
 } AlAcquire;
+
+/* What a request gets for a key, if that is granted: see lease/terms.c */
+typedef struct AlTerms
+{
+	int64		ttl;			/* microseconds; 0: no end but that of the lifetime */
+	int			max_holders;	/* that may share it, with the owner; 0: any number */
+} AlTerms;
 
 /* The holdings of a key, as far as they were looked for */
 typedef struct AlState
@@ -120,6 +126,7 @@ extern void al_look(Relation rel, const AlKey *key, const AlOwner *owner, AlLook
 					AlState *state);
 extern List *al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner,
 								AlLook look, int *more, TimestampTz *now);
+extern TimestampTz al_closed_until_all(Relation rel, const AlKey *key);
 extern List *al_waiter_obstacles(Relation rel, const AlWaiter *waiter);
 extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);

@@ -20,12 +20,15 @@
 #include "claim/claim.h"
 #include "claim/held.h"
 #include "claim/holding.h"
+#include "lease/quota.h"
 #include "lease/release.h"
 #include "lease/state.h"
+#include "lease/terms.h"
 #include "lease/transfer.h"
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 #include "table/fence.h"
+#include "table/history.h"
 #include "table/sharers.h"
 
 /*
@@ -81,7 +84,7 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 
 		if (own == NULL)
 			return false;
-		if (own->lifetime == AL_TRANSACTION && ttl > 0)
+		if (own->lifetime == AL_TRANSACTION && ttl != AL_NO_TTL)
 		{
 			from->result->outcome = AL_NO_LEASE;
 			return false;
@@ -108,11 +111,16 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 static bool
 give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 {
+	AlHolding	former = *lease;
+
 	lease->fencing_token = al_fence_draw(1);
 	lease->acquired_at = Min(lease->acquired_at, from->own->acquired_at);
 	if (!al_table_try_put(from->rel, from->key, lease))
 		return false;
 	al_held_end(from->own, false);
+	al_history_end(from->key, from->own, from->result->at, AL_ENDED_TRANSFERRED);
+	al_history_end(from->key, &former, from->result->at, AL_ENDED_TRANSFERRED);
+	al_history_begin(from->key, lease, from->result->at);
 	from->result->holding = *lease;
 	al_lease_written(from->key, new_owner, lease, true);
 	al_stat_count(AL_COUNT_RELEASES, 1);
@@ -121,7 +129,7 @@ give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 
 /* Write what was handed over, and the share, as one row; false: it has expired */
 static bool
-write_row(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *share)
+write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, AlHolding *share)
 {
 	AlHolding  *own = from->own;
 
@@ -129,24 +137,27 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *share)
 		join(own, share);
 	if (!al_put_over(from->rel, from->key, own))
 		return false;
+	al_history_end(from->key, former, from->result->at, AL_ENDED_TRANSFERRED);
+	al_history_begin(from->key, own, from->result->at);
 	if (share)
 	{
+		al_history_end(from->key, share, from->result->at, AL_ENDED_TRANSFERRED);
 		share->released_at = from->result->at;
 		share->owner = NULL;
 		share->meta = NULL;
 		if (al_table_try_put(from->rel, from->key, share))
 			al_stat_count(AL_COUNT_RELEASES, 1);
 	}
-	al_end_mine(&from->state, new_owner, own);
+	al_end_mine(from->key, &from->state, new_owner, own, AL_ENDED_TRANSFERRED);
 	al_lease_written(from->key, new_owner, own, share != NULL);
 	al_stat_changed();
 	return true;
 }
 
 /*
- * Hand what an owner holds over to another owner; ttl in microseconds, 0 leaves the
- * end as it is.  Outcomes: AL_ACQUIRED; those of al_claim_own(),
- * AL_LIFETIME_EXCEEDED, AL_NO_LEASE.
+ * Hand what an owner holds over to another owner; ttl in microseconds, AL_NO_TTL leaves
+ * the end as it is.  Outcomes: AL_ACQUIRED; those of al_claim_own(),
+ * AL_LIFETIME_EXCEEDED, AL_NO_LEASE.  Raises 42501, 22023, 53400.
  */
 void
 al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
@@ -157,11 +168,16 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	AlClaim		to_claim = {0};
 	AlHolding  *share = NULL;
 	AlHolding  *own;
+	AlHolding	former;
+	AlQuota		quota = {0};
 
+	al_terms_admit(key);
+	if (ttl != AL_NO_TTL)
+		ttl = al_terms_new_ttl(key, ttl);
 	if (!claim_both(&from, new_owner, ttl, &to_claim, &share))
 		return;
 	own = from.own;
-	if (ttl > 0 && al_end_of_life(own) <= result->at)
+	if (ttl != AL_NO_TTL && al_end_of_life(own) <= result->at)
 	{
 		drop_claims(&from, &to_claim);
 		result->outcome = AL_LIFETIME_EXCEEDED;
@@ -170,9 +186,11 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	result->outcome = AL_ACQUIRED;
 	if (own->lifetime == AL_TRANSACTION && share && give_to_lease(&from, new_owner, share))
 		return;
+	former = *own;
+	al_quota_take(rel, key, new_owner, role, own->lifetime, &quota);
 
 	own->fencing_token = al_fence_draw(1);
-	if (ttl > 0)
+	if (ttl != AL_NO_TTL)
 	{
 		own->ttl = ttl;
 		own->expires_at = Min(al_add_duration(result->at, ttl), al_end_of_life(own));
@@ -184,14 +202,18 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	own->owner_hash = al_owner_index_hash(new_owner->name, key->name);
 	if (own->lifetime == AL_TRANSACTION)
 	{
-		al_end_mine(&from.state, new_owner, own);
+		al_end_mine(key, &from.state, new_owner, own, AL_ENDED_TRANSFERRED);
+		al_history_end(key, &former, result->at, AL_ENDED_TRANSFERRED);
+		own->granted_at = result->at;
 		al_held_change(own, new_owner);
 	}
-	else if (!write_row(&from, new_owner, share))
+	else if (!write_row(&from, new_owner, &former, share))
 	{
+		al_quota_end(&quota);
 		drop_claims(&from, &to_claim);
 		result->outcome = AL_EXPIRED;
 		return;
 	}
+	al_quota_end(&quota);
 	result->holding = *own;
 }

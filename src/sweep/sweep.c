@@ -29,6 +29,7 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/key.h"
+#include "base/policy.h"
 #include "base/settings.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
@@ -39,6 +40,7 @@
 #include "shmem/stat.h"
 #include "sweep/sweep.h"
 #include "table/app_lock.h"
+#include "table/history.h"
 #include "table/row.h"
 #include "table/scan.h"
 
@@ -50,13 +52,15 @@
 
 static bool sweeping = false;	/* as the queue shows it to other backends */
 
-/* When is a row over?  DT_NOEND: not known */
+/* From when on may a row be removed?  DT_NOEND: not known */
 static TimestampTz
 over_at(const AlHolding *holding)
 {
-	if (holding->released_at != 0)
-		return al_add_duration(holding->released_at, AL_MS_TO_US(al_released_retention_ms));
-	return al_closed_until(holding);
+	TimestampTz open_at = al_closed_until(holding);
+
+	if (holding->released_at == 0)
+		return open_at;
+	return Max(open_at, al_add_duration(holding->released_at, AL_MS_TO_US(al_released_retention_ms)));
 }
 
 /* Remove a row; false: it is claimed, locked, kept by us, or not over any more */
@@ -76,14 +80,17 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 	AL_TEST_POINT("sweep-claimed");
 	/* max_lifetime of our own transaction's next grant counts from what it has kept. */
 	if (!ItemPointerIsValid(&holding.tid) || now < over_at(&holding) ||
-		(al_max_lifetime_ms > 0 && al_is_kept(&key, &holding)) ||
+		(al_policy_value(key.name, AL_MAX_LIFETIME) > 0 && al_is_kept(&key, &holding)) ||
 		!al_table_try_delete(rel, &holding))
 	{
 		al_claim_drop(&claim);
 		return false;
 	}
 	if (holding.released_at == 0)
+	{
 		al_stat_count(AL_COUNT_EXPIRATIONS, 1);
+		al_history_end(&key, &holding, al_ended_at(&holding), AL_ENDED_EXPIRED);
+	}
 	AL_TEST_POINT("sweep-removed");
 	return true;
 }
@@ -169,6 +176,8 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	}
 	al_scan_end(&scan);
 	MemoryContextDelete(context);
+	if (al_history_trim(max_rows) == max_rows)
+		swept->next_due = now;
 
 	swept->left -= Min(looked, swept->left);
 	if (blocks == 0)

@@ -44,8 +44,8 @@
 #define IS_NULL(column) nulls[Anum_lock_audit_##column - 1]
 
 /* SHA-256 of an owner, in hex */
-static Datum
-owner_digest(text *owner)
+Datum
+al_audit_digest(text *owner)
 {
 	return DirectFunctionCall2(binary_encode,
 							   DirectFunctionCall1(sha256_bytea, PointerGetDatum(owner)),
@@ -90,7 +90,7 @@ al_audit_find(const AlKey *key, const AlOwner *owner)
 	ScanKeyInit(&keys[0], columns[0], BTEqualStrategyNumber, F_TEXTEQ,
 				PointerGetDatum(al_string_text(key->name)));
 	ScanKeyInit(&keys[1], columns[1], BTEqualStrategyNumber, F_TEXTEQ,
-				owner_digest(al_string_text(owner->name)));
+				al_audit_digest(al_string_text(owner->name)));
 	al_scan_begin(&scan, rel, al_scan_index(rel, lengthof(columns), columns),
 				  lengthof(columns), keys);
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
@@ -132,7 +132,7 @@ al_audit(const char *action, const AlKey *key, const AlHolding *ended, text *rea
 	if (ended)
 	{
 		VALUE(previous_holder) = PointerGetDatum(ended->holder);
-		VALUE(previous_owner_digest) = owner_digest(ended->owner);
+		VALUE(previous_owner_digest) = al_audit_digest(ended->owner);
 		IS_NULL(previous_owner_digest) = VARSIZE_ANY_EXHDR(ended->owner) == 0;
 		VALUE(fencing_token) = Int64GetDatum(ended->fencing_token);
 	}

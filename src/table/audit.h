@@ -20,6 +20,7 @@ typedef struct AlForcedEnd
 
 extern void al_audit(const char *action, const AlKey *key, const AlHolding *ended,
 					 text *reason);
+extern Datum al_audit_digest(text *owner);
 extern const AlForcedEnd *al_audit_find(const AlKey *key, const AlOwner *owner);
 
 #endif							/* AL_TABLE_AUDIT_H */

@@ -42,6 +42,7 @@
 #include "base/compat.h"
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/policy.h"
 #include "shmem/shmem.h"
 #include "table/catalog.h"
 #include "table/columns.h"
@@ -88,6 +89,37 @@ static const ColumnDefinition lock_audit_columns[Natts_lock_audit] = {
 	{"id", UUIDOID, InvalidOid},
 };
 
+static const ColumnDefinition policy_columns[Natts_policy] = {
+	{"prefix", TEXTOID, C_COLLATION_OID},
+	{"admitted", REGROLEOID, InvalidOid},
+	{"default_ttl_us", INT8OID, InvalidOid},
+	{"max_ttl_us", INT8OID, InvalidOid},
+	{"max_wait_us", INT8OID, InvalidOid},
+	{"max_lifetime_us", INT8OID, InvalidOid},
+	{"lock_delay_us", INT8OID, InvalidOid},
+	{"min_hold_us", INT8OID, InvalidOid},
+	{"max_holders", INT8OID, InvalidOid},
+	{"max_keys_per_owner", INT8OID, InvalidOid},
+	{"max_keys_per_role", INT8OID, InvalidOid},
+	{"history", INT8OID, InvalidOid},
+	{"notify", INT8OID, InvalidOid},
+	{"has_roles", INT8OID, InvalidOid},
+};
+
+static const ColumnDefinition lock_history_columns[Natts_lock_history] = {
+	{"key", TEXTOID, C_COLLATION_OID},
+	{"mode", TEXTOID, InvalidOid},
+	{"fencing_token", INT8OID, InvalidOid},
+	{"owner_digest", TEXTOID, C_COLLATION_OID},
+	{"holder", TEXTOID, InvalidOid},
+	{"role", NAMEOID, InvalidOid},
+	{"client_addr", INETOID, InvalidOid},
+	{"application", TEXTOID, InvalidOid},
+	{"acquired_at", TIMESTAMPTZOID, InvalidOid},
+	{"ended_at", TIMESTAMPTZOID, InvalidOid},
+	{"ended_by", TEXTOID, InvalidOid},
+};
+
 /* One of our relations */
 typedef struct CachedRelation
 {
@@ -111,12 +143,24 @@ static CachedRelation lock_audit = {
 	.columns = lock_audit_columns,
 	.natts = Natts_lock_audit
 };
+static CachedRelation policy = {
+	.name = "app_lock_policy",
+	.relkind = RELKIND_RELATION,
+	.columns = policy_columns,
+	.natts = Natts_policy
+};
+static CachedRelation lock_history = {
+	.name = "lock_history",
+	.relkind = RELKIND_RELATION,
+	.columns = lock_history_columns,
+	.natts = Natts_lock_history
+};
 static CachedRelation fence = {
 	.name = "app_lock_fence",
 	.relkind = RELKIND_SEQUENCE
 };
 
-static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &fence};
+static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &policy, &lock_history, &fence};
 
 static bool oids_valid = false;
 static uint32 invalidations = 0;
@@ -134,6 +178,8 @@ relcache_callback(Datum arg, Oid relid)
 			invalidations++;
 			if (our_relations[i] == &fence)
 				al_secret_forget();
+			if (our_relations[i] == &policy)
+				al_policy_forget();
 		}
 	}
 }
@@ -212,6 +258,8 @@ look_up(bool missing_ok)
 	}
 	if (!fence.checked)
 		al_secret_forget();
+	if (!policy.checked)
+		al_policy_forget();
 	oids_valid = seen == invalidations;
 	return true;
 }
@@ -391,23 +439,48 @@ open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
 	}
 }
 
+/* Open app_lock, and let the policies be up to date. */
 Relation
 al_open_app_lock(LOCKMODE lockmode)
 {
-	return open_cached(&app_lock, lockmode, false);
+	Relation	rel = open_cached(&app_lock, lockmode, false);
+
+	al_policy_refresh();
+	return rel;
+}
+
+Relation
+al_open_policies(LOCKMODE lockmode)
+{
+	return open_cached(&policy, lockmode, false);
+}
+
+Relation
+al_open_history(LOCKMODE lockmode)
+{
+	return open_cached(&lock_history, lockmode, false);
 }
 
 /*
- * Open app_lock for a function that writes, and attach shared memory.  Raises 25006
- * in a read-only transaction and on a standby, and 25000 in parallel mode, naming the
- * function.
+ * Raise 25006 in a read-only transaction and on a standby, and 25000 in parallel mode,
+ * naming the function that wants to write.
  */
-Relation
-al_open_for_writing(const char *function)
+void
+al_prevent_writing(const char *function)
 {
 	PreventCommandDuringRecovery(function);
 	PreventCommandIfReadOnly(function);
 	PreventCommandIfParallelMode(function);
+}
+
+/*
+ * Open app_lock for a function that writes, and attach shared memory.  Raises what
+ * al_prevent_writing() raises.
+ */
+Relation
+al_open_for_writing(const char *function)
+{
+	al_prevent_writing(function);
 	(void) al_shmem_attach();
 	return al_open_app_lock(RowExclusiveLock);
 }
@@ -425,6 +498,9 @@ al_is_installed(void)
 Relation
 al_open_now(bool *missing)
 {
+	static CachedRelation *const others[] = {&policy, &lock_history, &fence};
+	Relation	rel;
+
 	*missing = false;
 	if (!ConditionalLockRelationOid(ExtensionRelationId, AccessShareLock))
 		return NULL;
@@ -433,12 +509,20 @@ al_open_now(bool *missing)
 		*missing = true;
 		return NULL;
 	}
-	/* The secret of hashes, which is in the sequence, may have to be read again. */
-	if (!OidIsValid(app_lock.oid) || !OidIsValid(fence.oid) ||
-		!ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock) ||
-		!ConditionalLockRelationOid(fence.oid, AccessShareLock))
+	if (!OidIsValid(app_lock.oid) || !ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock))
 		return NULL;
-	return open_cached(&app_lock, RowExclusiveLock, true);
+	/* They may have to be read, or history written to. */
+	for (int i = 0; i < (int) lengthof(others); i++)
+	{
+		if (!OidIsValid(others[i]->oid) ||
+			!ConditionalLockRelationOid(others[i]->oid, others[i] == &lock_history ?
+										RowExclusiveLock : AccessShareLock))
+			return NULL;
+	}
+	rel = open_cached(&app_lock, RowExclusiveLock, true);
+	if (rel)
+		al_policy_refresh();
+	return rel;
 }
 
 Relation

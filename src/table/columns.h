@@ -35,4 +35,23 @@
 #define Anum_lock_audit_id						11
 #define Natts_lock_audit						11
 
+/* The parts of a policy follow each other as in AlPolicyPart. */
+#define Anum_policy_prefix		1
+#define Anum_policy_admitted	2
+#define Anum_policy_first_part	3
+#define Natts_policy			14
+
+#define Anum_lock_history_key			1
+#define Anum_lock_history_mode			2
+#define Anum_lock_history_fencing_token	3
+#define Anum_lock_history_owner_digest	4
+#define Anum_lock_history_holder		5
+#define Anum_lock_history_role			6
+#define Anum_lock_history_client_addr	7
+#define Anum_lock_history_application	8
+#define Anum_lock_history_acquired_at	9
+#define Anum_lock_history_ended_at		10
+#define Anum_lock_history_ended_by		11
+#define Natts_lock_history				11
+
 #endif							/* AL_TABLE_COLUMNS_H */

@@ -77,8 +77,8 @@ typedef struct FirstColumns
 } FirstColumns;
 
 /*
- * Read only the slot and what says whether the row is over.  This is much cheaper
- * than al_row_read().
+ * Read only the key, the slot, the role and what says whether the row is over.  This is
+ * much cheaper than al_row_read().  The key is valid as long as the tuple.
  */
 void
 al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
@@ -92,7 +92,11 @@ al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
 	memset(holding, 0, sizeof(AlHolding));
 	holding->tid = tuple->t_self;
 	holding->slot = first->slot;
+	holding->role = first->role;
+	holding->acquired_at = first->acquired_at;
 	holding->expires_at = first->expires_at;
+	holding->key.data = VARDATA_ANY(first->key);
+	holding->key.len = VARSIZE_ANY_EXHDR(first->key);
 	if (first->key[VARSIZE_ANY(first->key)])
 		holding->released_at = holding->expires_at;
 	value = heap_getattr(tuple, Anum_app_lock_pid, desc, &is_null);

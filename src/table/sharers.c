@@ -35,7 +35,6 @@
 
 #include "atomic_lock.h"
 #include "base/owner.h"
-#include "base/settings.h"
 #include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
@@ -222,7 +221,7 @@ add_row(SlotScan *scan, List *rows, const AlHolding *holding)
 /*
  * Look at the rows of a key, from a slot on, as a snapshot sees them; NULL: as of now.
  * With "all", or where there are few rows, the list has them all.  Otherwise it may have
- * a few rows, the two live ones that last longest, and those that lock_delay keeps closed.
+ * a few rows, the two live ones that last longest, and those that keep the key closed.
  * Further live ones are counted, up to a total of AL_MOST_COUNTED + 2, which is enough to
  * say "at least 100 others" of one that is named to an owner that has one itself.  The
  * list has a live one if there is any.
@@ -286,8 +285,7 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 		}
 		else if (is_live && holding.expires_at > longest[1].expires_at)
 			longest[1] = holding;
-		else if (!is_live && holding.released_at == 0 && al_lock_delay_ms > 0 &&
-				 now < al_closed_until(&holding))
+		else if (al_is_closed(&holding, now))
 			rows->shared = add_row(&scan, rows->shared, &holding);
 		rows->more += is_live;
 	}

@@ -1,0 +1,164 @@
+/*-------------------------------------------------------------------------
+ *
+ * policy.c
+ *		Policies: what an administrator has ruled for keys with a prefix.
+ *
+ * Model: each part of what holds for a key is decided by the policy with the longest
+ * prefix of the key that rules this part, and where there is none, by a setting.  The
+ * rest of the extension asks here for one part of one key, and does not look at
+ * settings that a policy can replace.
+ *
+ * A session keeps all policies in its memory, in the order of their prefixes, each
+ * with a link to the policy with the next shorter prefix.  Between that of a key and
+ * the greatest prefix that is not above the key in this order, all strings begin with
+ * the former.  So a binary search and some steps along the links find it.
+ *
+ * The relation cache's invalidations say when the policies may have changed: at the
+ * commit of others, on a standby too, and at each command and rollback of our own.  They
+ * are read again when app_lock is opened next.
+ *
+ * Locking: none.  A pointer to a policy is valid until app_lock is opened again.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "utils/inval.h"
+#include "utils/memutils.h"
+
+#include "atomic_lock.h"
+#include "base/policy.h"
+#include "base/settings.h"
+#include "base/str.h"
+
+static AlPolicySource source;
+
+static MemoryContext context = NULL;	/* of the policies; NULL: there are none */
+static AlPolicy *policies = NULL;
+static int	count = 0;
+
+static bool is_known = false;
+static uint64 times_forgotten = 0;
+
+void
+al_policy_init(AlPolicySource policy_source)
+{
+	source = policy_source;
+}
+
+/* The policies may have changed.  Those that we have stay until they are read again. */
+void
+al_policy_forget(void)
+{
+	is_known = false;
+	times_forgotten++;
+}
+
+static bool
+begins_with(AlString string, AlString prefix)
+{
+	return string.len >= prefix.len && memcmp(string.data, prefix.data, prefix.len) == 0;
+}
+
+/* The last policy up to "start" along the links whose prefix a string begins with */
+static const AlPolicy *
+climb(const AlPolicy *start, AlString string)
+{
+	while (start && !begins_with(string, start->prefix))
+		start = start->shorter;
+	return start;
+}
+
+/*
+ * Let what we know of policies be up to date: what has been committed up to now, and
+ * what this transaction has changed.  The caller has just opened app_lock, which alone
+ * would not ensure this: a lock that the transaction has already is given without a look
+ * at invalidations.
+ */
+void
+al_policy_refresh(void)
+{
+	AcceptInvalidationMessages();
+	while (!is_known)
+	{
+		uint64		before = times_forgotten;
+		MemoryContext new_context = AllocSetContextCreate(CurrentMemoryContext,
+														  "atomic_lock policies",
+														  ALLOCSET_SMALL_SIZES);
+		int			new_count;
+		AlPolicy   *new_policies = source(new_context, &new_count);
+
+		for (int i = 0; i < new_count; i++)
+			new_policies[i].shorter = i == 0 ? NULL :
+				climb(&new_policies[i - 1], new_policies[i].prefix);
+		if (context)
+			MemoryContextDelete(context);
+		context = new_context;
+		MemoryContextSetParent(context, TopMemoryContext);
+		policies = new_policies;
+		count = new_count;
+		is_known = before == times_forgotten;
+	}
+}
+
+bool
+al_policy_any(void)
+{
+	return count > 0;
+}
+
+/* The policy that rules a part for a key; NULL: none does */
+const AlPolicy *
+al_policy_for(AlString key, AlPolicyPart part)
+{
+	const AlPolicy *policy;
+	int			above = count;
+	int			first = 0;
+
+	if (count == 0)
+		return NULL;
+	/* How many prefixes are not above the key? */
+	while (first < above)
+	{
+		int			middle = first + (above - first) / 2;
+
+		if (al_string_compare(policies[middle].prefix, key) <= 0)
+			first = middle + 1;
+		else
+			above = middle;
+	}
+	policy = first == 0 ? NULL : climb(&policies[first - 1], key);
+	while (policy && policy->parts[part] < 0)
+		policy = policy->shorter;
+	return policy;
+}
+
+/* What a setting says where no policy does */
+static int64
+setting(AlPolicyPart part)
+{
+	switch (part)
+	{
+		case AL_DEFAULT_TTL:
+			return AL_MS_TO_US(al_default_ttl_ms);
+		case AL_MAX_TTL:
+			return AL_MS_TO_US(al_max_ttl_ms);
+		case AL_MAX_WAIT:
+			return AL_MS_TO_US(al_max_wait_ms);
+		case AL_MAX_LIFETIME:
+			return AL_MS_TO_US(al_max_lifetime_ms);
+		case AL_LOCK_DELAY:
+			return AL_MS_TO_US(al_lock_delay_ms);
+		default:
+			return 0;
+	}
+}
+
+/* What holds for a part of a key, by a policy or a setting */
+int64
+al_policy_value(AlString key, AlPolicyPart part)
+{
+	const AlPolicy *policy = al_policy_for(key, part);
+
+	return policy ? policy->parts[part] : setting(part);
+}

@@ -1,0 +1,52 @@
+/*
+ * policy.h
+ *		Policies: what an administrator has ruled for keys with a prefix.
+ */
+#ifndef AL_BASE_POLICY_H
+#define AL_BASE_POLICY_H
+
+#include "nodes/pg_list.h"
+#include "utils/palloc.h"
+
+#include "atomic_lock.h"
+
+/* What a policy may rule, each apart from the others */
+typedef enum AlPolicyPart
+{
+	/* durations, in microseconds */
+	AL_DEFAULT_TTL,
+	AL_MAX_TTL,
+	AL_MAX_WAIT,
+	AL_MAX_LIFETIME,			/* 0: no limit */
+	AL_LOCK_DELAY,
+	AL_MIN_HOLD,
+	/* numbers; 0: no limit */
+	AL_MAX_HOLDERS,
+	AL_MAX_KEYS_PER_OWNER,
+	AL_MAX_KEYS_PER_ROLE,
+	/* 0 or 1 */
+	AL_HISTORY,
+	AL_NOTIFY,
+	AL_ROLES,					/* 1: only members of the roles may change the key */
+	AL_POLICY_PARTS
+} AlPolicyPart;
+
+typedef struct AlPolicy
+{
+	AlString	prefix;			/* of the keys that it is for */
+	const struct AlPolicy *shorter; /* the one with the next shorter prefix, or NULL */
+	int64		parts[AL_POLICY_PARTS]; /* -1: left to shorter prefixes and settings */
+	List	   *roles;			/* OIDs */
+} AlPolicy;
+
+/* Reads all policies into a context: an array in the order of prefixes, and its length */
+typedef AlPolicy *(*AlPolicySource) (MemoryContext context, int *count);
+
+extern void al_policy_init(AlPolicySource policy_source);
+extern void al_policy_forget(void);
+extern void al_policy_refresh(void);
+extern bool al_policy_any(void);
+extern const AlPolicy *al_policy_for(AlString key, AlPolicyPart part);
+extern int64 al_policy_value(AlString key, AlPolicyPart part);
+
+#endif							/* AL_BASE_POLICY_H */

@@ -1,0 +1,218 @@
+/*-------------------------------------------------------------------------
+ *
+ * terms.c
+ *		What policies and settings make of a request.
+ *
+ * Model: a verb that changes a key asks here, before it looks at the key, whether the
+ * caller may, and for how long it gets what it asks for.  What exceeds a limit is
+ * refused with an error, which names the key and the policy or the setting.  A ttl that
+ * nobody asked for is made shorter instead: a policy must not break a call that names
+ * none.
+ *
+ * A waiter asks again at each attempt, so that a policy is in force for it, too.
+ *
+ * What is counted is in other files: holders in lease/attempt.c, keys in lease/quota.c.
+ *
+ * Locking: none.  app_lock is open, so the policies are known.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+
+#include "atomic_lock.h"
+#include "base/errors.h"
+#include "base/policy.h"
+#include "base/settings.h"
+#include "base/str.h"
+#include "lease/state.h"
+#include "lease/terms.h"
+
+/* Raise 42501 where a policy reserves a key for roles of which the caller is no member. */
+void
+al_terms_admit(const AlKey *key)
+{
+	const AlPolicy *policy = al_policy_for(key->name, AL_ROLES);
+	ListCell   *cell;
+
+	if (policy == NULL)
+		return;
+	foreach(cell, policy->roles)
+	{
+		/* A role that was dropped has no members, and superusers are members of all. */
+		if (has_privs_of_role(GetUserId(), lfirst_oid(cell)))
+			return;
+	}
+	if (superuser())
+		return;
+	ereport(ERROR,
+			(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for lock \"%s\"", al_display(key->name)),
+			 errdetail("The policy for prefix \"%s\" reserves it for members of certain roles.",
+					   al_display(policy->prefix)),
+			 errhint("lock_policy(key) shows these roles.")));
+}
+
+/* A duration in the largest unit that shows it exactly, as settings are shown */
+static char *
+show_duration(int64 microseconds)
+{
+	static const struct
+	{
+		int64		length;
+		const char *name;
+	}			units[] = {
+		{USECS_PER_DAY, "d"}, {USECS_PER_HOUR, "h"}, {USECS_PER_MINUTE, "min"}, {USECS_PER_SEC, "s"}, {1000, "ms"}
+	};
+
+	for (int i = 0; i < (int) lengthof(units); i++)
+	{
+		if (microseconds != 0 && microseconds % units[i].length == 0)
+			return psprintf(INT64_FORMAT "%s", microseconds / units[i].length, units[i].name);
+	}
+	return microseconds == 0 ? "0" : psprintf(INT64_FORMAT "us", microseconds);
+}
+
+static void
+raise_range(const AlKey *key, const char *what, const char *least, AlPolicyPart part,
+			const char *setting)
+{
+	const AlPolicy *policy = key ? al_policy_for(key->name, part) : NULL;
+
+	if (policy == NULL)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be between %s and %s", what, least,
+						GetConfigOptionByName(setting, NULL, false)),
+				 errhint("The setting %s is the upper limit.  Months and years are not allowed.", setting)));
+	ereport(ERROR,
+			(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("%s for lock \"%s\" must be between %s and %s", what, al_display(key->name),
+					least, show_duration(policy->parts[part])),
+			 errhint("The policy for prefix \"%s\" sets the upper limit.  Months and years are not allowed.",
+					 al_display(policy->prefix))));
+}
+
+static void
+raise_ttl(const AlKey *key)
+{
+	raise_range(key, "ttl", "1ms", AL_MAX_TTL, "atomic_lock.max_ttl");
+}
+
+static void
+raise_lifetime(const AlKey *key)
+{
+	const AlPolicy *policy = al_policy_for(key->name, AL_MAX_LIFETIME);
+
+	if (policy == NULL)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl must not be longer than atomic_lock.max_lifetime (%s)",
+						GetConfigOptionByName("atomic_lock.max_lifetime", NULL, false))));
+	ereport(ERROR,
+			(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("ttl for lock \"%s\" must not be longer than max_lifetime (%s)",
+					al_display(key->name), show_duration(policy->parts[AL_MAX_LIFETIME])),
+			 errdetail("The policy for prefix \"%s\" sets max_lifetime.",
+					   al_display(policy->prefix))));
+}
+
+/* The ttl of a new lease that nobody asked for */
+static int64
+default_ttl(const AlKey *key, int64 max_ttl, int64 max_lifetime)
+{
+	int64		ttl = al_policy_value(key->name, AL_DEFAULT_TTL);
+
+	if (al_policy_for(key->name, AL_DEFAULT_TTL) || al_policy_for(key->name, AL_MAX_TTL))
+		ttl = Min(ttl, max_ttl);
+	else if (ttl > max_ttl)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("atomic_lock.default_ttl must not be longer than atomic_lock.max_ttl"),
+				 errhint("Pass a ttl, or change one of the settings.")));
+	if (max_lifetime > 0 && (al_policy_for(key->name, AL_DEFAULT_TTL) ||
+							 al_policy_for(key->name, AL_MAX_LIFETIME)))
+		ttl = Min(ttl, max_lifetime);
+	return ttl;
+}
+
+/* The ttl of a lease that begins; AL_NO_TTL: nobody asked for one.  Raises 22023. */
+int64
+al_terms_new_ttl(const AlKey *key, int64 ttl)
+{
+	int64		max_ttl = al_policy_value(key->name, AL_MAX_TTL);
+	int64		max_lifetime = al_policy_value(key->name, AL_MAX_LIFETIME);
+
+	if (ttl == AL_NO_TTL)
+		ttl = default_ttl(key, max_ttl, max_lifetime);
+	else if (ttl < AL_MIN_TTL || ttl > max_ttl)
+		raise_ttl(key);
+	if (max_lifetime > 0 && ttl > max_lifetime)
+		raise_lifetime(key);
+	return ttl;
+}
+
+/*
+ * What a request gets for a key, if that is granted.  Raises 42501 and 22023.
+ */
+void
+al_terms_of(const AlKey *key, const AlAcquire *request, AlTerms *terms)
+{
+	AlLifetime	lifetime;
+	int64		max_holders;
+
+	al_terms_admit(key);
+	if (request->wait < 0 || request->wait > al_policy_value(key->name, AL_MAX_WAIT))
+		raise_range(key, "wait", "0", AL_MAX_WAIT, "atomic_lock.max_wait");
+	terms->ttl = 0;
+	terms->max_holders = 0;
+	if (request->is_convert)
+		return;
+
+	/* What keeps_own makes of the lifetime is for what the owner has. */
+	lifetime = request->keeps_own ? AL_LEASE : request->lifetime;
+	if (request->ttl != AL_NO_TTL || lifetime == AL_LEASE)
+		terms->ttl = al_terms_new_ttl(key, request->ttl);
+	if (lifetime == AL_TRANSACTION && al_policy_value(key->name, AL_MIN_HOLD) > 0)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lock \"%s\" cannot have lifetime \"transaction\"", al_display(key->name)),
+				 errdetail("The policy for prefix \"%s\" sets min_hold, and such a lock leaves nothing behind that could keep the key closed.",
+						   al_display(al_policy_for(key->name, AL_MIN_HOLD)->prefix)),
+				 errhint("Use lifetime \"lease\" or \"session\".")));
+	if (!request->is_shared)
+		return;
+	max_holders = al_policy_value(key->name, AL_MAX_HOLDERS);
+	terms->max_holders = request->max_holders == 0 ? max_holders :
+		max_holders == 0 ? request->max_holders : Min(request->max_holders, max_holders);
+}
+
+/* Check a ttl for what the owner of a key has already.  Raises 22023. */
+void
+al_terms_check_ttl(const AlKey *key, int64 ttl)
+{
+	if (ttl != AL_NO_TTL && (ttl < AL_MIN_TTL || ttl > al_policy_value(key->name, AL_MAX_TTL)))
+		raise_ttl(key);
+}
+
+/*
+ * Check a ttl for whatever an owner has.  Where there are policies, each key has its own
+ * upper limit, to which al_terms_cap() keeps.
+ */
+void
+al_terms_check_all(int64 ttl)
+{
+	if (ttl != AL_NO_TTL && (ttl < AL_MIN_TTL || ttl == PG_INT64_MAX ||
+							 (!al_policy_any() && ttl > AL_MS_TO_US(al_max_ttl_ms))))
+		raise_ttl(NULL);
+}
+
+/* A ttl for whatever an owner has, no longer than the key allows */
+int64
+al_terms_cap(const AlKey *key, int64 ttl)
+{
+	return Min(ttl, al_policy_value(key->name, AL_MAX_TTL));
+}

@@ -1,0 +1,18 @@
+/*
+ * terms.h
+ *		What policies and settings make of a request.
+ */
+#ifndef AL_LEASE_TERMS_H
+#define AL_LEASE_TERMS_H
+
+#include "atomic_lock.h"
+#include "lease/state.h"
+
+extern void al_terms_admit(const AlKey *key);
+extern void al_terms_of(const AlKey *key, const AlAcquire *request, AlTerms *terms);
+extern int64 al_terms_new_ttl(const AlKey *key, int64 ttl);
+extern void al_terms_check_ttl(const AlKey *key, int64 ttl);
+extern void al_terms_check_all(int64 ttl);
+extern int64 al_terms_cap(const AlKey *key, int64 ttl);
+
+#endif							/* AL_LEASE_TERMS_H */

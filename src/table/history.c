@@ -1,0 +1,217 @@
+/*-------------------------------------------------------------------------
+ *
+ * history.c
+ *		Rows of lock_history: who held what, from when to when.
+ *
+ * Model: where the policy of a key asks for history, each grant has a row, which the
+ * transaction writes that makes the grant.  The one that ends the grant adds when and
+ * why.  If nobody ends a lease, whoever takes or sweeps its row does that, and until
+ * then app_lock has the expiry.  An extension writes nothing.
+ *
+ * A holding with the lifetime of a transaction has no row in app_lock.  Nobody could see
+ * its history before the commit, so that is written as a whole when the holding ends.
+ *
+ * The owner appears only as a digest.  Rows are written below the executor, as those of
+ * lock_audit are.
+ *
+ * Locking rules: lock_history is opened with RowExclusiveLock, which is kept.  The row
+ * of a grant is changed by whoever has the claim under which the grant is changed, so
+ * nobody waits for a row.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/indexing.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "base/clock.h"
+#include "base/compat.h"
+#include "base/key.h"
+#include "base/policy.h"
+#include "base/settings.h"
+#include "base/str.h"
+#include "claim/held.h"
+#include "claim/holding.h"
+#include "table/audit.h"
+#include "table/catalog.h"
+#include "table/columns.h"
+#include "table/history.h"
+#include "table/scan.h"
+
+#define VALUE(column) values[Anum_lock_history_##column - 1]
+#define IS_NULL(column) nulls[Anum_lock_history_##column - 1]
+
+/* So many rows are looked at to trim one */
+#define LOOKS_PER_ROW	10
+
+static bool
+is_wanted(const AlKey *key)
+{
+	return al_policy_any() && al_policy_value(key->name, AL_HISTORY) > 0;
+}
+
+/* Why a holding ended, in a word */
+const char *
+al_history_word(const AlHolding *holding, AlEndedBy ended_by)
+{
+	static const char *const words[] = {
+		"released", "expired", "forced", "stolen", "transferred", "converted", "session", "transaction"
+	};
+
+	if (ended_by == AL_ENDED_EXPIRED && holding->lifetime == AL_SESSION &&
+		al_ended_at(holding) < holding->expires_at)
+		ended_by = AL_ENDED_SESSION;
+	return words[ended_by];
+}
+
+/* Write a row; "ended_by" is NULL for a grant that goes on. */
+static void
+insert_row(const AlKey *key, const AlHolding *holding, TimestampTz acquired_at,
+		   TimestampTz ended_at, const char *ended_by)
+{
+	Relation	rel = al_open_history(RowExclusiveLock);
+	char	   *role = GetUserNameFromId(holding->role, true);
+	Datum		values[Natts_lock_history] = {0};
+	bool		nulls[Natts_lock_history] = {0};
+
+	LOCAL_FCINFO(client_addr, 0);
+
+	VALUE(key) = PointerGetDatum(al_string_text(key->name));
+	VALUE(mode) = CStringGetTextDatum(al_is_shared(holding) ? "shared" : "exclusive");
+	VALUE(fencing_token) = Int64GetDatum(holding->fencing_token);
+	VALUE(owner_digest) = al_audit_digest(holding->owner);
+	VALUE(holder) = PointerGetDatum(holding->holder);
+	VALUE(role) = DirectFunctionCall1(namein, CStringGetDatum(role ? role : psprintf("%u", holding->role)));
+	InitFunctionCallInfoData(*client_addr, NULL, 0, InvalidOid, NULL, NULL);
+	VALUE(client_addr) = inet_client_addr(client_addr);
+	IS_NULL(client_addr) = client_addr->isnull;
+	VALUE(application) = CStringGetTextDatum(application_name ? application_name : "");
+	VALUE(acquired_at) = TimestampTzGetDatum(acquired_at);
+	VALUE(ended_at) = TimestampTzGetDatum(ended_at);
+	IS_NULL(ended_at) = IS_NULL(ended_by) = ended_by == NULL;
+	if (ended_by)
+		VALUE(ended_by) = CStringGetTextDatum(ended_by);
+	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values, nulls));
+	CommandCounterIncrement();
+	table_close(rel, NoLock);
+}
+
+/* A holding was granted at a moment, by its fencing token. */
+void
+al_history_begin(const AlKey *key, const AlHolding *holding, TimestampTz at)
+{
+	if (is_wanted(key))
+		insert_row(key, holding, at, 0, NULL);
+}
+
+/*
+ * A holding ended, as it was before.  Nothing is written where its grant has no row, since
+ * the policy was made later.
+ */
+void
+al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at, AlEndedBy ended_by)
+{
+	static const AttrNumber columns[] = {Anum_lock_history_key, Anum_lock_history_fencing_token};
+	Relation	rel;
+	AlScan		scan;
+	ScanKeyData keys[lengthof(columns)];
+	HeapTuple	tuple;
+
+	if (!is_wanted(key))
+		return;
+	if (holding->lifetime == AL_TRANSACTION)
+	{
+		insert_row(key, holding, holding->granted_at, at, al_history_word(holding, ended_by));
+		return;
+	}
+	rel = al_open_history(RowExclusiveLock);
+	ScanKeyInit(&keys[0], columns[0], BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(al_string_text(key->name)));
+	ScanKeyInit(&keys[1], columns[1], BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(holding->fencing_token));
+	al_scan_begin(&scan, rel, al_scan_index(rel, lengthof(columns), columns),
+				  lengthof(columns), keys);
+	tuple = al_scan_next(&scan);
+	if (HeapTupleIsValid(tuple) && heap_attisnull(tuple, Anum_lock_history_ended_at, NULL))
+	{
+		Datum		values[Natts_lock_history] = {0};
+		bool		nulls[Natts_lock_history] = {0};
+		bool		replaces[Natts_lock_history] = {0};
+
+		VALUE(ended_at) = TimestampTzGetDatum(at);
+		VALUE(ended_by) = CStringGetTextDatum(al_history_word(holding, ended_by));
+		replaces[Anum_lock_history_ended_at - 1] = replaces[Anum_lock_history_ended_by - 1] = true;
+		tuple = heap_modify_tuple(tuple, RelationGetDescr(rel), values, nulls, replaces);
+		CatalogTupleUpdate(rel, &tuple->t_self, tuple);
+		CommandCounterIncrement();
+	}
+	al_scan_end(&scan);
+	table_close(rel, NoLock);
+}
+
+/* A transaction is about to commit or to be prepared: what it holds without a row ends. */
+void
+al_history_commit(void)
+{
+	ListCell   *cell;
+
+	if (!al_policy_any() || al_held_count() == 0)
+		return;
+	foreach(cell, al_held_mine(NULL))
+	{
+		const AlHolding *holding = lfirst(cell);
+		AlKey		key;
+
+		al_key_init(&key, holding->key);
+		al_history_end(&key, holding, GetCurrentTimestamp(), AL_ENDED_TRANSACTION);
+	}
+}
+
+/*
+ * Delete rows of what ended longer ago than atomic_lock.history_retention, the oldest
+ * first; returns how many.  Rows in use are left alone.
+ */
+int64
+al_history_trim(int64 max_rows)
+{
+	static const AttrNumber column = Anum_lock_history_acquired_at;
+	Relation	rel = al_open_history(RowExclusiveLock);
+	TimestampTz before = al_add_duration(GetCurrentTimestamp(),
+										 -AL_MS_TO_US(al_history_retention_ms));
+	AlScan		scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	int64		looked = 0;
+	int64		trimmed = 0;
+
+	ScanKeyInit(&key, column, BTLessStrategyNumber, F_TIMESTAMPTZ_LT,
+				TimestampTzGetDatum(before));
+	al_scan_begin(&scan, rel, al_scan_index(rel, 1, &column), 1, &key);
+	while (trimmed < max_rows && looked++ < max_rows * LOOKS_PER_ROW &&
+		   HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		bool		is_null;
+		Datum		ended_at = heap_getattr(tuple, Anum_lock_history_ended_at,
+											RelationGetDescr(rel), &is_null);
+		ItemPointerData tid = tuple->t_self;
+
+		if (!is_null && DatumGetTimestampTz(ended_at) < before && al_heap_try_delete(rel, &tid))
+			trimmed++;
+	}
+	al_scan_end(&scan);
+	if (trimmed > 0)
+		CommandCounterIncrement();
+	table_close(rel, NoLock);
+	return trimmed;
+}

@@ -1,0 +1,32 @@
+/*
+ * history.h
+ *		Rows of lock_history: who held what, from when to when.
+ */
+#ifndef AL_TABLE_HISTORY_H
+#define AL_TABLE_HISTORY_H
+
+#include "nodes/pg_list.h"
+
+#include "atomic_lock.h"
+#include "claim/holding.h"
+
+typedef enum AlEndedBy
+{
+	AL_ENDED_RELEASED,
+	AL_ENDED_EXPIRED,			/* or by the end of its session */
+	AL_ENDED_FORCED,
+	AL_ENDED_STOLEN,
+	AL_ENDED_TRANSFERRED,
+	AL_ENDED_CONVERTED,
+	AL_ENDED_SESSION,
+	AL_ENDED_TRANSACTION
+} AlEndedBy;
+
+extern const char *al_history_word(const AlHolding *holding, AlEndedBy ended_by);
+extern void al_history_begin(const AlKey *key, const AlHolding *holding, TimestampTz at);
+extern void al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
+						   AlEndedBy ended_by);
+extern void al_history_commit(void);
+extern int64 al_history_trim(int64 max_rows);
+
+#endif							/* AL_TABLE_HISTORY_H */

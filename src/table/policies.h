@@ -1,0 +1,18 @@
+/*
+ * policies.h
+ *		Reading and writing policies.
+ */
+#ifndef AL_TABLE_POLICIES_H
+#define AL_TABLE_POLICIES_H
+
+#include "utils/palloc.h"
+
+#include "atomic_lock.h"
+#include "base/policy.h"
+
+extern AlPolicy *al_policies_read(MemoryContext context, int *count);
+extern void al_policies_put(const AlPolicy *policy);
+extern bool al_policies_drop(AlString prefix);
+extern void al_policies_changed(void);
+
+#endif							/* AL_TABLE_POLICIES_H */
