@@ -28,14 +28,16 @@
 
 #include "atomic_lock.h"
 #include "base/policy.h"
-#include "base/settings.h"
 #include "base/str.h"
 
 static AlPolicySource source;
 
 static MemoryContext context = NULL;	/* of the policies; NULL: there are none */
 static AlPolicy *policies = NULL;
-static int	count = 0;
+int			al_policy_count = 0;
+
+/* What holds where no policy rules; base/settings.c sets it, in the same units */
+int64		al_policy_settings[AL_POLICY_PARTS];
 
 static bool is_known = false;
 static uint64 times_forgotten = 0;
@@ -96,27 +98,19 @@ al_policy_refresh(void)
 		context = new_context;
 		MemoryContextSetParent(context, TopMemoryContext);
 		policies = new_policies;
-		count = new_count;
+		al_policy_count = new_count;
 		is_known = before == times_forgotten;
 	}
 }
 
-bool
-al_policy_any(void)
-{
-	return count > 0;
-}
-
 /* The policy that rules a part for a key; NULL: none does */
 const AlPolicy *
-al_policy_for(AlString key, AlPolicyPart part)
+al_policy_find(AlString key, AlPolicyPart part)
 {
 	const AlPolicy *policy;
-	int			above = count;
+	int			above = al_policy_count;
 	int			first = 0;
 
-	if (count == 0)
-		return NULL;
 	/* How many prefixes are not above the key? */
 	while (first < above)
 	{
@@ -131,34 +125,4 @@ al_policy_for(AlString key, AlPolicyPart part)
 	while (policy && policy->parts[part] < 0)
 		policy = policy->shorter;
 	return policy;
-}
-
-/* What a setting says where no policy does */
-static int64
-setting(AlPolicyPart part)
-{
-	switch (part)
-	{
-		case AL_DEFAULT_TTL:
-			return AL_MS_TO_US(al_default_ttl_ms);
-		case AL_MAX_TTL:
-			return AL_MS_TO_US(al_max_ttl_ms);
-		case AL_MAX_WAIT:
-			return AL_MS_TO_US(al_max_wait_ms);
-		case AL_MAX_LIFETIME:
-			return AL_MS_TO_US(al_max_lifetime_ms);
-		case AL_LOCK_DELAY:
-			return AL_MS_TO_US(al_lock_delay_ms);
-		default:
-			return 0;
-	}
-}
-
-/* What holds for a part of a key, by a policy or a setting */
-int64
-al_policy_value(AlString key, AlPolicyPart part)
-{
-	const AlPolicy *policy = al_policy_for(key, part);
-
-	return policy ? policy->parts[part] : setting(part);
 }

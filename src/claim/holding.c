@@ -19,7 +19,6 @@
 #include "base/clock.h"
 #include "base/owner.h"
 #include "base/policy.h"
-#include "base/settings.h"
 #include "base/str.h"
 #include "claim/holding.h"
 #include "shmem/session.h"
@@ -82,7 +81,7 @@ al_closed_until(const AlHolding *holding)
 bool
 al_is_closed(const AlHolding *holding, TimestampTz now)
 {
-	return (al_lock_delay_ms > 0 || al_policy_any()) && ItemPointerIsValid(&holding->tid) &&
+	return (al_policy_settings[AL_LOCK_DELAY] > 0 || al_policy_any()) && ItemPointerIsValid(&holding->tid) &&
 		!al_is_live(holding, now) && now < al_closed_until(holding);
 }
 

@@ -199,9 +199,12 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 	int64		next_search;
 
 	/* This may read many rows, and register a callback, so it comes before the queue. */
-	al_terms_of(attempt->key, attempt->request, &attempt->terms);
-	if (attempt->terms.max_holders > 0 && attempt->request->lifetime == AL_SESSION)
-		al_session_end_note(*rel, attempt->key);
+	if (attempt->request->is_shared && attempt->request->lifetime == AL_SESSION)
+	{
+		al_terms_of(attempt->key, attempt->request, &attempt->terms);
+		if (attempt->terms.max_holders > 0)
+			al_session_end_note(*rel, attempt->key);
+	}
 	attempt->result->waited = 0;
 	al_attempt(*rel, attempt);
 	if (attempt->request->wait > 0)

@@ -416,7 +416,7 @@ al_grant(Relation rel, AlAttempt *attempt)
 	bool		is_again = attempt->result->outcome == AL_REACQUIRED;
 	AlQuota		quota = {0};
 
-	if (is_again && attempt->own->lifetime != AL_TRANSACTION)
+	if (is_again && al_policy_any() && attempt->own->lifetime != AL_TRANSACTION)
 		al_quota_keep(attempt->key, &attempt->request->owner, attempt->own->role, &quota);
 	attempt->result->at = GetCurrentTimestamp();
 	if (quota.count > 0 && !al_is_live(attempt->own, attempt->result->at))
@@ -434,7 +434,7 @@ al_grant(Relation rel, AlAttempt *attempt)
 			!al_attempt_take_place(rel, attempt))
 			return false;
 		al_attempt_begin_place(attempt);
-		if (attempt->own == NULL)
+		if (attempt->own == NULL && al_policy_any())
 			al_quota_take(rel, attempt->key, &attempt->request->owner, attempt->request->role,
 						  attempt->request->lifetime, &quota);
 		grant_new(rel, attempt);

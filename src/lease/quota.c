@@ -258,8 +258,6 @@ al_quota_take(Relation rel, const AlKey *key, const AlOwner *owner, Oid role,
 
 	quota->count = 0;
 	quota->to_count = true;
-	if (!al_policy_any())
-		return;
 	for (int i = find_quotas(key, owner, role, quotas); i > 0; i--)
 	{
 		const Counted *counted = &quotas[quota->count];
@@ -288,8 +286,6 @@ al_quota_keep(const AlKey *key, const AlOwner *owner, Oid role, AlQuota *quota)
 
 	quota->count = 0;
 	quota->to_count = false;
-	if (!al_policy_any())
-		return;
 	for (int i = find_quotas(key, owner, role, quotas); i > 0; i--)
 	{
 		al_claim_quota(quotas[quota->count].hash, false);

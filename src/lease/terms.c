@@ -26,7 +26,6 @@
 #include "atomic_lock.h"
 #include "base/errors.h"
 #include "base/policy.h"
-#include "base/settings.h"
 #include "base/str.h"
 #include "lease/state.h"
 #include "lease/terms.h"
@@ -206,7 +205,7 @@ void
 al_terms_check_all(int64 ttl)
 {
 	if (ttl != AL_NO_TTL && (ttl < AL_MIN_TTL || ttl == PG_INT64_MAX ||
-							 (!al_policy_any() && ttl > AL_MS_TO_US(al_max_ttl_ms))))
+							 (!al_policy_any() && ttl > al_policy_settings[AL_MAX_TTL])))
 		raise_ttl(NULL);
 }
 
