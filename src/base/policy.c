@@ -39,6 +39,11 @@ int			al_policy_count = 0;
 /* What holds where no policy rules; base/settings.c sets it, in the same units */
 int64		al_policy_settings[AL_POLICY_PARTS];
 
+/* The last key that was asked about, and the policy with its longest prefix */
+static char last_key[AL_MAX_KEY_BYTES];
+static int	last_length = -1;	/* -1: there is none */
+static const AlPolicy *last_policy;
+
 static bool is_known = false;
 static uint64 times_forgotten = 0;
 
@@ -98,16 +103,16 @@ al_policy_refresh(void)
 		context = new_context;
 		MemoryContextSetParent(context, TopMemoryContext);
 		policies = new_policies;
+		last_length = -1;
 		al_policy_count = new_count;
 		is_known = before == times_forgotten;
 	}
 }
 
-/* The policy that rules a part for a key; NULL: none does */
-const AlPolicy *
-al_policy_find(AlString key, AlPolicyPart part)
+/* The policy with the longest prefix that a key begins with; NULL: there is none */
+static const AlPolicy *
+find_longest(AlString key)
 {
-	const AlPolicy *policy;
 	int			above = al_policy_count;
 	int			first = 0;
 
@@ -121,8 +126,25 @@ al_policy_find(AlString key, AlPolicyPart part)
 		else
 			above = middle;
 	}
-	policy = first == 0 ? NULL : climb(&policies[first - 1], key);
-	while (policy && policy->parts[part] < 0)
-		policy = policy->shorter;
+	return first == 0 ? NULL : climb(&policies[first - 1], key);
+}
+
+/*
+ * The policy that rules a part for a key; NULL: none does.  A call asks many times about
+ * the same key, so the last one is remembered.
+ */
+const AlPolicy *
+al_policy_find(AlString key, AlPolicyPart part)
+{
+	const AlPolicy *policy;
+
+	if (key.len != last_length || memcmp(key.data, last_key, key.len) != 0)
+	{
+		last_policy = find_longest(key);
+		last_length = key.len <= AL_MAX_KEY_BYTES ? key.len : -1;
+		memcpy(last_key, key.data, Max(last_length, 0));
+	}
+	for (policy = last_policy; policy && policy->parts[part] < 0; policy = policy->shorter)
+		;
 	return policy;
 }

@@ -38,6 +38,7 @@
 #include "lease/attempt.h"
 #include "lease/deadlock.h"
 #include "lease/grant.h"
+#include "lease/quota.h"
 #include "lease/release.h"
 #include "lease/report.h"
 #include "lease/session_end.h"
@@ -197,6 +198,7 @@ static void
 attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 {
 	int64		next_search;
+	AlQuota		quota = {0};
 
 	/* This may read many rows, and register a callback, so it comes before the queue. */
 	if (attempt->request->is_shared && attempt->request->lifetime == AL_SESSION)
@@ -210,7 +212,14 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 	if (attempt->request->wait > 0)
 	{
 		if (may_pass(attempt->result->outcome))
+		{
 			AL_TEST_POINT("refused");
+			/* What a quota refuses now would most likely be refused after the wait, too. */
+			if (attempt->own == NULL)
+				al_quota_take(*rel, attempt->key, &attempt->request->owner,
+							  attempt->request->role, AL_LEASE, &quota);
+			al_quota_end(&quota);
+		}
 		next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
 		while (may_pass(attempt->result->outcome) &&
 			   !wait_in_queue(rel, attempt, start, &next_search))

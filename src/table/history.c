@@ -32,6 +32,7 @@
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
@@ -168,6 +169,8 @@ al_history_commit(void)
 
 	if (!al_policy_any() || al_held_count() == 0)
 		return;
+	/* The last statement's snapshot has gone. */
+	PushActiveSnapshot(GetTransactionSnapshot());
 	foreach(cell, al_held_mine(NULL))
 	{
 		const AlHolding *holding = lfirst(cell);
@@ -176,6 +179,7 @@ al_history_commit(void)
 		al_key_init(&key, holding->key);
 		al_history_end(&key, holding, GetCurrentTimestamp(), AL_ENDED_TRANSACTION);
 	}
+	PopActiveSnapshot();
 }
 
 /*
