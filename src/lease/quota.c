@@ -179,7 +179,11 @@ count_rows(Relation rel, const Counted *quota)
 		CHECK_FOR_INTERRUPTS();
 		al_row_peek(rel, tuple, &row);
 		if (quota->owner == NULL && !has_prefix(row.key, quota->policy->prefix))
-			break;
+		{
+			if (scan->irel)
+				break;
+			continue;			/* somebody has turned the indexes off */
+		}
 		if (!al_is_live(&row, now) || !is_counted(quota, row.key) ||
 			(quota->owner ? !is_of_owner(rel, tuple, quota->owner) : row.role != quota->role) ||
 			(row.key.len == last_length && memcmp(row.key.data, last, last_length) == 0))
