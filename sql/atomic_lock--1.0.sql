@@ -171,11 +171,16 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION app_lock_policy_changed() IS
 'internal: trigger of app_lock_policy, which lets all sessions read it again';
 
--- For what a restored dump, a subscription or a person writes
+-- For what a restored dump, a subscription or a person writes.  A subscription
+-- fires no triggers for statements.
 CREATE TRIGGER app_lock_policy_changed
-	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON app_lock_policy
+	AFTER INSERT OR UPDATE OR DELETE ON app_lock_policy
+	FOR EACH ROW EXECUTE FUNCTION app_lock_policy_changed();
+CREATE TRIGGER app_lock_policy_truncated
+	AFTER TRUNCATE ON app_lock_policy
 	FOR EACH STATEMENT EXECUTE FUNCTION app_lock_policy_changed();
 ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_changed;
+ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_truncated;
 
 CREATE TABLE lock_history (
 	key				text COLLATE "C" NOT NULL,
