@@ -97,7 +97,7 @@ run_policy() {
 		-f "$here/policies_$script.sql" policies
 	after=$(policies_state)
 	granted=$n
-	[ $script = pair ] || granted=0
+	[ "$script" = pair ] || granted=0
 	[[ $lane != *history ]] || recorded=$n
 	before=${before% * *}
 	[ "$((${before% *} + granted)) ${before#* } $recorded $recorded" = "$after" ] || {
