@@ -171,11 +171,16 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION app_lock_policy_changed() IS
 'internal: trigger of app_lock_policy, which lets all sessions read it again';
 
--- For what a restored dump, a subscription or a person writes
+-- For what a restored dump, a subscription or a person writes.  A subscription
+-- fires no triggers for statements.
 CREATE TRIGGER app_lock_policy_changed
-	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON app_lock_policy
+	AFTER INSERT OR UPDATE OR DELETE ON app_lock_policy
+	FOR EACH ROW EXECUTE FUNCTION app_lock_policy_changed();
+CREATE TRIGGER app_lock_policy_truncated
+	AFTER TRUNCATE ON app_lock_policy
 	FOR EACH STATEMENT EXECUTE FUNCTION app_lock_policy_changed();
 ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_changed;
+ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_truncated;
 
 CREATE TABLE lock_history (
 	key				text COLLATE "C" NOT NULL,
@@ -214,11 +219,12 @@ COMMENT ON COLUMN lock_history.ended_by IS 'released, expired, forced, stolen, t
 -- A restored dump must not bring leases back to life.  Fencing tokens must go
 -- on from where they were, and the audit trail must be kept.  A grant whose end
 -- is not known would never end after a restore.  A role that was dropped has a
--- number only, which may be another role's where the dump is restored.
+-- number only, which may be another role's where the dump is restored.  The name is
+-- asked for as pg_dump will write it, and not in the snapshot of the dump.
 SELECT pg_catalog.pg_extension_config_dump('app_lock_fence', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_audit', '');
 SELECT pg_catalog.pg_extension_config_dump('app_lock_policy',
-	'WHERE admitted OPERATOR(pg_catalog.=) 0::pg_catalog.oid OR EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) admitted)');
+	$$WHERE admitted::pg_catalog.text OPERATOR(pg_catalog.!~) '^[0-9]'$$);
 SELECT pg_catalog.pg_extension_config_dump('lock_history', 'WHERE ended_at IS NOT NULL');
 
 ------------------------------------------------------------------------------

@@ -243,5 +243,5 @@ atomic_lock_policy_changed(PG_FUNCTION_ARGS)
 				(al_errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("app_lock_policy_changed() must be called as a trigger")));
 	al_policies_changed();
-	PG_RETURN_NULL();
+	PG_RETURN_POINTER(NULL);
 }

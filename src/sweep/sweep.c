@@ -176,13 +176,14 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	}
 	al_scan_end(&scan);
 	MemoryContextDelete(context);
-	if (al_history_trim(max_rows) == max_rows)
-		swept->next_due = now;
 
 	swept->left -= Min(looked, swept->left);
 	if (blocks == 0)
 		swept->left = 0;
-	else
+	/* Where there may be more history to trim, the sweep is not over. */
+	if (al_history_trim(max_rows) == max_rows)
+		swept->left = Max(swept->left, 1);
+	if (blocks > 0)
 		stopped_at = ((uint64) first + looked) % blocks;
 	if (database)
 		pg_atomic_write_u64(&database->sweep_from, stopped_at);

@@ -10,7 +10,7 @@ SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS what, e.
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'atomic_lock'
 WHERE d.deptype = 'e';
 
-SELECT plan(41);
+SELECT plan(46);
 
 -- The control file
 SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), false, 'not trusted');
@@ -20,14 +20,19 @@ SELECT is((SELECT schema::text FROM pg_available_extension_versions WHERE name =
 SELECT isnt((SELECT comment FROM pg_available_extensions WHERE name = 'atomic_lock'), NULL, 'described');
 SELECT is((SELECT extversion FROM pg_extension WHERE extname = 'atomic_lock'), (SELECT default_version FROM pg_available_extensions WHERE name = 'atomic_lock'), 'created in its default version');
 
--- What pg_dump takes along: what keeps tokens rising and the audit trail, never a lease
-SELECT is((SELECT array_agg(o::regclass::text ORDER BY o::regclass::text COLLATE "C") FROM pg_extension, unnest(extconfig) o WHERE extname = 'atomic_lock'), '{app_lock_fence,lock_audit}', 'tables and sequences in dumps');
-SELECT is((SELECT array_agg(c) FROM pg_extension, unnest(extcondition) c WHERE extname = 'atomic_lock'), '{"",""}', 'as a whole');
+-- What pg_dump takes along: what keeps tokens rising, the audit trail, policies and history; never a lease
+SELECT set_eq($$SELECT o::regclass::text, c FROM pg_extension, unnest(extconfig, extcondition) u (o, c) WHERE extname = 'atomic_lock'$$, $$VALUES
+	('app_lock_fence', ''), ('lock_audit', ''), ('lock_history', 'WHERE ended_at IS NOT NULL'),
+	('app_lock_policy', 'WHERE admitted OPERATOR(pg_catalog.=) 0::pg_catalog.oid OR EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) admitted)')$$,
+	'tables and sequences in dumps: as a whole, but for grants without an end and roles that were dropped');
 
 -- Kinds of members: nothing that could run on its own
 SELECT set_eq('SELECT DISTINCT classid::regclass::text FROM member', ARRAY['pg_class', 'pg_proc', 'pg_type'], 'members are relations, functions and types');
-SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state')
-	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state'))
+SELECT set_eq($$SELECT tgname, tgrelid::regclass::text, tgfoid::regproc::text, tgtype, tgenabled FROM pg_trigger t JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = t.tgfoid$$,
+	$$VALUES (name 'app_lock_policy_changed', 'app_lock_policy', 'app_lock_policy_changed', int2 '60', "char" 'A')$$,
+	'one trigger: after whatever changes policies, for each statement, also in a subscription');
+SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'lock_policies', 'lock_history')
+	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'lock_policies', 'lock_history'))
 	UNION ALL SELECT unnest(ARRAY[oid, typarray]) FROM pg_type WHERE typname = 'lock_mode')$$, 'types are those of the relations, and lock_mode');
 SELECT is_empty($$SELECT c.oid::regclass FROM member m JOIN pg_cast c ON c.castsource = m.objid OR c.casttarget = m.objid WHERE m.classid = 'pg_type'::regclass$$, 'no casts');
 SELECT is_empty($$SELECT evtname FROM pg_event_trigger t JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = t.evtfoid$$, 'no event triggers');
@@ -66,11 +71,16 @@ SELECT matches(obj_description('lock_stats()'::regprocedure, 'pg_proc'), '55000 
 SELECT matches(obj_description('lock_contention()'::regprocedure, 'pg_proc'), '55000 before PostgreSQL 17.*not preloaded', 'lock_contention(): where it raises');
 SELECT matches(obj_description('app_lock_longest_wait(text)'::regprocedure, 'pg_proc'), '^internal', 'app_lock_longest_wait: not for you');
 SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_stats.*admin \([^)]*sweep', 'lock_grant_access: who may see lock_stats');
+SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_policies, lock_history, lock_held_at.*admin \([^)]*policies', 'lock_grant_access: who may see and set policies');
+SELECT matches(obj_description('lock_set_policy(text,interval,interval,interval,interval,interval,interval,integer,integer,integer,regrole[],boolean,boolean)'::regprocedure, 'pg_proc'), 'begin with "prefix".*1024 bytes.*in place of.*shorter prefixes.*next call.*22004.*22023.*42704', 'lock_set_policy: for which keys, what it replaces, what null is, when it is in force, what it raises');
+SELECT matches(obj_description('lock_drop_policy(text)'::regprocedure, 'pg_proc'), 'exactly this prefix.*false', 'lock_drop_policy: of which prefix, what it returns');
+SELECT matches(obj_description('lock_policy(text)'::regprocedure, 'pg_proc'), 'one row.*longest prefix.*setting.*null is no limit.*"prefixes"', 'lock_policy: which policies decide, what null is');
+SELECT matches(obj_description('lock_held_at(text,timestamp with time zone)'::regprocedure, 'pg_proc'), '"at".*expired.*policy with history.*leaves out', 'lock_held_at: whom it shows, and what it needs');
 
 -- It goes as a whole.
 DROP EXTENSION atomic_lock;
 SELECT is_empty($$SELECT proname FROM pg_proc WHERE proname ~ '^(app_)?lock_|^force_release' AND pronamespace = 'public'::regnamespace
-	UNION ALL SELECT relname FROM pg_class WHERE relname ~ '^(app_lock|lock_audit|lock_waiters|lock_guards|lock_stats|lock_contention|lock_activity|lock_grant|lock_state)'$$, 'dropped, it leaves nothing behind');
+	UNION ALL SELECT relname FROM pg_class WHERE relname ~ '^(app_lock|lock_audit|lock_waiters|lock_guards|lock_stats|lock_contention|lock_activity|lock_grant|lock_state|lock_policies|lock_history)'$$, 'dropped, it leaves nothing behind');
 
 SELECT * FROM finish();
 ROLLBACK;

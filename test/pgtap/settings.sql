@@ -6,7 +6,7 @@ CREATE EXTENSION IF NOT EXISTS pgtap;
 CREATE EXTENSION IF NOT EXISTS atomic_lock;
 LOAD 'atomic_lock';
 
-SELECT plan(63);
+SELECT plan(67);
 
 CREATE TEMP TABLE expected (name text PRIMARY KEY, value text, context text, vartype text);
 INSERT INTO expected VALUES
@@ -21,6 +21,7 @@ INSERT INTO expected VALUES
 	('atomic_lock.release_durability', 'relaxed', 'user', 'enum'),
 	('atomic_lock.enforce_guards', 'on', 'superuser', 'bool'),
 	('atomic_lock.released_retention', '1h', 'sighup', 'real'),
+	('atomic_lock.history_retention', '90d', 'sighup', 'real'),
 	('atomic_lock.sweep_batch', '1000', 'sighup', 'integer'),
 	('atomic_lock.sweep_interval', '1min', 'sighup', 'real'),
 	('atomic_lock.sweep_databases', '*', 'sighup', 'string'),

@@ -14,11 +14,11 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(66);
+SELECT plan(76);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
 	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_state', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v'),
-		('lock_stats', 'v'), ('lock_contention', 'v'), ('lock_activity', 'v')$$,
+		('lock_stats', 'v'), ('lock_contention', 'v'), ('lock_activity', 'v'), ('app_lock_policy', 'r'), ('lock_policies', 'v'), ('lock_history', 'r')$$,
 	'the relations are these');
 
 -- lock_grant
@@ -32,7 +32,7 @@ SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WH
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_state'),
 	ARRAY['key text', 'locked boolean', 'mode text', 'owner text', 'holder text', 'fencing_token bigint',
 		'acquired_at timestamp with time zone', 'expires_at timestamp with time zone', 'ttl_remaining interval', 'lifetime text',
-		'holders integer', 'waiters integer', 'pid integer', 'meta jsonb', 'pending boolean', 'role name'],
+		'holders integer', 'waiters integer', 'pid integer', 'meta jsonb', 'pending boolean', 'role name', 'closed_until timestamp with time zone'],
 	'columns of lock_state, in this order');
 
 -- lock_waiters
@@ -80,8 +80,36 @@ SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WH
 SELECT is_empty($$SELECT refobjid::regclass FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
 		WHERE r.ev_class = 'lock_activity'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid IN ('app_lock'::regclass, 'lock_audit'::regclass)$$,
 	'it reads no table of ours');
-SELECT is_empty($$SELECT relname, name FROM member m JOIN columns c ON c.rel = m.relname WHERE m.relkind = 'v' AND c.name ~ 'owner'$$, 'no view shows an owner');
-SELECT is((SELECT reloptions FROM pg_class WHERE oid = v::regclass), NULL, v || ' has no options') FROM unnest(ARRAY['lock_stats', 'lock_contention', 'lock_activity']) v;
+SELECT is_empty($$SELECT relname, name FROM member m JOIN columns c ON c.rel = m.relname WHERE m.relkind = 'v' AND c.name ~ 'owner' AND c.name <> 'max_keys_per_owner'$$, 'no view shows an owner');
+SELECT is((SELECT reloptions FROM pg_class WHERE oid = v::regclass), NULL, v || ' has no options') FROM unnest(ARRAY['lock_stats', 'lock_contention', 'lock_activity', 'lock_policies']) v;
+
+-- policies: the table, its view, and what holds for a key
+SELECT is((SELECT array_agg(name || ' ' || type || CASE WHEN required THEN ' required' ELSE '' END ORDER BY attnum) FROM columns WHERE rel = 'app_lock_policy'),
+	ARRAY['prefix text required', 'admitted regrole required', 'default_ttl_us bigint', 'max_ttl_us bigint', 'max_wait_us bigint', 'max_lifetime_us bigint', 'lock_delay_us bigint', 'min_hold_us bigint',
+		'max_holders bigint', 'max_keys_per_owner bigint', 'max_keys_per_role bigint', 'history bigint', 'notify bigint', 'has_roles bigint'],
+	'columns of app_lock_policy, in this order');
+SELECT is((SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'app_lock_policy'::regclass AND contype = 'p'), 'PRIMARY KEY (prefix, admitted)', 'a prefix has one policy, and each of its roles once');
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_policies'),
+	(SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proargtypes::oid[]) WITH ORDINALITY u(n, t, i) WHERE proname = 'lock_set_policy'),
+	'columns of lock_policies: the arguments of lock_set_policy(), in this order');
+SELECT is((SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes, proargmodes) WITH ORDINALITY u(n, t, m, i) WHERE oid = 'lock_policy(text)'::regprocedure AND m = 'o'),
+	(SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_policies' AND attnum > 1) || 'prefixes jsonb'::text,
+	'lock_policy() answers the same parts, and where they are from');
+
+-- lock_history
+SELECT is((SELECT array_agg(name || ' ' || type || CASE WHEN required THEN ' required' ELSE '' END ORDER BY attnum) FROM columns WHERE rel = 'lock_history'),
+	ARRAY['key text required', 'mode text required', 'fencing_token bigint required', 'owner_digest text required', 'holder text required', 'role name required', 'client_addr inet', 'application text required',
+		'acquired_at timestamp with time zone required', 'ended_at timestamp with time zone', 'ended_by text'],
+	'columns of lock_history, in this order');
+SELECT is((SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'lock_history'::regclass AND contype = 'p'), 'PRIMARY KEY (key, fencing_token)', 'a grant of a key has one row');
+SELECT is((SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes, proargmodes) WITH ORDINALITY u(n, t, m, i) WHERE proname = 'lock_held_at' AND m = 'o'),
+	(SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_history' AND attnum > 1),
+	'lock_held_at() has the same columns, without the key');
+SELECT is((SELECT array_agg(a.attrelid::regclass || '.' || a.attname ORDER BY a.attrelid, a.attnum) FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation WHERE a.attrelid IN ('app_lock_policy'::regclass, 'lock_history'::regclass) AND a.attnum > 0 AND a.atttypid = 'text'::regtype AND c.collname = 'C'),
+	ARRAY['app_lock_policy.prefix', 'lock_history.key', 'lock_history.owner_digest'], 'prefixes, keys and digests are compared byte by byte');
+SELECT is_empty($$SELECT i.indexrelid::regclass FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
+		WHERE i.indrelid IN ('app_lock_policy'::regclass, 'lock_history'::regclass) AND (m.amname <> 'btree' OR i.indexprs IS NOT NULL OR i.indpred IS NOT NULL OR NOT i.indisvalid OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]) AND a.attname ~ '^ended'))$$,
+	'their indexes are plain B-trees, and the end of a grant is in none');
 
 -- app_lock: at least these
 SELECT col_type_is('app_lock', 'key', 'text', 'app_lock.key');
@@ -139,7 +167,7 @@ SELECT is_empty($$SELECT objid FROM pg_depend WHERE classid = 'pg_class'::regcla
 SELECT is_empty('SELECT relname FROM member WHERE relpersistence <> ''p''', 'everything survives a crash');
 SELECT is_empty($$SELECT c.relname FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid JOIN member m ON m.oid = i.indrelid WHERE c.relpersistence <> 'p'$$, 'indexes too');
 SELECT is_empty($$SELECT relname FROM member m JOIN pg_am a ON a.oid = m.relam WHERE relkind = 'r' AND a.amname <> 'heap'$$, 'tables are heaps, whatever default_table_access_method says');
-SELECT is_empty($$SELECT tgname FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM member) AND NOT tgisinternal$$, 'no triggers');
+SELECT is_empty($$SELECT tgname FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM member) AND NOT tgisinternal AND tgname <> 'app_lock_policy_changed'$$, 'no triggers but one, of policies');
 SELECT is_empty($$SELECT rulename FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM member WHERE relkind <> 'v') OR ev_class IN (SELECT oid FROM member) AND rulename <> '_RETURN'$$, 'no rules');
 SELECT is_empty($$SELECT relname FROM member WHERE relrowsecurity OR relforcerowsecurity$$, 'no row security');
 SELECT is_empty($$SELECT conname FROM pg_constraint WHERE conrelid IN (SELECT oid FROM member) AND contype IN ('c', 'f', 'x', 't')$$, 'no constraints that direct access would not check');

@@ -305,6 +305,7 @@ foreach my $schema ('public', 'locks')
 			CREATE TABLE app.part PARTITION OF app.parts FOR VALUES FROM (1) TO (2);
 			SELECT $schema.lock_protect(relation => 'app.t', key_template => 't:{id}', events => '{insert,update,delete}'),
 				$schema.lock_protect(relation => 'app.parts', key_template => 'parts:{id}');
+			SELECT $schema.lock_set_policy(prefix => 'forced', history => true, roles => ARRAY['regress_user'::pg_catalog.regrole]);
 			SELECT $schema.lock_acquire(key => 't:1', owner => 'me'), $schema.lock_acquire(key => 'forced', owner => 'me');
 			SELECT $schema.force_release(key => 'forced', reason => 'test');
 			SELECT $schema.lock_try_acquire(key => 't:1', owner => 'you');
