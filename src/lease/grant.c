@@ -336,6 +336,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 	AlHolding  *own = attempt->own;
 	AlHolding  *holding = &attempt->result->holding;
 
+	Assert(own || !request->is_convert);
 	if (own)
 		al_history_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED);
 	if (request->is_convert ? own->lifetime == AL_TRANSACTION :

@@ -116,8 +116,8 @@ al_sweep_begin(Relation rel, AlSwept *swept)
 
 /*
  * Go on with a sweep, and note in "swept" what was done and is left.  Removes at most
- * max_rows rows, no more than the transaction may still claim, from at most
- * max_blocks blocks.
+ * max_rows rows, of app_lock no more than the transaction may still claim, from at most
+ * max_blocks blocks, and the rest of lock_history.
  */
 void
 al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
@@ -180,8 +180,9 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	swept->left -= Min(looked, swept->left);
 	if (blocks == 0)
 		swept->left = 0;
-	/* Where there may be more history to trim, the sweep is not over. */
-	if (al_history_trim(max_rows) == max_rows)
+	swept->trimmed = al_history_trim(rel, max_rows - swept->removed);
+	/* There may be more to trim. */
+	if (swept->removed + swept->trimmed >= max_rows)
 		swept->left = Max(swept->left, 1);
 	if (blocks > 0)
 		stopped_at = ((uint64) first + looked) % blocks;

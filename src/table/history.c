@@ -49,6 +49,7 @@
 #include "table/columns.h"
 #include "table/history.h"
 #include "table/scan.h"
+#include "table/sharers.h"
 
 #define VALUE(column) values[Anum_lock_history_##column - 1]
 #define IS_NULL(column) nulls[Anum_lock_history_##column - 1]
@@ -182,15 +183,42 @@ al_history_commit(void)
 	PopActiveSnapshot();
 }
 
+/* Does a grant without an end have a row in app_lock? */
+static bool
+has_row(Relation app_lock, HeapTuple tuple, TupleDesc desc)
+{
+	Datum		values[Natts_lock_history];
+	bool		nulls[Natts_lock_history];
+	int64		token;
+	AlKey		key;
+	AlRows		rows;
+	ListCell   *cell;
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	token = DatumGetInt64(VALUE(fencing_token));
+	al_key_init(&key, al_string(DatumGetTextPP(VALUE(key))));
+	al_sharers_look(app_lock, &key, AL_SLOT_EXCLUSIVE, true, NULL, &rows);
+	if (ItemPointerIsValid(&rows.exclusive.tid) && rows.exclusive.fencing_token == token)
+		return true;
+	foreach(cell, rows.shared)
+	{
+		if (((AlHolding *) lfirst(cell))->fencing_token == token)
+			return true;
+	}
+	return false;
+}
+
 /*
  * Delete rows of what ended longer ago than atomic_lock.history_retention, the oldest
- * first; returns how many.  Rows in use are left alone.
+ * first; returns how many.  Where the policy asked for no history any more when a grant
+ * ended, nobody knows its end, and its beginning counts.  Rows in use are left alone.
  */
 int64
-al_history_trim(int64 max_rows)
+al_history_trim(Relation app_lock, int64 max_rows)
 {
 	static const AttrNumber column = Anum_lock_history_acquired_at;
 	Relation	rel = al_open_history(RowExclusiveLock);
+	TupleDesc	desc = RelationGetDescr(rel);
 	TimestampTz before = al_add_duration(GetCurrentTimestamp(),
 										 -AL_MS_TO_US(al_history_retention_ms));
 	AlScan		scan;
@@ -202,15 +230,15 @@ al_history_trim(int64 max_rows)
 	ScanKeyInit(&key, column, BTLessStrategyNumber, F_TIMESTAMPTZ_LT,
 				TimestampTzGetDatum(before));
 	al_scan_begin(&scan, rel, al_scan_index(rel, 1, &column), 1, &key);
-	while (trimmed < max_rows && looked++ < max_rows * LOOKS_PER_ROW &&
+	while (trimmed < max_rows && looked++ / LOOKS_PER_ROW < max_rows &&
 		   HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
-		bool		is_null;
-		Datum		ended_at = heap_getattr(tuple, Anum_lock_history_ended_at,
-											RelationGetDescr(rel), &is_null);
+		bool		goes_on;
+		Datum		ended_at = heap_getattr(tuple, Anum_lock_history_ended_at, desc, &goes_on);
 		ItemPointerData tid = tuple->t_self;
 
-		if (!is_null && DatumGetTimestampTz(ended_at) < before && al_heap_try_delete(rel, &tid))
+		if ((goes_on ? !has_row(app_lock, tuple, desc) : DatumGetTimestampTz(ended_at) < before) &&
+			al_heap_try_delete(rel, &tid))
 			trimmed++;
 	}
 	al_scan_end(&scan);
