@@ -276,7 +276,7 @@ al_quota_take(Relation rel, const AlKey *key, const AlOwner *owner, Oid role,
 		if (count >= counted->policy->parts[counted->part])
 			raise_quota(counted, count);
 		if (lifetime == AL_TRANSACTION)
-			al_claim_quota_part(counted->hash, mine + 1);
+			al_claim_quota_parts(counted->hash, mine + 1);
 	}
 }
 
