@@ -171,11 +171,16 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION app_lock_policy_changed() IS
 'internal: trigger of app_lock_policy, which lets all sessions read it again';
 
--- For what a restored dump, a subscription or a person writes
+-- For what a restored dump, a subscription or a person writes.  A subscription
+-- fires no triggers for statements.
 CREATE TRIGGER app_lock_policy_changed
-	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON app_lock_policy
+	AFTER INSERT OR UPDATE OR DELETE ON app_lock_policy
+	FOR EACH ROW EXECUTE FUNCTION app_lock_policy_changed();
+CREATE TRIGGER app_lock_policy_truncated
+	AFTER TRUNCATE ON app_lock_policy
 	FOR EACH STATEMENT EXECUTE FUNCTION app_lock_policy_changed();
 ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_changed;
+ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_truncated;
 
 CREATE TABLE lock_history (
 	key				text COLLATE "C" NOT NULL,
@@ -214,11 +219,12 @@ COMMENT ON COLUMN lock_history.ended_by IS 'released, expired, forced, stolen, t
 -- A restored dump must not bring leases back to life.  Fencing tokens must go
 -- on from where they were, and the audit trail must be kept.  A grant whose end
 -- is not known would never end after a restore.  A role that was dropped has a
--- number only, which may be another role's where the dump is restored.
+-- number only, which may be another role's where the dump is restored.  The name is
+-- asked for as pg_dump will write it, and not in the snapshot of the dump.
 SELECT pg_catalog.pg_extension_config_dump('app_lock_fence', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_audit', '');
 SELECT pg_catalog.pg_extension_config_dump('app_lock_policy',
-	'WHERE admitted OPERATOR(pg_catalog.=) 0::pg_catalog.oid OR EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.oid OPERATOR(pg_catalog.=) admitted)');
+	$$WHERE admitted::pg_catalog.text OPERATOR(pg_catalog.!~) '^[0-9]'$$);
 SELECT pg_catalog.pg_extension_config_dump('lock_history', 'WHERE ended_at IS NOT NULL');
 
 ------------------------------------------------------------------------------
@@ -631,7 +637,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_set_policy'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_set_policy(text, interval, interval, interval, interval, interval, interval, integer, integer, integer, regrole[], boolean, boolean) IS
-'rules what holds for all keys that begin with "prefix" (up to 1024 bytes; empty: all keys), in place of what was ruled for that prefix; null leaves a part to the policies of shorter prefixes, and then to the settings; in force for all sessions at their next call after the commit; raises 22004 for a null prefix or role, 22023 for a part out of range, 42704 for an unknown role';
+'rules what holds for all keys that begin with "prefix" (up to 1024 bytes; empty: all keys), in place of what was ruled for that prefix; null leaves a part to the policies of shorter prefixes, and then to the settings; in force for all sessions at their next call after the commit; max_keys_per_owner costs a look at each key that the owner holds, at each grant, and max_keys_per_role one at each row under the prefix, unless there is an index of app_lock on (role, key); raises 22004 for a null prefix or role, 22023 for a part out of range, 42704 for an unknown role';
 
 CREATE FUNCTION lock_drop_policy(prefix text)
 RETURNS boolean
@@ -665,12 +671,12 @@ COMMENT ON FUNCTION lock_policy(text) IS
 
 CREATE VIEW lock_policies AS
 	SELECT p.prefix,
-		p.default_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS default_ttl,
-		p.max_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS max_ttl,
-		p.max_wait_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS max_wait,
-		p.max_lifetime_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS max_lifetime,
-		p.lock_delay_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS lock_delay,
-		p.min_hold_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS min_hold,
+		pg_catalog.justify_hours(p.default_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS default_ttl,
+		pg_catalog.justify_hours(p.max_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_ttl,
+		pg_catalog.justify_hours(p.max_wait_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_wait,
+		pg_catalog.justify_hours(p.max_lifetime_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_lifetime,
+		pg_catalog.justify_hours(p.lock_delay_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS lock_delay,
+		pg_catalog.justify_hours(p.min_hold_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS min_hold,
 		p.max_holders::pg_catalog.int4 AS max_holders,
 		p.max_keys_per_owner::pg_catalog.int4 AS max_keys_per_owner,
 		p.max_keys_per_role::pg_catalog.int4 AS max_keys_per_role,
@@ -768,7 +774,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_sweep'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_sweep(bigint) IS
-'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases and keys that were released longer ago than atomic_lock.released_retention; returns how many; skips rows in use';
+'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases, keys that were released longer ago than atomic_lock.released_retention, and rows of lock_history that are older than atomic_lock.history_retention; returns how many; skips rows in use';
 
 CREATE FUNCTION lock_schedule_sweep(schedule text DEFAULT '* * * * *')
 RETURNS bigint

@@ -28,14 +28,21 @@
 
 #include "atomic_lock.h"
 #include "base/policy.h"
-#include "base/settings.h"
 #include "base/str.h"
 
 static AlPolicySource source;
 
 static MemoryContext context = NULL;	/* of the policies; NULL: there are none */
 static AlPolicy *policies = NULL;
-static int	count = 0;
+int			al_policy_count = 0;
+
+/* What holds where no policy rules; base/settings.c sets it, in the same units */
+int64		al_policy_settings[AL_POLICY_PARTS];
+
+/* The last key that was asked about, and the policy with its longest prefix */
+static char last_key[AL_MAX_KEY_BYTES];
+static int	last_length = -1;	/* -1: there is none */
+static const AlPolicy *last_policy;
 
 static bool is_known = false;
 static uint64 times_forgotten = 0;
@@ -54,17 +61,11 @@ al_policy_forget(void)
 	times_forgotten++;
 }
 
-static bool
-begins_with(AlString string, AlString prefix)
-{
-	return string.len >= prefix.len && memcmp(string.data, prefix.data, prefix.len) == 0;
-}
-
 /* The last policy up to "start" along the links whose prefix a string begins with */
 static const AlPolicy *
 climb(const AlPolicy *start, AlString string)
 {
-	while (start && !begins_with(string, start->prefix))
+	while (start && !al_string_begins(string, start->prefix))
 		start = start->shorter;
 	return start;
 }
@@ -73,13 +74,14 @@ climb(const AlPolicy *start, AlString string)
  * Let what we know of policies be up to date: what has been committed up to now, and
  * what this transaction has changed.  The caller has just opened app_lock, which alone
  * would not ensure this: a lock that the transaction has already is given without a look
- * at invalidations.
+ * at invalidations.  Where they change while they are read, the next call reads them
+ * again.
  */
 void
 al_policy_refresh(void)
 {
 	AcceptInvalidationMessages();
-	while (!is_known)
+	if (!is_known)
 	{
 		uint64		before = times_forgotten;
 		MemoryContext new_context = AllocSetContextCreate(CurrentMemoryContext,
@@ -96,27 +98,19 @@ al_policy_refresh(void)
 		context = new_context;
 		MemoryContextSetParent(context, TopMemoryContext);
 		policies = new_policies;
-		count = new_count;
+		last_length = -1;
+		al_policy_count = new_count;
 		is_known = before == times_forgotten;
 	}
 }
 
-bool
-al_policy_any(void)
+/* The policy with the longest prefix that a key begins with; NULL: there is none */
+static const AlPolicy *
+find_longest(AlString key)
 {
-	return count > 0;
-}
-
-/* The policy that rules a part for a key; NULL: none does */
-const AlPolicy *
-al_policy_for(AlString key, AlPolicyPart part)
-{
-	const AlPolicy *policy;
-	int			above = count;
+	int			above = al_policy_count;
 	int			first = 0;
 
-	if (count == 0)
-		return NULL;
 	/* How many prefixes are not above the key? */
 	while (first < above)
 	{
@@ -127,38 +121,25 @@ al_policy_for(AlString key, AlPolicyPart part)
 		else
 			above = middle;
 	}
-	policy = first == 0 ? NULL : climb(&policies[first - 1], key);
-	while (policy && policy->parts[part] < 0)
-		policy = policy->shorter;
-	return policy;
+	return first == 0 ? NULL : climb(&policies[first - 1], key);
 }
 
-/* What a setting says where no policy does */
-static int64
-setting(AlPolicyPart part)
+/*
+ * The policy that rules a part for a key; NULL: none does.  A call asks many times about
+ * the same key, so the last one is remembered.
+ */
+const AlPolicy *
+al_policy_find(AlString key, AlPolicyPart part)
 {
-	switch (part)
+	const AlPolicy *policy;
+
+	if (key.len != last_length || memcmp(key.data, last_key, key.len) != 0)
 	{
-		case AL_DEFAULT_TTL:
-			return AL_MS_TO_US(al_default_ttl_ms);
-		case AL_MAX_TTL:
-			return AL_MS_TO_US(al_max_ttl_ms);
-		case AL_MAX_WAIT:
-			return AL_MS_TO_US(al_max_wait_ms);
-		case AL_MAX_LIFETIME:
-			return AL_MS_TO_US(al_max_lifetime_ms);
-		case AL_LOCK_DELAY:
-			return AL_MS_TO_US(al_lock_delay_ms);
-		default:
-			return 0;
+		last_policy = find_longest(key);
+		last_length = key.len <= AL_MAX_KEY_BYTES ? key.len : -1;
+		memcpy(last_key, key.data, Max(last_length, 0));
 	}
-}
-
-/* What holds for a part of a key, by a policy or a setting */
-int64
-al_policy_value(AlString key, AlPolicyPart part)
-{
-	const AlPolicy *policy = al_policy_for(key, part);
-
-	return policy ? policy->parts[part] : setting(part);
+	for (policy = last_policy; policy && policy->parts[part] < 0; policy = policy->shorter)
+		;
+	return policy;
 }

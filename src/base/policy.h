@@ -20,7 +20,7 @@ typedef enum AlPolicyPart
 	AL_MAX_LIFETIME,			/* 0: no limit */
 	AL_LOCK_DELAY,
 	AL_MIN_HOLD,
-	/* numbers; 0: no limit */
+	/* numbers, at least 1; 0 where no policy rules: no limit */
 	AL_MAX_HOLDERS,
 	AL_MAX_KEYS_PER_OWNER,
 	AL_MAX_KEYS_PER_ROLE,
@@ -42,11 +42,35 @@ typedef struct AlPolicy
 /* Reads all policies into a context: an array in the order of prefixes, and its length */
 typedef AlPolicy *(*AlPolicySource) (MemoryContext context, int *count);
 
+extern int	al_policy_count;
+extern int64 al_policy_settings[AL_POLICY_PARTS];
+
 extern void al_policy_init(AlPolicySource policy_source);
 extern void al_policy_forget(void);
 extern void al_policy_refresh(void);
-extern bool al_policy_any(void);
-extern const AlPolicy *al_policy_for(AlString key, AlPolicyPart part);
-extern int64 al_policy_value(AlString key, AlPolicyPart part);
+extern const AlPolicy *al_policy_find(AlString key, AlPolicyPart part);
+
+/* Whoever has no policies shall not pay for them, so this is decided in place. */
+static inline bool
+al_policy_any(void)
+{
+	return al_policy_count > 0;
+}
+
+/* The policy that rules a part for a key; NULL: none does */
+static inline const AlPolicy *
+al_policy_for(AlString key, AlPolicyPart part)
+{
+	return al_policy_any() ? al_policy_find(key, part) : NULL;
+}
+
+/* What holds for a part of a key, by a policy or a setting */
+static inline int64
+al_policy_value(AlString key, AlPolicyPart part)
+{
+	const AlPolicy *policy = al_policy_for(key, part);
+
+	return policy ? policy->parts[part] : al_policy_settings[part];
+}
 
 #endif							/* AL_BASE_POLICY_H */

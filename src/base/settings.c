@@ -16,6 +16,7 @@
 #include "utils/varlena.h"
 
 #include "atomic_lock.h"
+#include "base/policy.h"
 #include "base/settings.h"
 
 #define SECOND_MS	1000.0
@@ -25,11 +26,6 @@
 
 char	   *al_owner_setting = NULL;
 bool		al_owner_setting_is_verified = false;
-double		al_default_ttl_ms = 5 * MINUTE_MS;
-double		al_max_ttl_ms = 24 * HOUR_MS;
-double		al_max_wait_ms = 5 * MINUTE_MS;
-double		al_max_lifetime_ms = 0;
-double		al_lock_delay_ms = 0;
 double		al_released_retention_ms = HOUR_MS;
 double		al_history_retention_ms = 90 * 24 * HOUR_MS;
 int			al_on_reacquire = AL_REACQUIRE_EXTEND;
@@ -109,12 +105,33 @@ check_sweep_databases(char **newval, void **extra, GucSource source)
 	return ok;
 }
 
+/* What a policy can replace is looked up as al_policy_settings */
+static double default_ttl_ms = 5 * MINUTE_MS;
+static double max_ttl_ms = 24 * HOUR_MS;
+static double max_wait_ms = 5 * MINUTE_MS;
+static double max_lifetime_ms = 0;
+static double lock_delay_ms = 0;
+
+#define ASSIGN_PART(name, part) \
+static void \
+name(double newval, void *extra) \
+{ \
+	al_policy_settings[part] = AL_MS_TO_US(newval); \
+}
+
+ASSIGN_PART(assign_default_ttl, AL_DEFAULT_TTL)
+ASSIGN_PART(assign_max_ttl, AL_MAX_TTL)
+ASSIGN_PART(assign_max_wait, AL_MAX_WAIT)
+ASSIGN_PART(assign_max_lifetime, AL_MAX_LIFETIME)
+ASSIGN_PART(assign_lock_delay, AL_LOCK_DELAY)
+
 static void
 define_duration(const char *name, const char *short_desc, const char *long_desc,
-				double *variable, double min, double max, GucContext context)
+				double *variable, double min, double max, GucContext context,
+				GucRealAssignHook assign)
 {
 	DefineCustomRealVariable(name, short_desc, long_desc, variable, *variable,
-							 min, max, context, GUC_UNIT_MS, NULL, NULL, NULL);
+							 min, max, context, GUC_UNIT_MS, NULL, assign, NULL);
 }
 
 void
@@ -127,29 +144,29 @@ al_settings_init(void)
 							   check_owner, assign_owner, NULL);
 	define_duration("atomic_lock.default_ttl",
 					"Sets the length of a lease that is acquired without a ttl.", NULL,
-					&al_default_ttl_ms, 1, 100 * YEAR_MS, PGC_USERSET);
+					&default_ttl_ms, 1, 100 * YEAR_MS, PGC_USERSET, assign_default_ttl);
 	define_duration("atomic_lock.max_ttl",
 					"Sets the longest ttl that a call may ask for.", NULL,
-					&al_max_ttl_ms, 1, 100 * YEAR_MS, PGC_SUSET);
+					&max_ttl_ms, 1, 100 * YEAR_MS, PGC_SUSET, assign_max_ttl);
 	define_duration("atomic_lock.max_wait",
 					"Sets the longest wait that a call may ask for.", "0 forbids waiting.",
-					&al_max_wait_ms, 0, YEAR_MS, PGC_SUSET);
+					&max_wait_ms, 0, YEAR_MS, PGC_SUSET, assign_max_wait);
 	define_duration("atomic_lock.max_lifetime",
 					"Sets the longest life of a lease, with all its extensions and transfers.",
 					"0 means no limit.",
-					&al_max_lifetime_ms, 0, 100 * YEAR_MS, PGC_SUSET);
+					&max_lifetime_ms, 0, 100 * YEAR_MS, PGC_SUSET, assign_max_lifetime);
 	define_duration("atomic_lock.lock_delay",
 					"Sets how long a key stays closed after its lease expired or its session ended.",
 					"A release opens the key at once.",
-					&al_lock_delay_ms, 0, YEAR_MS, PGC_SUSET);
+					&lock_delay_ms, 0, YEAR_MS, PGC_SUSET, assign_lock_delay);
 	define_duration("atomic_lock.released_retention",
 					"Sets how long a released key is remembered.",
 					"Until a sweep removes the key, releasing it again raises LK004 (already released) instead of LK002 (not held).",
-					&al_released_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP);
+					&al_released_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP, NULL);
 	define_duration("atomic_lock.history_retention",
 					"Sets how long rows of lock_history are kept after the grant ended.",
 					"The sweep deletes older ones.",
-					&al_history_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP);
+					&al_history_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP, NULL);
 	DefineCustomEnumVariable("atomic_lock.on_reacquire",
 							 "Sets what an acquire does if the owner already holds the lock.",
 							 NULL, &al_on_reacquire, AL_REACQUIRE_EXTEND,
@@ -171,7 +188,7 @@ al_settings_init(void)
 	define_duration("atomic_lock.sweep_interval",
 					"Sets the pause between two background sweeps.",
 					"0 turns the background sweep off.",
-					&al_sweep_interval_ms, 0, YEAR_MS, PGC_SIGHUP);
+					&al_sweep_interval_ms, 0, YEAR_MS, PGC_SIGHUP, NULL);
 	DefineCustomStringVariable("atomic_lock.sweep_databases",
 							   "Sets the databases that the background sweep visits.",
 							   "The value is a comma-separated list of names, or \"*\" for all databases that allow connections and are not templates.",
@@ -189,7 +206,7 @@ al_settings_init(void)
 #ifdef AL_TEST_HOOKS
 	define_duration("atomic_lock.test_sleep_cap",
 					"Sets the longest sleep of a waiter.", NULL,
-					&al_test_sleep_cap_ms, 1, YEAR_MS, PGC_USERSET);
+					&al_test_sleep_cap_ms, 1, YEAR_MS, PGC_USERSET, NULL);
 	DefineCustomStringVariable("atomic_lock.test_pause_at",
 							   "Sets the point at which a backend stops until it gets an advisory lock.",
 							   NULL, &al_test_pause_at, "", PGC_USERSET, 0, NULL, NULL, NULL);
@@ -199,13 +216,13 @@ al_settings_init(void)
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	define_duration("atomic_lock.test_longest_exit",
 					"Sets how long the end of a session may take.", NULL,
-					&al_test_longest_exit_ms, 0, YEAR_MS, PGC_USERSET);
+					&al_test_longest_exit_ms, 0, YEAR_MS, PGC_USERSET, NULL);
 	define_duration("atomic_lock.test_sweep_ahead",
 					"Sets by how much a sweep takes the clock to be later than it is.", NULL,
-					&al_test_sweep_ahead_ms, 0, YEAR_MS, PGC_USERSET);
+					&al_test_sweep_ahead_ms, 0, YEAR_MS, PGC_USERSET, NULL);
 	define_duration("atomic_lock.test_longest_visit",
 					"Sets how long a worker of the sweep works.", NULL,
-					&al_test_longest_visit_ms, 1, YEAR_MS, PGC_USERSET);
+					&al_test_longest_visit_ms, 1, YEAR_MS, PGC_USERSET, NULL);
 #endif
 	MarkGUCPrefixReserved("atomic_lock");
 }

@@ -29,11 +29,6 @@ typedef enum AlReleaseDurability
 
 extern char *al_owner_setting;
 extern bool al_owner_setting_is_verified;
-extern double al_default_ttl_ms;
-extern double al_max_ttl_ms;
-extern double al_max_wait_ms;
-extern double al_max_lifetime_ms;
-extern double al_lock_delay_ms;
 extern double al_released_retention_ms;
 extern double al_history_retention_ms;
 extern int	al_on_reacquire;

@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * holding.c
- *		What is true of a holding, by itself and the clock.
+ *		What is true of a holding, by itself, the clock and the policy of its key.
  *
  * Model: a key has one exclusive holding, or any number of shared ones.  A holding
  * is live while it is not released, the clock is before expires_at, and the session
- * or transaction with which it ends still runs.
+ * or transaction with which it ends still runs.  One that is over may keep its key closed
+ * for some time.
  *
  * Locking: none.
  *
@@ -19,7 +20,6 @@
 #include "base/clock.h"
 #include "base/owner.h"
 #include "base/policy.h"
-#include "base/settings.h"
 #include "base/str.h"
 #include "claim/holding.h"
 #include "shmem/session.h"
@@ -82,7 +82,7 @@ al_closed_until(const AlHolding *holding)
 bool
 al_is_closed(const AlHolding *holding, TimestampTz now)
 {
-	return (al_lock_delay_ms > 0 || al_policy_any()) && ItemPointerIsValid(&holding->tid) &&
+	return (al_policy_settings[AL_LOCK_DELAY] > 0 || al_policy_any()) && ItemPointerIsValid(&holding->tid) &&
 		!al_is_live(holding, now) && now < al_closed_until(holding);
 }
 

@@ -29,7 +29,6 @@
 #include "atomic_lock.h"
 #include "base/owner.h"
 #include "base/policy.h"
-#include "base/settings.h"
 #include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
@@ -256,9 +255,9 @@ al_closed_until_all(Relation rel, const AlKey *key)
 	AlState		state;
 	ListCell   *cell;
 
-	if (al_lock_delay_ms <= 0 && !al_policy_any())
+	if (al_policy_settings[AL_LOCK_DELAY] <= 0 && !al_policy_any())
 		return until;
-	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
+	al_look(rel, key, NULL, AL_LOOK_SOME, &state);
 	foreach(cell, lcons(&state.rows.exclusive, state.rows.shared))
 	{
 		const AlHolding *row = lfirst(cell);

@@ -26,7 +26,6 @@
 #include "atomic_lock.h"
 #include "base/errors.h"
 #include "base/policy.h"
-#include "base/settings.h"
 #include "base/str.h"
 #include "lease/state.h"
 #include "lease/terms.h"
@@ -183,7 +182,7 @@ al_terms_of(const AlKey *key, const AlAcquire *request, AlTerms *terms)
 				 errdetail("The policy for prefix \"%s\" sets min_hold, and such a lock leaves nothing behind that could keep the key closed.",
 						   al_display(al_policy_for(key->name, AL_MIN_HOLD)->prefix)),
 				 errhint("Use lifetime \"lease\" or \"session\".")));
-	if (!request->is_shared)
+	if (!request->is_shared || request->keeps_own)
 		return;
 	max_holders = al_policy_value(key->name, AL_MAX_HOLDERS);
 	terms->max_holders = request->max_holders == 0 ? max_holders :
@@ -206,7 +205,7 @@ void
 al_terms_check_all(int64 ttl)
 {
 	if (ttl != AL_NO_TTL && (ttl < AL_MIN_TTL || ttl == PG_INT64_MAX ||
-							 (!al_policy_any() && ttl > AL_MS_TO_US(al_max_ttl_ms))))
+							 (!al_policy_any() && ttl > al_policy_settings[AL_MAX_TTL])))
 		raise_ttl(NULL);
 }
 

@@ -1,0 +1,165 @@
+# Policies and history on a standby, after its promotion, and in a subscription.
+#
+# Properties: on a hot standby lock_policy, lock_policies, lock_held_at and
+# lock_status answer by what has been replayed, in a session that has asked before too,
+# also within its transaction; what is rolled back never was; no policy can be
+# set there; the expiry of a lease is known there by its clock, with no write; after a
+# promotion the same session is held to the policies, and the history goes on,
+# with the ends of what was granted before; a subscriber follows changes that are
+# applied by replication, in sessions that are connected.
+#
+# Turns red when: policies are remembered until the session itself writes; they are read
+# before a change is visible and kept after it; a change is told to sessions of the
+# primary only; the table has triggers for statements only.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $conf = q{
+shared_preload_libraries = 'atomic_lock'
+autovacuum = off
+max_prepared_transactions = 5
+atomic_lock.sweep_interval = 0
+};
+my $primary = PostgreSQL::Test::Cluster->new('policies_primary');
+$primary->init(allows_streaming => 'logical');
+$primary->append_conf('postgresql.conf', $conf);
+$primary->start;
+$primary->safe_psql('postgres', q{
+CREATE EXTENSION atomic_lock;
+CREATE ROLE app LOGIN;
+CREATE ROLE tenant LOGIN;
+SELECT lock_grant_access('app', 'user'), lock_grant_access('tenant', 'user');
+});
+$primary->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('policies_standby');
+$standby->init_from_backup($primary, 'backup', has_streaming => 1);
+$standby->start;
+
+my $writer = session($primary, 'Writer');
+ask($writer, 'SET atomic_lock.release_durability = session');
+my $session = session($standby, 'Session');
+my $open = session($standby, 'Open');
+my $app = session($standby, 'App');
+ask($app, q{SET SESSION AUTHORIZATION app; SET atomic_lock.owner = 'me'});
+# With no snapshot that keeps the standby from replaying
+ask($open, 'BEGIN');
+
+# Do something on the primary, and wait until the standby has replayed all of it.
+sub replayed
+{
+	my ($sql) = @_;
+
+	ask($writer, $sql);
+	$primary->wait_for_catchup($standby);
+	return;
+}
+
+#
+# What holds for a key
+#
+my $look = q{SELECT max_ttl, max_keys_per_owner, roles, prefixes FROM lock_policy('t:1:k')};
+sub rules
+{
+	my ($answer, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is(ask($session, $look), $answer, $name);
+	is(ask($open, $look), $answer, '... within a transaction');
+	is(ask($app, $look), $answer, '... for a user');
+	return;
+}
+rules('24:00:00|||{}', 'a standby, without policies');
+replayed(q{SELECT lock_set_policy('t:', max_ttl => '1 hour', max_keys_per_owner => 2)});
+rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_owner": "t:"}', 'a policy is known there when it is replayed');
+replayed(q{SELECT lock_set_policy('t:1:', max_ttl => '1 min', roles => '{tenant}')});
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_owner": "t:"}', '... and one by a longer prefix');
+is(ask($session, 'SELECT prefix, max_ttl, max_keys_per_owner, roles FROM lock_policies'), "t:|01:00:00|2|\nt:1:|00:01:00||{tenant}", 'lock_policies');
+replayed(q{BEGIN; SELECT lock_drop_policy('t:1:'), lock_set_policy('t:', max_ttl => '2 hours')});
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_owner": "t:"}', 'what is not committed is not in force');
+replayed(q{ROLLBACK});
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_owner": "t:"}', '... nor what is rolled back');
+replayed(q{BEGIN; SELECT lock_drop_policy('t:1:'); PREPARE TRANSACTION 'drop'});
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_owner": "t:"}', '... nor what is prepared');
+replayed(q{COMMIT PREPARED 'drop'});
+rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_owner": "t:"}', '... until it is committed');
+replayed('TRUNCATE app_lock_policy');
+rules('24:00:00|||{}', 'TRUNCATE');
+replayed(q{INSERT INTO app_lock_policy (prefix, admitted, max_ttl_us) VALUES ('t:', 0, 60000000)});
+rules('00:01:00|||{"max_ttl": "t:"}', 'INSERT');
+is(sqlstate($standby, $_), '25006', "not on a standby: $_") for (q{SELECT lock_set_policy('t:')}, q{SELECT lock_drop_policy('t:')}, q{SELECT lock_drop_policy('no such policy')});
+
+#
+# Who held a key
+#
+replayed(q{SELECT lock_set_policy('h:', history => true, min_hold => '1 day'), lock_set_policy('t:1:', max_ttl => '1 hour', max_keys_per_owner => 1, roles => '{app}', history => true)});
+replayed(q{SELECT lock_acquire('h:released', '1 hour', 'o', holder => 'Ann'), lock_acquire('h:expired', '1 ms', 'o', holder => 'Bob'), lock_acquire('h:live', '1 hour', 'o', holder => 'Cyd')});
+my $held = q{SELECT h.key, a.holder, a.ended_at IS NULL, a.ended_by FROM lock_history h, lock_held_at(h.key, h.acquired_at) a WHERE h.key LIKE 'h:%' ORDER BY 1};
+poll($session, q{SELECT NOT locked FROM lock_status('h:expired')});
+is(ask($session, $held), "h:expired|Bob|f|expired\nh:live|Cyd|t|\nh:released|Ann|t|", 'lock_held_at on a standby, with an expiry');
+is(ask($session, q{SELECT count(*) FROM lock_held_at('h:expired', clock_timestamp())}), '0', '... after it');
+is(ask($session, q{SELECT ended_at IS NULL FROM lock_history WHERE key = 'h:expired'}), 't', '... which nobody has written');
+replayed(q{SELECT lock_release('h:released', 'o')});
+is(ask($session, $held), "h:expired|Bob|f|expired\nh:live|Cyd|t|\nh:released|Ann|f|released", '... and a release');
+is(ask($session, q{SELECT count(*) FROM lock_held_at('h:released', clock_timestamp())}), '0', '... after it');
+is(ask($session, q{SELECT locked, closed_until > clock_timestamp() + interval '23 hours' FROM lock_status('h:released')}), 'f|t', 'lock_status knows how long a key is closed');
+
+#
+# A subscription
+#
+my $subscriber = PostgreSQL::Test::Cluster->new('policies_subscriber');
+$subscriber->init;
+$subscriber->append_conf('postgresql.conf', $conf);
+$subscriber->start;
+$subscriber->safe_psql('postgres', 'CREATE EXTENSION atomic_lock; CREATE ROLE other; CREATE ROLE tenant; CREATE ROLE app');
+my $sub = session($subscriber, 'Subscriber');
+ask($writer, 'CREATE PUBLICATION policies FOR TABLE app_lock_policy');
+is(ask($sub, $look), '24:00:00|||{}', 'a subscriber, before it is one');
+$subscriber->safe_psql('postgres', q{CREATE SUBSCRIPTION policies CONNECTION '} . $primary->connstr . q{ dbname=postgres' PUBLICATION policies});
+$subscriber->wait_for_subscription_sync($primary, 'policies');
+sub applied
+{
+	my ($sql, $answer, $name) = @_;
+
+	ask($writer, $sql);
+	$primary->wait_for_catchup('policies');
+	is(ask($sub, $look), $answer, "$name is applied");
+	return;
+}
+applied('SELECT 1', '01:00:00|1|{app}|{"roles": "t:1:", "history": "t:1:", "max_ttl": "t:1:", "max_keys_per_owner": "t:1:"}', 'the first copy');
+applied(q{SELECT lock_set_policy('t:1:', roles => '{tenant}')}, '00:01:00||{tenant}|{"roles": "t:1:", "max_ttl": "t:"}', 'a policy in place of another');
+applied(q{SELECT lock_drop_policy('t:1:')}, '00:01:00|||{"max_ttl": "t:"}', 'the end of a policy');
+applied(q{UPDATE app_lock_policy SET max_ttl_us = 1000000 WHERE prefix = 't:'}, '00:00:01|||{"max_ttl": "t:"}', 'an UPDATE');
+applied(q{BEGIN; TRUNCATE app_lock_policy; SELECT lock_set_policy('t:', max_keys_per_owner => 3); COMMIT}, '24:00:00|3||{"max_keys_per_owner": "t:"}', 'TRUNCATE, and a new policy');
+$subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION policies');
+end($sub);
+$subscriber->stop;
+
+#
+# After a promotion
+#
+replayed(q{SELECT lock_set_policy('h:', history => true), lock_set_policy('t:', max_ttl => '1 hour', max_keys_per_owner => 1, roles => '{app}', history => true), lock_set_policy('t:1:', roles => '{tenant}')});
+end($open, $writer);
+$primary->stop;
+$standby->promote;
+poll($session, 'SELECT NOT pg_is_in_recovery()');
+is(told($app, q{SELECT lock_acquire('t:1:k', '1 min')}), '42501', 'after the promotion roles are asked for');
+is(told($app, q{SELECT lock_acquire('t:k', '2 hours')}), '22023', '... a ttl is limited');
+is(told($app, q{SELECT status FROM lock_acquire('t:k', '1 min')}), 'acquired', '... and what is allowed is');
+is(told($app, q{SELECT status FROM lock_acquire('t:l', '1 min')}), '53400', '... up to the quota');
+is(ask($session, q{SELECT lock_release('h:live', 'o'); SELECT status FROM lock_acquire('h:expired', '1 hour', 'p', holder => 'Dan')}), "t\nacquired", 'what was granted before the promotion ends');
+is(ask($session, q{SELECT key, holder, ended_by FROM lock_history WHERE key ~ '^h:(live|exp)' ORDER BY key, fencing_token}), "h:expired|Bob|expired\nh:expired|Dan|\nh:live|Cyd|released", '... and the history goes on');
+is(ask($session, q{SELECT lock_drop_policy('t:')}), 't', 'a policy can be dropped');
+is(told($app, q{SELECT status FROM lock_acquire('t:l', '2 hours')}), 'acquired', '... which is in force at once');
+
+end($session, $app);
+$standby->stop;
+log_is_clean($_) for ($primary, $standby, $subscriber);
+done_testing();
