@@ -24,7 +24,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('policy_roles');
+my $node = PostgreSQL::Test::Cluster->new('role_changes');
 $node->init;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nautovacuum = off\nfsync = off\natomic_lock.sweep_interval = 0\n");
 $node->start;
