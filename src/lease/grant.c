@@ -437,6 +437,9 @@ al_grant(Relation rel, AlAttempt *attempt)
 		if (attempt->own == NULL && al_policy_any())
 			al_quota_take(rel, attempt->key, &attempt->request->owner, attempt->request->role,
 						  attempt->request->lifetime, &quota);
+		/* Others may have been waited for, and it was not held meanwhile. */
+		if (quota.count > 0 || attempt->place != AL_PLACE_NONE)
+			attempt->result->at = GetCurrentTimestamp();
 		grant_new(rel, attempt);
 	}
 	al_attempt_end_place(attempt);
