@@ -637,7 +637,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_set_policy'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_set_policy(text, interval, interval, interval, interval, interval, interval, integer, integer, integer, regrole[], boolean, boolean) IS
-'rules what holds for all keys that begin with "prefix" (up to 1024 bytes; empty: all keys), in place of what was ruled for that prefix; null leaves a part to the policies of shorter prefixes, and then to the settings; in force for all sessions at their next call after the commit; raises 22004 for a null prefix or role, 22023 for a part out of range, 42704 for an unknown role';
+'rules what holds for all keys that begin with "prefix" (up to 1024 bytes; empty: all keys), in place of what was ruled for that prefix; null leaves a part to the policies of shorter prefixes, and then to the settings; in force for all sessions at their next call after the commit; max_keys_per_owner costs a look at each key that the owner holds, at each grant, and max_keys_per_role one at each row under the prefix, unless there is an index of app_lock on (role, key); raises 22004 for a null prefix or role, 22023 for a part out of range, 42704 for an unknown role';
 
 CREATE FUNCTION lock_drop_policy(prefix text)
 RETURNS boolean
@@ -671,12 +671,12 @@ COMMENT ON FUNCTION lock_policy(text) IS
 
 CREATE VIEW lock_policies AS
 	SELECT p.prefix,
-		p.default_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS default_ttl,
-		p.max_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS max_ttl,
-		p.max_wait_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS max_wait,
-		p.max_lifetime_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS max_lifetime,
-		p.lock_delay_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS lock_delay,
-		p.min_hold_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval AS min_hold,
+		pg_catalog.justify_hours(p.default_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS default_ttl,
+		pg_catalog.justify_hours(p.max_ttl_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_ttl,
+		pg_catalog.justify_hours(p.max_wait_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_wait,
+		pg_catalog.justify_hours(p.max_lifetime_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS max_lifetime,
+		pg_catalog.justify_hours(p.lock_delay_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS lock_delay,
+		pg_catalog.justify_hours(p.min_hold_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS min_hold,
 		p.max_holders::pg_catalog.int4 AS max_holders,
 		p.max_keys_per_owner::pg_catalog.int4 AS max_keys_per_owner,
 		p.max_keys_per_role::pg_catalog.int4 AS max_keys_per_role,
@@ -774,7 +774,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_sweep'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_sweep(bigint) IS
-'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases and keys that were released longer ago than atomic_lock.released_retention; returns how many; skips rows in use';
+'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases, keys that were released longer ago than atomic_lock.released_retention, and rows of lock_history that are older than atomic_lock.history_retention; returns how many; skips rows in use';
 
 CREATE FUNCTION lock_schedule_sweep(schedule text DEFAULT '* * * * *')
 RETURNS bigint

@@ -63,6 +63,7 @@
 #include "lease/acquire.h"
 #include "lease/attempt.h"
 #include "lease/grant.h"
+#include "lease/quota.h"
 #include "lease/report.h"
 #include "lease/state.h"
 #include "table/catalog.h"
@@ -486,11 +487,18 @@ refresh(Relation app_lock, AlAttempt *attempt)
 		al_raise(attempt->key, attempt->result);
 }
 
-static void
-grant(Relation app_lock, AlAttempt *attempt)
+/* Write the grant; false: what the owner had has expired since the attempt */
+static bool
+write_grant(Relation app_lock, AlAttempt *attempt)
 {
-	if (!al_grant(app_lock, attempt))
-		al_raise(attempt->key, attempt->result);
+	AlQuota		quota;
+	bool		is_written;
+
+	if (!al_quota_claim_attempts(app_lock, attempt, 1, &quota))
+		return false;
+	is_written = al_grant(app_lock, attempt);
+	al_quota_end(&quota);
+	return is_written;
 }
 
 /*
@@ -503,39 +511,47 @@ grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
-	SPITupleTable *rows = NULL;
+	SPITupleTable *volatile rows = NULL;
+	volatile bool is_written = false;
 
-	refresh(app_lock, attempt);
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
+	do
 	{
-		grant(app_lock, attempt);
-		rows = read_newest(target);
-		*is_right = is_right_key(attempt->key, target, rows, name_context, name);
-		if (rows->numvals > 0 && *is_right)
-			ReleaseCurrentSubTransaction();
-		else
+		refresh(app_lock, attempt);
+		BeginInternalSubTransaction(NULL);
+		MemoryContextSwitchTo(context);
+		PG_TRY();
 		{
-			RollbackAndReleaseCurrentSubTransaction();
-			rows = NULL;
+			is_written = write_grant(app_lock, attempt);
+			*is_right = false;
+			if (is_written)
+			{
+				rows = read_newest(target);
+				*is_right = is_right_key(attempt->key, target, rows, name_context, name);
+			}
+			if (rows && rows->numvals > 0 && *is_right)
+				ReleaseCurrentSubTransaction();
+			else
+			{
+				RollbackAndReleaseCurrentSubTransaction();
+				rows = NULL;
+			}
+			MemoryContextSwitchTo(context);
+			CurrentResourceOwner = owner;
 		}
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
+		PG_CATCH();
+		{
+			ErrorData  *error;
 
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		ReThrowError(error);
-	}
-	PG_END_TRY();
+			MemoryContextSwitchTo(context);
+			error = CopyErrorData();
+			FlushErrorState();
+			RollbackAndReleaseCurrentSubTransaction();
+			MemoryContextSwitchTo(context);
+			CurrentResourceOwner = owner;
+			ReThrowError(error);
+		}
+		PG_END_TRY();
+	} while (!is_written);
 	return rows;
 }
 
@@ -602,10 +618,10 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt, char *
 	}
 	if (rows && rows->numvals > 0 && is_right)
 	{
-		if (!is_granted)
+		while (!is_granted)
 		{
 			refresh(app_lock, attempt);
-			grant(app_lock, attempt);
+			is_granted = write_grant(app_lock, attempt);
 		}
 		put_rows(target, (ReturnSetInfo *) fcinfo->resultinfo, rows);
 		table_close(app_lock, NoLock);

@@ -24,7 +24,6 @@
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
-#include "api/answer.h"
 #include "api/args.h"
 #include "base/errors.h"
 #include "base/policy.h"
@@ -174,6 +173,17 @@ atomic_lock_drop_policy(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(al_policies_drop(prefix));
 }
 
+/* A duration in days of 24 hours and less */
+static Datum
+duration_datum(int64 microseconds)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->day = (int32) (microseconds / USECS_PER_DAY);
+	interval->time = microseconds % USECS_PER_DAY;
+	return IntervalPGetDatum(interval);
+}
+
 /* What holds for a part of a key, as lock_policy() shows it; false: no limit */
 static bool
 show_part(AlString key, AlPolicyPart part, Datum *value)
@@ -182,7 +192,7 @@ show_part(AlString key, AlPolicyPart part, Datum *value)
 
 	if (part <= AL_MIN_HOLD)
 	{
-		*value = al_interval_datum(number);
+		*value = duration_datum(number);
 		return part != AL_MAX_LIFETIME || number > 0;
 	}
 	if (part == AL_ROLES)

@@ -56,7 +56,7 @@ atomic_lock_sweep(PG_FUNCTION_ARGS)
 	al_stat_count(AL_COUNT_SWEEPS, 1);
 	al_stat_swept(started_at, swept.removed, false);
 	table_close(rel, swept.removed > 0 ? NoLock : RowExclusiveLock);
-	PG_RETURN_INT64(swept.removed);
+	PG_RETURN_INT64(swept.removed + swept.trimmed);
 }
 
 /* lock_schedule_sweep(schedule): the id of the job */

@@ -126,6 +126,13 @@ al_owner_index_hash(AlString owner, AlString key)
 	return (int64) ((uint64) index_hash(owner) << 32 | index_hash(key));
 }
 
+/* The first of the hashes of an owner with all keys, which differ in the lower half */
+int64
+al_owner_first_hash(AlString owner)
+{
+	return (int64) ((uint64) index_hash(owner) << 32);
+}
+
 /* For an owner that exists already; al_owner_generate() makes a new one. */
 void
 al_owner_init(AlOwner *owner, AlString name)

@@ -18,6 +18,7 @@ extern bool al_owner_is_setting(AlString owner);
 extern bool al_owner_of_session(AlString *owner);
 extern uint64 al_holding_hash(const AlKey *key, const AlOwner *owner);
 extern int64 al_owner_index_hash(AlString owner, AlString key);
+extern int64 al_owner_first_hash(AlString owner);
 extern void al_owner_init(AlOwner *owner, AlString name);
 extern void al_owner_generate(AlOwner *owner, BlockNumber block);
 extern bool al_owner_read_place(AlString owner, uint32 *place);

@@ -61,17 +61,11 @@ al_policy_forget(void)
 	times_forgotten++;
 }
 
-static bool
-begins_with(AlString string, AlString prefix)
-{
-	return string.len >= prefix.len && memcmp(string.data, prefix.data, prefix.len) == 0;
-}
-
 /* The last policy up to "start" along the links whose prefix a string begins with */
 static const AlPolicy *
 climb(const AlPolicy *start, AlString string)
 {
-	while (start && !begins_with(string, start->prefix))
+	while (start && !al_string_begins(string, start->prefix))
 		start = start->shorter;
 	return start;
 }
@@ -80,13 +74,14 @@ climb(const AlPolicy *start, AlString string)
  * Let what we know of policies be up to date: what has been committed up to now, and
  * what this transaction has changed.  The caller has just opened app_lock, which alone
  * would not ensure this: a lock that the transaction has already is given without a look
- * at invalidations.
+ * at invalidations.  Where they change while they are read, the next call reads them
+ * again.
  */
 void
 al_policy_refresh(void)
 {
 	AcceptInvalidationMessages();
-	while (!is_known)
+	if (!is_known)
 	{
 		uint64		before = times_forgotten;
 		MemoryContext new_context = AllocSetContextCreate(CurrentMemoryContext,

@@ -20,7 +20,7 @@ typedef enum AlPolicyPart
 	AL_MAX_LIFETIME,			/* 0: no limit */
 	AL_LOCK_DELAY,
 	AL_MIN_HOLD,
-	/* numbers; 0: no limit */
+	/* numbers, at least 1; 0 where no policy rules: no limit */
 	AL_MAX_HOLDERS,
 	AL_MAX_KEYS_PER_OWNER,
 	AL_MAX_KEYS_PER_ROLE,

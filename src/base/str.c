@@ -46,6 +46,12 @@ al_string_equal(AlString a, AlString b)
 	return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
 }
 
+bool
+al_string_begins(AlString string, AlString prefix)
+{
+	return string.len >= prefix.len && memcmp(string.data, prefix.data, prefix.len) == 0;
+}
+
 /* Strings are ordered by their bytes, and each comes before what begins with it. */
 int
 al_string_compare(AlString a, AlString b)

@@ -10,6 +10,7 @@
 extern AlString al_string(text *datum);
 extern AlString al_cstring(const char *cstring);
 extern bool al_string_equal(AlString a, AlString b);
+extern bool al_string_begins(AlString string, AlString prefix);
 extern int	al_string_compare(AlString a, AlString b);
 extern text *al_string_text(AlString string);
 extern int al_clip_length(AlString string, int size);

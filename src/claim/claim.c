@@ -59,12 +59,13 @@
  * written yet.
  *
  * The quota class does the same for the keys of an owner or a role, which a policy
- * limits.  Exclusive is held from the count until the new holding is written.  An
- * extension holds RowShare while it is written, so that a lease that is about to expire
- * is either counted or not extended.  Of what a transaction holds without a row,
- * AccessShare stays behind, in the manner of the transaction class.
+ * limits.  Exclusive is held from the count until the new holding is written.  Whoever
+ * extends or converts what is counted holds RowShare while writing it, so that a lease
+ * that is about to expire is either counted or not extended.  Of what a transaction holds
+ * without a row, AccessShare stays behind, in the manner of the transaction class.
  *
- * Locking rules: acquire, convert and sweep only try to claim; the others wait.  A
+ * Locking rules: acquire, convert and sweep only try to claim keys; the others wait.
+ * Everybody waits for places and then for quotas, which are soon given back.  A
  * claim under which nothing was written is dropped, so that a refused call keeps
  * nobody out.  The key is claimed before the holding.  No claim is taken while a
  * buffer or LWLock is held.
@@ -381,25 +382,25 @@ al_claim_place_end(const AlKey *key)
 }
 
 /*
- * Claim a quota: to count, or to extend what is counted.  Waits for others who do either,
+ * Claim a quota: exclusively to count, or else to write what is counted.  Waits for others,
  * and raises what any lock wait can.
  */
 void
-al_claim_quota(uint64 hash, bool to_count)
+al_claim_quota(uint64 hash, LOCKMODE mode)
 {
 	LOCKTAG		tag;
 
 	set_tag(&tag, QUOTA, hash);
-	(void) acquire_in_transaction(&tag, to_count ? ExclusiveLock : RowShareLock, true);
+	(void) acquire_in_transaction(&tag, mode, true);
 }
 
 void
-al_claim_quota_end(uint64 hash, bool to_count)
+al_claim_quota_end(uint64 hash, LOCKMODE mode)
 {
 	LOCKTAG		tag;
 
 	set_tag(&tag, QUOTA, hash);
-	release_in_transaction(&tag, to_count ? ExclusiveLock : RowShareLock);
+	release_in_transaction(&tag, mode);
 }
 
 /*

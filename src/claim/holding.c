@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * holding.c
- *		What is true of a holding, by itself and the clock.
+ *		What is true of a holding, by itself, the clock and the policy of its key.
  *
  * Model: a key has one exclusive holding, or any number of shared ones.  A holding
  * is live while it is not released, the clock is before expires_at, and the session
- * or transaction with which it ends still runs.
+ * or transaction with which it ends still runs.  One that is over may keep its key closed
+ * for some time.
  *
  * Locking: none.
  *

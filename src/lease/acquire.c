@@ -198,7 +198,7 @@ static void
 attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 {
 	int64		next_search;
-	AlQuota		quota = {0};
+	AlQuota		quota;
 
 	/* This may read many rows, and register a callback, so it comes before the queue. */
 	if (attempt->request->is_shared && attempt->request->lifetime == AL_SESSION)
@@ -215,10 +215,8 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		{
 			AL_TEST_POINT("refused");
 			/* What a quota refuses now would most likely be refused after the wait, too. */
-			if (attempt->own == NULL)
-				al_quota_take(*rel, attempt->key, &attempt->request->owner,
-							  attempt->request->role, AL_LEASE, &quota);
-			al_quota_end(&quota);
+			if (attempt->own == NULL && al_quota_claim_attempts(*rel, attempt, 1, &quota))
+				al_quota_end(&quota);
 		}
 		next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
 		while (may_pass(attempt->result->outcome) &&
@@ -246,6 +244,7 @@ void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+	AlQuota		quota;
 
 	for (;;)
 	{
@@ -253,8 +252,14 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 		if (!al_is_granted(result))
 			break;
 		AL_TEST_POINT("before-grant");
-		if (al_grant(*rel, &attempt))
-			return;
+		if (al_quota_claim_attempts(*rel, &attempt, 1, &quota))
+		{
+			bool		is_written = al_grant(*rel, &attempt);
+
+			al_quota_end(&quota);
+			if (is_written)
+				return;
+		}
 		al_attempt_drop(&attempt);
 	}
 	if (request->is_convert)
@@ -286,6 +291,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	int64		waited = 0;
 	int			tokens = 0;
 	int64		token = 0;
+	AlQuota		quota;
 
 	request->owner.in_index = true;
 	/* No key is waited for where another one is refused in any case. */
@@ -315,14 +321,23 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 		}
 	}
 
-	for (int i = 0; i < count; i++)
+	for (bool again = waited > 0;; again = true)
 	{
-		results[i].waited = waited;
-		if (waited > 0)
-			al_attempt_refresh(*rel, &attempts[i]);
-		al_attempt_reserve(&attempts[i]);
-		if (!al_is_granted(&results[i]))
-			return refuse_set(attempts, count, i);
+		for (int i = 0; i < count; i++)
+		{
+			results[i].waited = waited;
+			if (again)
+				al_attempt_refresh(*rel, &attempts[i]);
+			al_attempt_reserve(&attempts[i]);
+			if (!al_is_granted(&results[i]))
+				return refuse_set(attempts, count, i);
+		}
+		for (int i = 0; i < count; i++)
+			al_attempt_begin_place(&attempts[i]);
+		if (al_quota_claim_attempts(*rel, attempts, count, &quota))
+			break;
+		for (int i = 0; i < count; i++)
+			al_attempt_reserve(&attempts[i]);
 	}
 
 	/* Everybody draws from one page, so draw all tokens at once. */
@@ -338,6 +353,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 		if (!al_grant(*rel, &attempts[i]))
 			al_raise(&keys[i], &results[i]);
 	}
+	al_quota_end(&quota);
 	return -1;
 }
 
@@ -349,6 +365,7 @@ List *
 al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+	AlQuota		quota;
 	List	   *ended;
 
 	al_terms_of(key, request, &attempt.terms);
@@ -358,6 +375,8 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, AlResult *res
 	al_table_find(rel, key, &attempt.state.rows.exclusive);
 	result->outcome = AL_ACQUIRED;
 	result->waited = 0;
+	(void) al_quota_claim_attempts(rel, &attempt, 1, &quota);
 	(void) al_grant(rel, &attempt);
+	al_quota_end(&quota);
 	return ended;
 }

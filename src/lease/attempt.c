@@ -71,7 +71,7 @@ find_closed(const AlAttempt *attempt)
 
 		if (al_is_closed(row, now) &&
 			!(attempt->own && al_is_owned_by(row, &attempt->request->owner)) &&
-			(last == NULL || row->expires_at > last->expires_at))
+			(last == NULL || al_closed_until(row) > al_closed_until(last)))
 			last = row;
 	}
 	return last;
@@ -110,7 +110,7 @@ consider(AlAttempt *attempt, AlHolding *holding)
  * The oldest holding among those that this transaction has, and those that are over
  * but whose key the transaction has kept from others since; or NULL.  Its life goes
  * on in a new grant, for whichever owner: nobody may hold a lock for longer than
- * atomic_lock.max_lifetime by releasing it and acquiring it again.
+ * max_lifetime by releasing it and acquiring it again.
  */
 static const AlHolding *
 find_kept(const AlAttempt *attempt)
@@ -496,11 +496,9 @@ has_place(Relation rel, AlAttempt *attempt)
  * Take one of a limited number of places, if there is one.  Nobody else is let in by a
  * limit until it is written or reserved.
  */
-bool
-al_attempt_take_place(Relation rel, AlAttempt *attempt)
+static bool
+take_place(Relation rel, AlAttempt *attempt)
 {
-	if (attempt->terms.max_holders == 0)
-		return true;
 	al_claim_places(attempt->key);
 	attempt->place = AL_PLACE_CLAIMED;
 	return has_place(rel, attempt);
@@ -623,7 +621,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 		{
 			if (is_pinned(attempt, mode))
 				explain_claim(attempt);
-			else if (!needs_place(attempt) || al_attempt_take_place(rel, attempt))
+			else if (!needs_place(attempt) || take_place(rel, attempt))
 				return;
 		}
 		al_attempt_drop(attempt);

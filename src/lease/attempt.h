@@ -39,7 +39,6 @@ typedef struct AlAttempt
 
 extern bool al_attempt_is_open(const AlAttempt *attempt);
 extern void al_attempt_drop(AlAttempt *attempt);
-extern bool al_attempt_take_place(Relation rel, AlAttempt *attempt);
 extern void al_attempt_reserve(AlAttempt *attempt);
 extern void al_attempt_begin_place(AlAttempt *attempt);
 extern void al_attempt_end_place(AlAttempt *attempt);

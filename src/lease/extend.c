@@ -33,7 +33,8 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 {
 	AlOwnClaim	ask = {rel, key, owner, AL_CLAIM_EXTEND, .seen = seen, .result = result};
 	AlHolding  *own;
-	AlQuota		quota = {0};
+	AlQuotaUse	use = {.key = key, .owner = owner};
+	AlQuota		quota;
 	TimestampTz limit;
 	TimestampTz end;
 	bool		is_live;
@@ -67,7 +68,8 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 		result->outcome = AL_LIFETIME_EXCEEDED;
 		return;
 	}
-	al_quota_keep(key, owner, own->role, &quota);
+	use.role = own->role;
+	al_quota_claim(rel, &use, 1, &quota);
 	is_live = quota.count == 0 || al_is_live(own, GetCurrentTimestamp());
 	own->expires_at = Min(end, limit);
 	if (!is_live || !al_put_over(rel, key, own))

@@ -32,7 +32,6 @@
 #include "lease/attempt.h"
 #include "lease/grant.h"
 #include "lease/pin.h"
-#include "lease/quota.h"
 #include "lease/release.h"
 #include "lease/session_end.h"
 #include "lease/state.h"
@@ -336,6 +335,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 	AlHolding  *own = attempt->own;
 	AlHolding  *holding = &attempt->result->holding;
 
+	Assert(own || !request->is_convert);
 	if (own)
 		al_history_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED);
 	if (request->is_convert ? own->lifetime == AL_TRANSACTION :
@@ -363,10 +363,10 @@ grant_new(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * Write that the owner acquired what it has again.  The outcome becomes AL_ACQUIRED
- * if that has expired since it was judged, and another transaction is taking its row.
+ * Write that the owner acquired what it has again.  False: that has expired since it was
+ * judged, and another transaction is taking its row.
  */
-static void
+static bool
 grant_again(Relation rel, AlAttempt *attempt)
 {
 	const AlAcquire *request = attempt->request;
@@ -376,12 +376,12 @@ grant_again(Relation rel, AlAttempt *attempt)
 
 	*holding = *own;
 	if (request->is_convert)
-		return;
+		return true;
 	if (request->lifetime == AL_TRANSACTION)
 	{
 		if (own->lifetime != AL_TRANSACTION)
 			al_pin_note(attempt->key, own);
-		return;
+		return true;
 	}
 	if (request->keeps_own)
 		renew_kept(attempt, holding);
@@ -398,52 +398,33 @@ grant_again(Relation rel, AlAttempt *attempt)
 	}
 	else if (!al_put_over(rel, attempt->key, holding))
 	{
-		result->outcome = AL_ACQUIRED;
-		attempt->own = NULL;
-		return;
+		memset(holding, 0, sizeof(AlHolding));
+		result->outcome = AL_CLAIMED;
+		result->is_full = false;
+		result->blocker = 0;
+		return false;
 	}
 	al_lease_written(attempt->key, &request->owner, holding, false);
+	return true;
 }
 
 /*
- * Write what an attempt was granted, as of now, and count it.  The claim is kept.  False:
- * what the owner had has expired since it was judged, there is no place for a new
- * holding, and nothing was written.  Raises 53400 beyond a quota.
+ * Write what an attempt was granted, as of now, and count it.  The claim is kept, and the
+ * caller has claimed the quotas.  False: what the owner had has expired since it was
+ * judged, nothing was written, and the key has to be attempted again.
  */
 bool
 al_grant(Relation rel, AlAttempt *attempt)
 {
-	bool		is_again = attempt->result->outcome == AL_REACQUIRED;
-	AlQuota		quota = {0};
-
-	if (is_again && al_policy_any() && attempt->own->lifetime != AL_TRANSACTION)
-		al_quota_keep(attempt->key, &attempt->request->owner, attempt->own->role, &quota);
 	attempt->result->at = GetCurrentTimestamp();
-	if (quota.count > 0 && !al_is_live(attempt->own, attempt->result->at))
-	{
-		/* Somebody may have been granted another key since. */
-		al_quota_end(&quota);
-		attempt->result->outcome = AL_EXPIRED;
-		return false;
-	}
-	if (is_again)
-		grant_again(rel, attempt);
 	if (attempt->result->outcome == AL_ACQUIRED)
 	{
-		if (attempt->own == NULL && attempt->place == AL_PLACE_NONE &&
-			!al_attempt_take_place(rel, attempt))
-			return false;
 		al_attempt_begin_place(attempt);
-		if (attempt->own == NULL && al_policy_any())
-			al_quota_take(rel, attempt->key, &attempt->request->owner, attempt->request->role,
-						  attempt->request->lifetime, &quota);
-		/* Others may have been waited for, and it was not held meanwhile. */
-		if (quota.count > 0 || attempt->place != AL_PLACE_NONE)
-			attempt->result->at = GetCurrentTimestamp();
 		grant_new(rel, attempt);
 	}
+	else if (!grant_again(rel, attempt))
+		return false;
 	al_attempt_end_place(attempt);
-	al_quota_end(&quota);
 	al_stat_count(attempt->own ? AL_COUNT_REGRANTS : AL_COUNT_GRANTS, 1);
 	return true;
 }

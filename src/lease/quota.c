@@ -10,11 +10,14 @@
  *
  * What an unfinished transaction has acquired counts, since it may commit, and what it
  * has released counts, too, since it may roll back.  A dirty snapshot sees both versions
- * of a row.  Holdings without a row are counted by their claims.
+ * of a row.  Holdings without a row are counted by their claims, which do not tell keys
+ * apart.
  *
- * Locking rules: a quota is claimed from the count until the holding is written, so that
- * the next one who counts sees it.  It is the last thing that is claimed, and nobody waits
- * for anything else meanwhile.  That of the owner comes before that of the role.
+ * Locking rules: whoever writes a live holding has its quotas claimed from before it is
+ * judged for the last time until it is written: exclusively to count, where the holding
+ * is new, and else so that a count meanwhile cannot miss a holding that expires or
+ * moves to another row.  All quotas of a call are claimed at once, in the order of their
+ * hashes, after the places of its keys.  Meanwhile nobody waits for another claim.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,19 +28,23 @@
 #include "access/relscan.h"
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/key.h"
 #include "base/owner.h"
 #include "base/policy.h"
 #include "base/str.h"
 #include "claim/claim.h"
 #include "claim/held.h"
 #include "claim/holding.h"
+#include "lease/attempt.h"
 #include "lease/quota.h"
 #include "table/app_lock.h"
 #include "table/columns.h"
@@ -45,70 +52,96 @@
 #include "table/row.h"
 #include "table/scan.h"
 
-/* What is counted */
+/* A quota, and what is to be written under it */
 typedef struct Counted
 {
 	const AlPolicy *policy;
 	AlPolicyPart part;
 	const AlOwner *owner;		/* whose keys; NULL: those of the role */
 	Oid			role;
-	const AlKey *key;			/* is not counted: it is the one to be held */
-	uint64		hash;			/* of the quota */
+	uint64		hash;			/* what is claimed */
+	int			new_keys;
+	const AlKey **keys;			/* to be held, in order */
+	int			in_transaction; /* so many of them without a row */
 } Counted;
 
-/* Which quotas is a holding of the key under?  Returns how many. */
-static int
-find_quotas(const AlKey *key, const AlOwner *owner, Oid role, Counted *quotas)
+static uint64
+hash_of(const Counted *quota)
 {
-	int			count = 0;
+	StringInfoData name;
+	AlString	string;
+	AlHash		hash;
 
-	for (int by_role = 0; by_role < 2; by_role++)
+	initStringInfo(&name);
+	appendBinaryStringInfo(&name, (const char *) &quota->part, sizeof(quota->part));
+	appendBinaryStringInfo(&name, (const char *) &quota->policy->prefix.len, sizeof(int));
+	appendBinaryStringInfo(&name, quota->policy->prefix.data, quota->policy->prefix.len);
+	if (quota->owner)
+		appendBinaryStringInfo(&name, quota->owner->name.data, quota->owner->name.len);
+	else
+		appendBinaryStringInfo(&name, (const char *) &quota->role, sizeof(Oid));
+	string.data = name.data;
+	string.len = name.len;
+	al_hash_for(AL_HASH_QUOTAS, string, &hash);
+	pfree(name.data);
+	return hash.words[0];
+}
+
+/* Note a quota that a use is under, if it is under one */
+static int
+add_use(Counted *quotas, int count, int max_keys, const AlQuotaUse *use, AlPolicyPart part)
+{
+	const AlPolicy *policy = al_policy_for(use->key->name, part);
+	const AlOwner *owner = part == AL_MAX_KEYS_PER_OWNER ? use->owner : NULL;
+	Counted    *quota = quotas;
+
+	/* An owner that is yet to be generated has no other keys than those of its set. */
+	if (policy == NULL || (owner && owner->name.len == 0 && max_keys == 1))
+		return count;
+	while (quota < quotas + count &&
+		   (quota->policy != policy || quota->part != part || quota->owner != owner ||
+			(owner == NULL && quota->role != use->role)))
+		quota++;
+	if (quota == quotas + count)
 	{
-		Counted    *quota = &quotas[count];
-		StringInfoData name;
-		AlString	string;
-		AlHash		hash;
-
 		memset(quota, 0, sizeof(Counted));
-		quota->part = by_role ? AL_MAX_KEYS_PER_ROLE : AL_MAX_KEYS_PER_OWNER;
-		quota->policy = al_policy_for(key->name, quota->part);
-		/* An owner that is yet to be generated has nothing. */
-		if (quota->policy == NULL || (!by_role && owner->name.len == 0))
-			continue;
-		quota->owner = by_role ? NULL : owner;
-		quota->role = role;
-		quota->key = key;
-		initStringInfo(&name);
-		appendBinaryStringInfo(&name, (const char *) &by_role, sizeof(by_role));
-		appendBinaryStringInfo(&name, (const char *) &quota->policy->prefix.len, sizeof(int));
-		appendBinaryStringInfo(&name, quota->policy->prefix.data, quota->policy->prefix.len);
-		if (by_role)
-			appendBinaryStringInfo(&name, (const char *) &role, sizeof(role));
-		else
-			appendBinaryStringInfo(&name, owner->name.data, owner->name.len);
-		string.data = name.data;
-		string.len = name.len;
-		al_hash_for(AL_HASH_QUOTAS, string, &hash);
-		pfree(name.data);
-		quota->hash = hash.words[0];
+		quota->policy = policy;
+		quota->part = part;
+		quota->owner = owner;
+		quota->role = use->role;
+		quota->keys = palloc(max_keys * sizeof(AlKey *));
+		quota->hash = hash_of(quota);
 		count++;
+	}
+	if (use->is_new)
+	{
+		quota->keys[quota->new_keys++] = use->key;
+		quota->in_transaction += use->lifetime == AL_TRANSACTION;
 	}
 	return count;
 }
 
-/* Is a key one of those that the quota is for, other than the one to be held? */
+static int
+compare_claims(const void *a, const void *b)
+{
+	uint64		hash_a = ((const AlQuotaClaim *) a)->hash;
+	uint64		hash_b = ((const AlQuotaClaim *) b)->hash;
+
+	return hash_a < hash_b ? -1 : hash_a > hash_b;
+}
+
+static int
+compare_names(const void *a, const void *b)
+{
+	return al_string_compare(*(const AlString *) a, (*(const AlKey *const *) b)->name);
+}
+
+/* Is a key one of those that the quota is for, other than those to be held? */
 static bool
 is_counted(const Counted *quota, AlString key)
 {
 	return al_policy_for(key, quota->part) == quota->policy &&
-		!al_string_equal(key, quota->key->name);
-}
-
-/* Does a key begin with a prefix? */
-static bool
-has_prefix(AlString key, AlString prefix)
-{
-	return key.len >= prefix.len && memcmp(key.data, prefix.data, prefix.len) == 0;
+		bsearch(&key, quota->keys, quota->new_keys, sizeof(AlKey *), compare_names) == NULL;
 }
 
 /*
@@ -126,9 +159,7 @@ begin_rows(Relation rel, const Counted *quota, Snapshot dirty)
 
 	if (quota->owner)
 	{
-		/* The lower half of a hash is that of the key. */
-		int64		first = al_owner_index_hash(quota->owner->name, quota->owner->name) &
-			~INT64CONST(0xffffffff);
+		int64		first = al_owner_first_hash(quota->owner->name);
 
 		ScanKeyInit(&keys[0], Anum_app_lock_owner_hash, BTGreaterEqualStrategyNumber, F_INT8GE,
 					Int64GetDatum(first));
@@ -150,18 +181,37 @@ begin_rows(Relation rel, const Counted *quota, Snapshot dirty)
 static bool
 is_of_owner(Relation rel, HeapTuple tuple, const AlOwner *owner)
 {
-	AlHolding	holding;
-	bool		is_owned;
+	bool		is_null;
+	Datum		value = heap_getattr(tuple, Anum_app_lock_owner, RelationGetDescr(rel), &is_null);
 
-	al_row_read(rel, tuple, &holding);
-	is_owned = al_is_owned_by(&holding, owner);
-	heap_freetuple(holding.tuple);
-	return is_owned;
+	return !is_null && al_owner_equal(al_string(DatumGetTextPP(value)), owner->name);
 }
 
-/* How many keys are held by rows that the index leads to */
+/* What this transaction holds without a row, each key once: AlHolding * */
+static List *
+find_mine(const Counted *quota)
+{
+	List	   *mine = NIL;
+	ListCell   *cell;
+	ListCell   *other;
+
+	foreach(cell, al_held_mine(NULL))
+	{
+		AlHolding  *holding = lfirst(cell);
+		bool		is_known = !is_counted(quota, holding->key) ||
+			(quota->owner ? !al_is_owned_by(holding, quota->owner) : holding->role != quota->role);
+
+		foreach(other, mine)
+			is_known = is_known || al_string_equal(((AlHolding *) lfirst(other))->key, holding->key);
+		if (!is_known)
+			mine = lappend(mine, holding);
+	}
+	return mine;
+}
+
+/* How many keys are held by rows, those left out that are in the list without a row */
 static int
-count_rows(Relation rel, const Counted *quota)
+count_rows(Relation rel, const Counted *quota, List *mine)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	SnapshotData dirty;
@@ -176,28 +226,35 @@ count_rows(Relation rel, const Counted *quota)
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		AlHolding	row;
+		ListCell   *cell;
+		bool		is_mine = false;
 
 		CHECK_FOR_INTERRUPTS();
 		al_row_peek(rel, tuple, &row);
-		if (quota->owner == NULL && !has_prefix(row.key, quota->policy->prefix))
+		if (quota->owner == NULL && !al_string_begins(row.key, quota->policy->prefix))
 		{
 			if (scan->irel)
 				break;
 			continue;			/* somebody has turned the indexes off */
 		}
-		if (!al_is_live(&row, now) || !is_counted(quota, row.key) ||
+		if ((row.key.len == last_length && memcmp(row.key.data, last, last_length) == 0) ||
 			(quota->owner ? !is_of_owner(rel, tuple, quota->owner) : row.role != quota->role) ||
-			(row.key.len == last_length && memcmp(row.key.data, last, last_length) == 0))
+			!al_is_live(&row, now) || !is_counted(quota, row.key))
 			continue;
 		last_length = Min(row.key.len, AL_MAX_KEY_BYTES);
 		memcpy(last, row.key.data, last_length);
-		count++;
+		foreach(cell, mine)
+			is_mine = is_mine || al_string_equal(((AlHolding *) lfirst(cell))->key, row.key);
+		count += !is_mine;
 	}
 	systable_endscan(scan);
 	return count;
 }
 
-/* How many keys an owner holds by rows of which the index of owners does not know */
+/*
+ * How many keys an owner holds by rows of which the index of owners does not know: one
+ * that acquire generated before there was a quota
+ */
 static int
 count_other_rows(Relation rel, const Counted *quota)
 {
@@ -218,91 +275,141 @@ count_other_rows(Relation rel, const Counted *quota)
 	return count;
 }
 
-/* How many keys are held by this transaction without a row */
-static int
-count_mine(const Counted *quota)
-{
-	int			count = 0;
-	ListCell   *cell;
-
-	foreach(cell, al_held_mine(NULL))
-	{
-		const AlHolding *holding = lfirst(cell);
-
-		count += is_counted(quota, holding->key) &&
-			(quota->owner ? al_is_owned_by(holding, quota->owner) : holding->role == quota->role);
-	}
-	return count;
-}
-
+/* Raise 53400 for the key that is one too many, where so many are held besides */
 static void
-raise_quota(const Counted *quota, int count)
+raise_quota(const Counted *quota, int held)
 {
-	const char *part = quota->owner ? "max_keys_per_owner" : "max_keys_per_role";
+	int			limit = (int) quota->policy->parts[quota->part];
+	int			granted = Max(limit - held, 0);
 	char	   *role = GetUserNameFromId(quota->role, true);
-	char	   *who = quota->owner ? pstrdup("this owner") :
-		psprintf("role \"%s\"", role ? al_display(al_cstring(role)) : "?");
 
 	ereport(ERROR,
 			(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("lock \"%s\" would be one key too many for %s", al_display(quota->key->name), who),
-			 errdetail("It holds %d of at most " INT64_FORMAT " keys, by the policy for prefix \"%s\".",
-					   count, quota->policy->parts[quota->part], al_display(quota->policy->prefix)),
-			 errhint("Release other locks, or ask an administrator to raise %s.", part)));
+			 errmsg("lock \"%s\" would be one key too many for its %s",
+					al_display(quota->keys[granted]->name), quota->owner ? "owner" : "role"),
+			 quota->owner ?
+			 errdetail("The owner holds %d of at most %d keys, by the policy for prefix \"%s\".",
+					   held + granted, limit, al_display(quota->policy->prefix)) :
+			 errdetail("Role \"%s\" holds %d of at most %d keys, by the policy for prefix \"%s\".",
+					   role ? al_display(al_cstring(role)) : "?", held + granted, limit,
+					   al_display(quota->policy->prefix)),
+			 errhint("Release other locks, or ask an administrator to raise %s.",
+					 quota->owner ? "max_keys_per_owner" : "max_keys_per_role")));
+}
+
+static void
+check_keys(const Counted *quota, int held)
+{
+	if (held + quota->new_keys > quota->policy->parts[quota->part])
+		raise_quota(quota, held);
+}
+
+/* Is it the quota of an owner that is yet to be generated, which holds nothing? */
+static bool
+is_of_nobody(const Counted *quota)
+{
+	return quota->owner && quota->owner->name.len == 0;
+}
+
+/* Count what is held under a quota that is claimed, and take what is to be held */
+static void
+count_keys(Relation rel, const Counted *quota)
+{
+	List	   *mine = find_mine(quota);
+	int			held = list_length(mine);
+
+	held += al_claim_count_quota(quota->hash);
+	held += count_rows(rel, quota, mine);
+	held += count_other_rows(rel, quota);
+	check_keys(quota, held);
+	if (quota->in_transaction > 0)
+		al_claim_quota_parts(quota->hash, list_length(mine) + quota->in_transaction);
 }
 
 /*
- * Claim the quotas of a holding that is about to begin.  Raises 53400 where the owner or
- * the role holds as many keys as it may.
+ * Claim the quotas of holdings that are about to be written, whose keys are in order.
+ * Raises 53400 where an owner or a role would hold more keys than it may.
  */
 void
-al_quota_take(Relation rel, const AlKey *key, const AlOwner *owner, Oid role,
-			  AlLifetime lifetime, AlQuota *quota)
+al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, AlQuota *quota)
 {
-	Counted		quotas[2];
+	Counted    *quotas = palloc(2 * count * sizeof(Counted));
+	int			found = 0;
 
-	quota->count = 0;
-	quota->to_count = true;
-	for (int i = find_quotas(key, owner, role, quotas); i > 0; i--)
+	for (int i = 0; i < count; i++)
 	{
-		const Counted *counted = &quotas[quota->count];
-		int			mine = count_mine(counted);
-		int			count;
-
-		al_claim_quota(counted->hash, true);
-		quota->hashes[quota->count++] = counted->hash;
-		count = mine + count_rows(rel, counted) + count_other_rows(rel, counted) +
-			al_claim_count_quota(counted->hash);
-		if (count >= counted->policy->parts[counted->part])
-			raise_quota(counted, count);
-		if (lifetime == AL_TRANSACTION)
-			al_claim_quota_parts(counted->hash, mine + 1);
+		found = add_use(quotas, found, count, &uses[i], AL_MAX_KEYS_PER_OWNER);
+		found = add_use(quotas, found, count, &uses[i], AL_MAX_KEYS_PER_ROLE);
+	}
+	quota->count = 0;
+	quota->claims = palloc((found + 1) * sizeof(AlQuotaClaim));
+	for (int i = 0; i < found; i++)
+	{
+		if (is_of_nobody(&quotas[i]))
+			continue;
+		quota->claims[quota->count].hash = quotas[i].hash;
+		quota->claims[quota->count++].mode = quotas[i].new_keys > 0 ? ExclusiveLock : RowShareLock;
+	}
+	qsort(quota->claims, quota->count, sizeof(AlQuotaClaim), compare_claims);
+	for (int i = 0; i < quota->count; i++)
+		al_claim_quota(quota->claims[i].hash, quota->claims[i].mode);
+	for (int i = 0; i < found; i++)
+	{
+		if (is_of_nobody(&quotas[i]))
+			check_keys(&quotas[i], 0);
+		else if (quotas[i].new_keys > 0)
+			count_keys(rel, &quotas[i]);
 	}
 }
 
 /*
- * Claim the quotas of a holding that is about to be extended.  If it has expired since,
- * it must not be extended: others may not have counted it.
+ * Claim the quotas of attempts that are granted, in the order of keys.  False: what an
+ * owner had has expired since it was judged, and nothing is claimed.
  */
-void
-al_quota_keep(const AlKey *key, const AlOwner *owner, Oid role, AlQuota *quota)
+bool
+al_quota_claim_attempts(Relation rel, AlAttempt *attempts, int count, AlQuota *quota)
 {
-	Counted		quotas[2];
+	AlQuotaUse *uses;
+	TimestampTz now;
 
 	quota->count = 0;
-	quota->to_count = false;
-	for (int i = find_quotas(key, owner, role, quotas); i > 0; i--)
+	if (!al_policy_any())
+		return true;
+	uses = palloc(count * sizeof(AlQuotaUse));
+	for (int i = 0; i < count; i++)
 	{
-		al_claim_quota(quotas[quota->count].hash, false);
-		quota->hashes[quota->count] = quotas[quota->count].hash;
-		quota->count++;
+		const AlAcquire *request = attempts[i].request;
+		const AlHolding *own = attempts[i].own;
+
+		uses[i].key = attempts[i].key;
+		uses[i].owner = &request->owner;
+		uses[i].role = own ? own->role : request->role;
+		uses[i].is_new = own == NULL;
+		uses[i].lifetime = request->lifetime;
 	}
+	al_quota_claim(rel, uses, count, quota);
+	if (quota->count == 0)
+		return true;
+	now = GetCurrentTimestamp();
+	for (int i = 0; i < count; i++)
+	{
+		if (attempts[i].own && !al_is_live(attempts[i].own, now))
+		{
+			al_quota_end(quota);
+			return false;
+		}
+	}
+	return true;
 }
 
-/* The holding is written, or refused. */
+/* The holdings are written, or refused. */
 void
 al_quota_end(AlQuota *quota)
 {
 	while (quota->count > 0)
-		al_claim_quota_end(quota->hashes[--quota->count], quota->to_count);
+	{
+		const AlQuotaClaim *claim = &quota->claims[--quota->count];
+
+		al_claim_quota_end(claim->hash, claim->mode);
+	}
 }

@@ -5,21 +5,38 @@
 #ifndef AL_LEASE_QUOTA_H
 #define AL_LEASE_QUOTA_H
 
+#include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
 #include "atomic_lock.h"
+#include "lease/attempt.h"
 
-/* The quotas that are claimed for a holding, until that is written */
+/* A holding that is about to be written */
+typedef struct AlQuotaUse
+{
+	const AlKey *key;
+	const AlOwner *owner;
+	Oid			role;
+	bool		is_new;			/* the owner does not hold the key yet */
+	AlLifetime	lifetime;
+} AlQuotaUse;
+
+typedef struct AlQuotaClaim
+{
+	uint64		hash;
+	LOCKMODE	mode;
+} AlQuotaClaim;
+
+/* The quotas that are claimed until those holdings are written */
 typedef struct AlQuota
 {
 	int			count;
-	bool		to_count;
-	uint64		hashes[2];
+	AlQuotaClaim *claims;
 } AlQuota;
 
-extern void al_quota_take(Relation rel, const AlKey *key, const AlOwner *owner, Oid role,
-						  AlLifetime lifetime, AlQuota *quota);
-extern void al_quota_keep(const AlKey *key, const AlOwner *owner, Oid role, AlQuota *quota);
+extern void al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, AlQuota *quota);
+extern bool al_quota_claim_attempts(Relation rel, AlAttempt *attempts, int count,
+									AlQuota *quota);
 extern void al_quota_end(AlQuota *quota);
 
 #endif							/* AL_LEASE_QUOTA_H */

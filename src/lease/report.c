@@ -26,6 +26,7 @@
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
+#include "base/clock.h"
 #include "base/compat.h"
 #include "base/errors.h"
 #include "base/policy.h"
@@ -181,13 +182,14 @@ show_claimant(const AlResult *result)
 					show_time(result->holding.acquired_at));
 }
 
-/* Which policy keeps a key closed that was released */
+/* Which policy keeps a key closed, if that is min_hold */
 static char *
 show_min_hold(const AlHolding *holding)
 {
 	const AlPolicy *policy = al_policy_for(holding->key, AL_MIN_HOLD);
 
-	if (policy == NULL || holding->released_at == 0)
+	if (policy == NULL || al_closed_until(holding) !=
+		al_add_duration(holding->acquired_at, policy->parts[AL_MIN_HOLD]))
 		return "";
 	return psprintf("  The policy for prefix \"%s\" sets min_hold, counted from when the lock was acquired.",
 					al_display(policy->prefix));
@@ -331,7 +333,8 @@ al_raise(const AlKey *key, const AlResult *result)
 							obstacle_message(result)),
 					 errdetail("The call waited for %lld ms.  %s", (long long) (result->waited / 1000),
 							   obstacle_detail(result)),
-					 errhint("Retry, or pass a longer \"wait\", up to atomic_lock.max_wait.")));
+					 errhint("Retry, or pass a longer \"wait\", up to %s.",
+							 show_limit(key, AL_MAX_WAIT, "max_wait"))));
 			break;
 
 		case AL_DEADLOCK:

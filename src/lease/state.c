@@ -257,7 +257,7 @@ al_closed_until_all(Relation rel, const AlKey *key)
 
 	if (al_policy_settings[AL_LOCK_DELAY] <= 0 && !al_policy_any())
 		return until;
-	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
+	al_look(rel, key, NULL, AL_LOOK_SOME, &state);
 	foreach(cell, lcons(&state.rows.exclusive, state.rows.shared))
 	{
 		const AlHolding *row = lfirst(cell);

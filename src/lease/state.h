@@ -28,7 +28,7 @@ typedef enum AlOutcome
 	AL_HELD_BY_OWNER,			/* by this owner, in a way that the request excludes */
 	AL_CLAIMED,					/* an unfinished transaction has claimed the key */
 	AL_IN_TRANSACTION,			/* an unfinished transaction holds the key to its end */
-	AL_CLOSED,					/* its lease expired less than lock_delay ago */
+	AL_CLOSED,					/* nobody holds it, but lock_delay or min_hold is not over */
 	AL_QUEUED,					/* a waiter comes first */
 	AL_TIMEOUT,					/* the request's wait is over */
 	AL_DEADLOCK,				/* the wait would never end */

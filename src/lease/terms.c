@@ -182,7 +182,7 @@ al_terms_of(const AlKey *key, const AlAcquire *request, AlTerms *terms)
 				 errdetail("The policy for prefix \"%s\" sets min_hold, and such a lock leaves nothing behind that could keep the key closed.",
 						   al_display(al_policy_for(key->name, AL_MIN_HOLD)->prefix)),
 				 errhint("Use lifetime \"lease\" or \"session\".")));
-	if (!request->is_shared)
+	if (!request->is_shared || request->keeps_own)
 		return;
 	max_holders = al_policy_value(key->name, AL_MAX_HOLDERS);
 	terms->max_holders = request->max_holders == 0 ? max_holders :

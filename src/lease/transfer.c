@@ -171,7 +171,8 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	AlHolding  *share = NULL;
 	AlHolding  *own;
 	AlHolding	former;
-	AlQuota		quota = {0};
+	AlQuotaUse	use = {.key = key, .owner = new_owner, .role = role, .is_new = true};
+	AlQuota		quota;
 
 	al_terms_admit(key);
 	if (ttl != AL_NO_TTL)
@@ -189,7 +190,8 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	if (own->lifetime == AL_TRANSACTION && share && give_to_lease(&from, new_owner, share))
 		return;
 	former = *own;
-	al_quota_take(rel, key, new_owner, role, own->lifetime, &quota);
+	use.lifetime = own->lifetime;
+	al_quota_claim(rel, &use, 1, &quota);
 	if (quota.count > 0)
 	{
 		/* Others may have been waited for. */

@@ -6,7 +6,8 @@
  * Model: nothing depends on a sweep.  An expired lease is free at once, and the next
  * grant of its key reuses the row; a sweep removes the rows of keys that nobody uses
  * any more.  A row is over lock_delay after its lease expired or its session died, or
- * released_retention after it was released.
+ * released_retention after it was released, but not before min_hold.  What is left of the
+ * number of rows is used to trim lock_history.
  *
  * A sweep looks, claims and looks again, as all verbs do.  It never waits for a claim:
  * it passes over keys that unfinished transactions have claimed.  An acquire that
@@ -22,6 +23,7 @@
  */
 #include "postgres.h"
 
+#include "access/table.h"
 #include "storage/bufmgr.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -40,6 +42,7 @@
 #include "shmem/stat.h"
 #include "sweep/sweep.h"
 #include "table/app_lock.h"
+#include "table/catalog.h"
 #include "table/history.h"
 #include "table/row.h"
 #include "table/scan.h"
@@ -112,12 +115,13 @@ al_sweep_begin(Relation rel, AlSwept *swept)
 	swept->removed = 0;
 	swept->left = RelationGetNumberOfBlocks(rel);
 	swept->next_due = DT_NOEND;
+	swept->trim_from = DT_NOBEGIN;
 }
 
 /*
  * Go on with a sweep, and note in "swept" what was done and is left.  Removes at most
- * max_rows rows, no more than the transaction may still claim, from at most
- * max_blocks blocks.
+ * max_rows rows, of app_lock no more than the transaction may still claim, from at most
+ * max_blocks blocks, and the rest of lock_history.
  */
 void
 al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
@@ -133,6 +137,8 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	BlockNumber looked = count;
 	AlScan		scan;
 
+	/* Whoever has locked the history is waited for before keys are claimed. */
+	table_close(al_open_history(RowExclusiveLock), NoLock);
 	sweeping = true;
 	al_queue_sweep_begin();
 	if (database)
@@ -180,8 +186,9 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	swept->left -= Min(looked, swept->left);
 	if (blocks == 0)
 		swept->left = 0;
-	/* Where there may be more history to trim, the sweep is not over. */
-	if (al_history_trim(max_rows) == max_rows)
+	swept->trimmed = al_history_trim(rel, max_rows - swept->removed, &swept->trim_from);
+	/* There may be more to trim. */
+	if (swept->removed + swept->trimmed >= max_rows)
 		swept->left = Max(swept->left, 1);
 	if (blocks > 0)
 		stopped_at = ((uint64) first + looked) % blocks;

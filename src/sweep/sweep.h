@@ -12,8 +12,10 @@
 /* A sweep of the whole table, done in one or more calls */
 typedef struct AlSwept
 {
-	int64		removed;		/* rows, by the last call */
-	uint32		left;			/* blocks not looked at yet */
+	int64		removed;		/* rows of app_lock, by the last call */
+	int64		trimmed;		/* rows of lock_history, by the last call */
+	TimestampTz trim_from;		/* where that went so far */
+	uint32		left;			/* blocks not looked at yet; at least 1 if there is more to trim */
 	TimestampTz next_due;		/* when the next row will be over, if known */
 } AlSwept;
 

@@ -143,7 +143,7 @@ static CachedRelation lock_audit = {
 	.columns = lock_audit_columns,
 	.natts = Natts_lock_audit
 };
-static CachedRelation policy = {
+static CachedRelation app_lock_policy = {
 	.name = "app_lock_policy",
 	.relkind = RELKIND_RELATION,
 	.columns = policy_columns,
@@ -160,7 +160,7 @@ static CachedRelation fence = {
 	.relkind = RELKIND_SEQUENCE
 };
 
-static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &policy, &lock_history, &fence};
+static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &app_lock_policy, &lock_history, &fence};
 
 static bool oids_valid = false;
 static uint32 invalidations = 0;
@@ -178,7 +178,7 @@ relcache_callback(Datum arg, Oid relid)
 			invalidations++;
 			if (our_relations[i] == &fence)
 				al_secret_forget();
-			if (our_relations[i] == &policy)
+			if (our_relations[i] == &app_lock_policy)
 				al_policy_forget();
 		}
 	}
@@ -258,7 +258,7 @@ look_up(bool missing_ok)
 	}
 	if (!fence.checked)
 		al_secret_forget();
-	if (!policy.checked)
+	if (!app_lock_policy.checked)
 		al_policy_forget();
 	oids_valid = seen == invalidations;
 	return true;
@@ -452,7 +452,7 @@ al_open_app_lock(LOCKMODE lockmode)
 Relation
 al_open_policies(LOCKMODE lockmode)
 {
-	return open_cached(&policy, lockmode, false);
+	return open_cached(&app_lock_policy, lockmode, false);
 }
 
 Relation
@@ -498,7 +498,7 @@ al_is_installed(void)
 Relation
 al_open_now(bool *missing)
 {
-	static CachedRelation *const others[] = {&policy, &lock_history, &fence};
+	static CachedRelation *const others[] = {&app_lock_policy, &lock_history, &fence};
 	Relation	rel;
 
 	*missing = false;

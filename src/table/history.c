@@ -14,9 +14,10 @@
  * The owner appears only as a digest.  Rows are written below the executor, as those of
  * lock_audit are.
  *
- * Locking rules: lock_history is opened with RowExclusiveLock, which is kept.  The row
- * of a grant is changed by whoever has the claim under which the grant is changed, so
- * nobody waits for a row.
+ * Locking rules: lock_history is opened with RowExclusiveLock, which is kept.  Whoever
+ * locks the table by hand makes those wait whose policy asks for history.  The row of a
+ * grant is changed by whoever has the claim under which the grant is changed, so nobody
+ * waits for a row.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,6 +32,7 @@
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -49,12 +51,10 @@
 #include "table/columns.h"
 #include "table/history.h"
 #include "table/scan.h"
+#include "table/sharers.h"
 
 #define VALUE(column) values[Anum_lock_history_##column - 1]
 #define IS_NULL(column) nulls[Anum_lock_history_##column - 1]
-
-/* So many rows are looked at to trim one */
-#define LOOKS_PER_ROW	10
 
 static bool
 is_wanted(const AlKey *key)
@@ -150,7 +150,8 @@ al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at, AlEnd
 		bool		nulls[Natts_lock_history] = {0};
 		bool		replaces[Natts_lock_history] = {0};
 
-		VALUE(ended_at) = TimestampTzGetDatum(at);
+		/* It may be known no better than when its session began. */
+		VALUE(ended_at) = TimestampTzGetDatum(Max(at, holding->acquired_at));
 		VALUE(ended_by) = CStringGetTextDatum(al_history_word(holding, ended_by));
 		replaces[Anum_lock_history_ended_at - 1] = replaces[Anum_lock_history_ended_by - 1] = true;
 		tuple = heap_modify_tuple(tuple, RelationGetDescr(rel), values, nulls, replaces);
@@ -167,53 +168,83 @@ al_history_commit(void)
 {
 	ListCell   *cell;
 
-	if (!al_policy_any() || al_held_count() == 0)
+	/* It may have dropped the extension. */
+	if (!al_policy_any() || al_held_count() == 0 || !al_is_installed())
 		return;
 	/* The last statement's snapshot has gone. */
 	PushActiveSnapshot(GetTransactionSnapshot());
 	foreach(cell, al_held_mine(NULL))
 	{
 		const AlHolding *holding = lfirst(cell);
-		AlKey		key;
+		AlKey		key = {.name = holding->key};
 
-		al_key_init(&key, holding->key);
 		al_history_end(&key, holding, GetCurrentTimestamp(), AL_ENDED_TRANSACTION);
 	}
 	PopActiveSnapshot();
 }
 
 /*
+ * Will nobody write the end of a grant?  Its policy asks for no history any more, and it
+ * has no row in app_lock.
+ */
+static bool
+is_orphan(Relation app_lock, HeapTuple tuple, TupleDesc desc)
+{
+	Datum		values[Natts_lock_history];
+	bool		nulls[Natts_lock_history];
+	AlKey		key;
+	AlRows		rows;
+
+	heap_deform_tuple(tuple, desc, values, nulls);
+	al_key_init(&key, al_string(DatumGetTextPP(VALUE(key))));
+	if (is_wanted(&key))
+		return false;
+	al_sharers_look(app_lock, &key, AL_SLOT_EXCLUSIVE, true, NULL, &rows);
+	return al_sharers_find_token(&rows, DatumGetInt64(VALUE(fencing_token))) == NULL;
+}
+
+/*
  * Delete rows of what ended longer ago than atomic_lock.history_retention, the oldest
- * first; returns how many.  Rows in use are left alone.
+ * first, and of orphans whose beginning is as old; returns how many.  Rows in use are left
+ * alone.  *from is where to begin, and where the next call shall go on.
  */
 int64
-al_history_trim(int64 max_rows)
+al_history_trim(Relation app_lock, int64 max_rows, TimestampTz *from)
 {
 	static const AttrNumber column = Anum_lock_history_acquired_at;
 	Relation	rel = al_open_history(RowExclusiveLock);
+	TupleDesc	desc = RelationGetDescr(rel);
 	TimestampTz before = al_add_duration(GetCurrentTimestamp(),
 										 -AL_MS_TO_US(al_history_retention_ms));
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "history row",
+												  ALLOCSET_SMALL_SIZES);
 	AlScan		scan;
-	ScanKeyData key;
+	ScanKeyData keys[2];
 	HeapTuple	tuple;
-	int64		looked = 0;
 	int64		trimmed = 0;
 
-	ScanKeyInit(&key, column, BTLessStrategyNumber, F_TIMESTAMPTZ_LT,
+	ScanKeyInit(&keys[0], column, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
+				TimestampTzGetDatum(*from));
+	ScanKeyInit(&keys[1], column, BTLessStrategyNumber, F_TIMESTAMPTZ_LT,
 				TimestampTzGetDatum(before));
-	al_scan_begin(&scan, rel, al_scan_index(rel, 1, &column), 1, &key);
-	while (trimmed < max_rows && looked++ < max_rows * LOOKS_PER_ROW &&
-		   HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	al_scan_begin(&scan, rel, al_scan_index(rel, 1, &column), lengthof(keys), keys);
+	while (trimmed < max_rows && HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
+		bool		goes_on;
 		bool		is_null;
-		Datum		ended_at = heap_getattr(tuple, Anum_lock_history_ended_at,
-											RelationGetDescr(rel), &is_null);
+		Datum		ended_at = heap_getattr(tuple, Anum_lock_history_ended_at, desc, &goes_on);
 		ItemPointerData tid = tuple->t_self;
+		MemoryContext old_context = MemoryContextSwitchTo(context);
 
-		if (!is_null && DatumGetTimestampTz(ended_at) < before && al_heap_try_delete(rel, &tid))
+		*from = DatumGetTimestampTz(heap_getattr(tuple, column, desc, &is_null));
+		if ((goes_on ? is_orphan(app_lock, tuple, desc) : DatumGetTimestampTz(ended_at) < before) &&
+			al_heap_try_delete(rel, &tid))
 			trimmed++;
+		MemoryContextSwitchTo(old_context);
+		MemoryContextReset(context);
 	}
 	al_scan_end(&scan);
+	MemoryContextDelete(context);
 	if (trimmed > 0)
 		CommandCounterIncrement();
 	table_close(rel, NoLock);

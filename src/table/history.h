@@ -5,7 +5,7 @@
 #ifndef AL_TABLE_HISTORY_H
 #define AL_TABLE_HISTORY_H
 
-#include "nodes/pg_list.h"
+#include "utils/relcache.h"
 
 #include "atomic_lock.h"
 #include "claim/holding.h"
@@ -27,6 +27,6 @@ extern void al_history_begin(const AlKey *key, const AlHolding *holding, Timesta
 extern void al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 						   AlEndedBy ended_by);
 extern void al_history_commit(void);
-extern int64 al_history_trim(int64 max_rows);
+extern int64 al_history_trim(Relation app_lock, int64 max_rows, TimestampTz *from);
 
 #endif							/* AL_TABLE_HISTORY_H */

@@ -107,8 +107,7 @@ find_in_place(Relation rel, const AlOwner *owner, uint32 place, List **owned)
 static void
 find_in_index(Relation rel, const AlOwner *owner, List **owned)
 {
-	/* The lower half of a hash is that of the key. */
-	int64		first = al_owner_index_hash(owner->name, owner->name) & ~INT64CONST(0xffffffff);
+	int64		first = al_owner_first_hash(owner->name);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	AlEntries	entries;
 	ScanKeyData keys[2];

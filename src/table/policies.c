@@ -86,8 +86,8 @@ compare_rows(const void *a, const void *b)
 AlPolicy *
 al_policies_read(MemoryContext context, int *count)
 {
-	MemoryContext old_context = MemoryContextSwitchTo(context);
 	Relation	rel = al_open_policies(AccessShareLock);
+	MemoryContext old_context = MemoryContextSwitchTo(context);
 	AlPolicy   *policies = NULL;
 	AlScan		scan;
 	HeapTuple	tuple;

@@ -18,6 +18,7 @@
 #include "access/relscan.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/pg_index.h"
 #include "miscadmin.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -25,7 +26,7 @@
 #include "table/scan.h"
 
 /*
- * An index whose first columns are these, each in the order of its collation; 0 where
+ * An index whose first columns are these, each in rising order of its collation; 0 where
  * there is none.  table/catalog.c has made sure that it is a B-tree of the whole table, or
  * of the rows where owner_hash is not null.  The index is never remembered, because
  * REINDEX CONCURRENTLY replaces it.
@@ -44,6 +45,7 @@ al_scan_index(Relation rel, int count, const AttrNumber *columns)
 
 		for (int i = 0; fits && i < count; i++)
 			fits = index->rd_index->indkey.values[i] == columns[i] &&
+				(index->rd_indoption[i] & INDOPTION_DESC) == 0 &&
 				index->rd_indcollation[i] ==
 				TupleDescAttr(RelationGetDescr(rel), columns[i] - 1)->attcollation;
 		if (fits)
@@ -54,18 +56,28 @@ al_scan_index(Relation rel, int count, const AttrNumber *columns)
 	return found;
 }
 
-/*
- * Begin to scan a relation by an index, or as a whole where "index" is 0.  Keys are
- * in terms of the columns of the relation.
- */
+/* Begin to scan a relation as al_scan_begin_seen() does, as of now */
 void
 al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys)
+{
+	al_scan_begin_seen(scan, rel, index, nkeys, keys, NULL);
+}
+
+/*
+ * Begin to scan a relation by an index, or as a whole where "index" is 0.  Keys are
+ * in terms of the columns of the relation.  A given snapshot is registered until the
+ * scan ends; NULL: as of now.
+ */
+void
+al_scan_begin_seen(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey keys,
+				   Snapshot given)
 {
 	/* GetLatestSnapshot() fails in parallel mode. */
 	PreventCommandIfParallelMode("functions of atomic_lock");
 
 	scan->rel = rel;
-	scan->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan->own_snapshot = given == NULL;
+	scan->snapshot = given ? given : RegisterSnapshot(GetLatestSnapshot());
 	scan->recheck = IsolationIsSerializable();
 	scan->scan = systable_beginscan(rel, index, OidIsValid(index),
 									scan->recheck ? SnapshotAny : scan->snapshot,
@@ -93,7 +105,8 @@ void
 al_scan_end(AlScan *scan)
 {
 	systable_endscan(scan->scan);
-	UnregisterSnapshot(scan->snapshot);
+	if (scan->own_snapshot)
+		UnregisterSnapshot(scan->snapshot);
 }
 
 /*

@@ -15,12 +15,15 @@ typedef struct AlScan
 	Relation	rel;
 	struct SnapshotData *snapshot;
 	struct SysScanDescData *scan;
+	bool		own_snapshot;	/* or one that was given */
 	bool		recheck;
 } AlScan;
 
 extern Oid	al_scan_index(Relation rel, int count, const AttrNumber *columns);
 extern void al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys,
 						  ScanKey keys);
+extern void al_scan_begin_seen(AlScan *scan, Relation rel, Oid index, int nkeys,
+							   ScanKey keys, struct SnapshotData *given);
 extern HeapTuple al_scan_next(AlScan *scan);
 extern void al_scan_end(AlScan *scan);
 extern void al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block,

@@ -297,6 +297,22 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 	end_slots(&scan);
 }
 
+/* The row of the grant with a fencing token, among those that a look has found; or NULL */
+const AlHolding *
+al_sharers_find_token(const AlRows *rows, int64 fencing_token)
+{
+	ListCell   *cell;
+
+	if (ItemPointerIsValid(&rows->exclusive.tid) && rows->exclusive.fencing_token == fencing_token)
+		return &rows->exclusive;
+	foreach(cell, rows->shared)
+	{
+		if (((AlHolding *) lfirst(cell))->fencing_token == fencing_token)
+			return lfirst(cell);
+	}
+	return NULL;
+}
+
 /* Note that a row of a shared holding is about to be over; who comes next takes it. */
 void
 al_sharers_note_over(const AlKey *key, ItemPointer tid)
@@ -333,7 +349,7 @@ sample(Relation rel, const AlKey *key, int32 slot, int most, List **over)
 		if (!read_slot(&scan, tid, slot, false, &holding))
 			continue;
 		found++;
-		if (!al_is_live(&holding, now))
+		if (!al_is_live(&holding, now) && !al_is_closed(&holding, now))
 			*over = add_row(&scan, *over, &holding);
 	}
 	end_slots(&scan);
@@ -341,7 +357,8 @@ sample(Relation rel, const AlKey *key, int32 slot, int most, List **over)
 }
 
 /*
- * Some rows of shared holdings of a key that are over, as of now: AlHolding *.  Of a
+ * Some rows of shared holdings of a key that are over and do not keep it closed, as of
+ * now: AlHolding *.  Of a
  * crowd, samples are looked at.
  */
 List *

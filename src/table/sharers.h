@@ -39,6 +39,7 @@ extern List *al_sharers_of_owner(Relation rel, const AlKey *key, const AlOwner *
 								 struct SnapshotData *given);
 extern void al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all,
 							struct SnapshotData *given, AlRows *rows);
+extern const AlHolding *al_sharers_find_token(const AlRows *rows, int64 fencing_token);
 extern void al_sharers_note_over(const AlKey *key, ItemPointer tid);
 extern List *al_sharers_noted(Relation rel, const AlKey *key);
 extern List *al_sharers_over(Relation rel, const AlKey *key);

@@ -59,6 +59,9 @@ TITLES = {
     'status': 'lock_status(key)',
     'is_held': 'lock_is_held(key, owner)',
 }
+# What policies cost: to what each lane is compared
+POLICIES = {'none': None, 'few': 'none', 'many': 'none', 'history': 'none',
+            'flushed': None, 'flushed_history': 'flushed', 'refused': None, 'quota': 'refused'}
 # No locks, or none with a lease: what there is to compare with
 YARDSTICKS = ('roundtrip', 'from_row', 'updates', 'one_flush', 'one_write', 'advisory', 'sql_advisory', 'pg_advisory')
 FLOOR = ('updates', 'one_flush', 'one_write')
@@ -129,6 +132,7 @@ class Results:
         self.handoff = self.read_runs('handoff.tsv', 'mode', 'waiters', 'handovers',
                                       ('handovers', 'inversions', 'longest_wait_us'))
         self.readers = self.read_runs('readers.tsv', 'lane', 'readers', 'per_s', ('max_holders',))
+        self.policies = self.read_policies()
         self.growth = self.read_growth()
 
     def read(self, name):
@@ -182,6 +186,17 @@ class Results:
                 if number(row.get(column)) is not None:
                     run.rest[column].append(number(row[column]))
         return dict(runs)
+
+    def read_policies(self):
+        """{lane: Lane}; "read" has no rates, but ms and bytes"""
+        lanes = defaultdict(Lane)
+        for row in self.read('policies.tsv'):
+            lane, r = lanes[row['lane']], int(row['round'])
+            if row['lane'] in POLICIES:
+                lane.rates[r], lane.p50s[r], lane.p99s[r] = (number(row[c]) for c in ('per_s', 'p50_us', 'p99_us'))
+            for column in ('ms', 'bytes'):
+                lane.rest[column].append(number(row[column]))
+        return dict(lanes)
 
     def read_growth(self):
         """{(section, what, unit): {x: {round: [value]}}}"""
@@ -238,6 +253,11 @@ class Results:
         """How many times its rate with the fewest readers, or without a limit"""
         base = ('unlimited', readers) if lane == 'limited' else (lane, min(self.shared(lane)))
         return ratio(self.readers[lane, readers].rates, self.readers[base].rates) if base in self.readers else None
+
+    def policy_times(self, lane):
+        """How many times the rate of what it is compared with"""
+        other = POLICIES[lane]
+        return ratio(self.policies[lane].rates, self.policies[other].rates) if {lane, other} <= set(self.policies) else None
 
     def curve(self, section, what, unit):
         """[(x, median over the rounds)]"""

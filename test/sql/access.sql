@@ -37,6 +37,7 @@ SELECT stmt, t.raises(stmt) FROM unnest(ARRAY[
 	$$SELECT lock_steal('k', 'o', 'r')$$, $$SELECT lock_sweep()$$, $$SELECT lock_schedule_sweep()$$, $$SELECT lock_unschedule_sweep()$$,
 	$$SELECT lock_stats()$$, $$SELECT * FROM lock_stats$$, $$SELECT lock_stats_reset()$$, $$SELECT lock_contention()$$, $$SELECT * FROM lock_contention$$,
 	$$SELECT * FROM lock_activity$$, $$SELECT lock_sweeper_status()$$, $$SELECT app_lock_longest_wait('k')$$,
+	$$SELECT lock_set_policy('k')$$, $$SELECT lock_drop_policy('k')$$, $$SELECT lock_policy('k')$$, $$SELECT * FROM lock_policies$$, $$SELECT * FROM app_lock_policy$$, $$SELECT * FROM lock_history$$, $$SELECT lock_held_at('k', now())$$,
 	$$SELECT lock_protect('pg_class', 'x')$$, $$SELECT lock_unprotect('pg_class')$$, $$SELECT lock_guard()$$,
 	$$SELECT lock_grant_access('regress_al_fresh', 'admin')$$, $$SELECT lock_revoke_access('regress_al_user', 'user')$$,
 	$$SELECT app_lock_change_access('regress_al_fresh', 'admin', true)$$]) stmt;
@@ -57,7 +58,7 @@ SELECT count(*) FROM t.may('regress_al_user');
 -- Relations: nothing but reading the views, for monitors, and reading and trimming lock_audit, for administrators.
 SELECT role, rel, string_agg(priv, ', ' ORDER BY priv)
 FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_admin']) role,
-	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity']) rel,
+	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'app_lock_policy', 'lock_policies', 'lock_history']) rel,
 	unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) priv
 WHERE has_table_privilege(role, rel, priv) GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT role, priv

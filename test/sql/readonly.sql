@@ -15,6 +15,7 @@ INSERT INTO t.writers (stmt) VALUES ('lock_acquire(''k'')'), ('lock_acquire(''he
 	('lock_force_release(''held'', ''why'')'), ('lock_steal(''held'', ''bob-1'', ''why'')'), ('lock_sweep()'),
 	('lock_acquire(''k'', mode => ''shared'')'), ('lock_acquire(''k'', lifetime => ''session'')'), ('lock_try_acquire(''k'', lifetime => ''transaction'')'),
 	('lock_acquire_all(ARRAY[''j'', ''k''])'), ('lock_try_acquire_all(ARRAY[''held''])'), ('lock_convert(''held'', ''alice-1'')'), ('lock_convert(''held'', ''alice-1'', ''shared'')'), ('lock_transfer(''held'', ''alice-1'', ''bob-1'')'),
+	('lock_set_policy(''k'', max_ttl => ''1 h'')'), ('lock_drop_policy(''k'')'),
 	('lock_grant_access(current_user::regrole, ''user'')'), ('lock_revoke_access(current_user::regrole, ''user'')');
 BEGIN READ ONLY;
 SELECT stmt, t.raises('SELECT ' || stmt) FROM t.writers ORDER BY id;
@@ -22,6 +23,7 @@ SELECT locked, owner, holder FROM lock_status('held');
 SELECT key FROM lock_status();
 SELECT lock_holder('held'), lock_is_held('held', 'alice-1'), lock_is_held('held', 'bob-1'), lock_key('a', 'b');
 SELECT count(*) FROM lock_audit;
+SELECT prefixes, (SELECT count(*) FROM lock_policies) AS policies, (SELECT count(*) FROM lock_history) AS history, (SELECT count(*) FROM lock_held_at('held', now())) AS held_at FROM lock_policy('held');
 COMMIT;
 
 SET default_transaction_read_only = on;

@@ -134,7 +134,7 @@ $$;
 
 -- What this transaction has open: claims of all our classes, and a transaction id.
 CREATE FUNCTION t.left_open(OUT claims bigint, OUT no_transaction_id boolean) LANGUAGE sql AS $$
-	SELECT count(*), pg_current_xact_id_if_assigned() IS NULL FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1710
+	SELECT count(*), pg_current_xact_id_if_assigned() IS NULL FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1711
 $$;
 
 -- What the function t.story() of a test answers at every isolation level, with a

@@ -370,7 +370,7 @@ foreach my $attack (
 #
 my @evil = ($evil, @peaceful[ @verbs + @more .. $#peaceful ]);
 die 'too few keys' if @evil < 3;
-my $tags = q{SELECT string_agg(concat_ws(' ', classid, objid, objsubid, mode), ', ' ORDER BY classid, objid, objsubid, mode) FROM pg_locks WHERE locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1710};
+my $tags = q{SELECT string_agg(concat_ws(' ', classid, objid, objsubid, mode), ', ' ORDER BY classid, objid, objsubid, mode) FROM pg_locks WHERE locktype = 'advisory' AND objsubid BETWEEN 1706 AND 1711};
 my $everything = 'BEGIN; ' . join('; ', acquire($evil[0], $eve), acquire_for_transaction($evil[1], $eve), acquire($evil[2], $adas[2], $shared), "SELECT lock_assert('pinned', '$eve')") . q{; PREPARE TRANSACTION 'evil'};
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $node->backup('backup');

@@ -117,7 +117,7 @@ sub all_clear
 {
 	my ($name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	is(ask($watch, 'SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1710)'), '0|0', $name);
+	is(ask($watch, 'SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711)'), '0|0', $name);
 	return;
 }
 
@@ -580,7 +580,7 @@ foreach my $window ('before-look', 'before-claim', 'claimed', 'before-grant', 'r
 		# What does not get there does something, which is rolled back.
 		$answer = ask($one, qq{BEGIN;
 			DO \$\$ BEGIN PERFORM $sql; RAISE 'not here' USING ERRCODE = 'ZZ001'; EXCEPTION WHEN OTHERS THEN PERFORM set_config('my.state', SQLSTATE, false); END \$\$;
-			SELECT current_setting('my.state'), count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND objsubid BETWEEN 1706 AND 1710});
+			SELECT current_setting('my.state'), count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND objsubid BETWEEN 1706 AND 1711});
 		ask($watch, "SELECT injection_points_detach('atomic-lock-$window')");
 		$failed{$window}++ if $answer =~ /^XX000/;
 		$failed{$call}++ if $answer =~ /^XX000/;

@@ -49,12 +49,12 @@ sub waits
 {
 	my ($sql) = @_;
 	start($two, $sql);
-	return poll($watch, 'SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND objsubid BETWEEN 1706 AND 1710 AND pid = ' . pid($two));
+	return poll($watch, 'SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND objsubid BETWEEN 1706 AND 1711 AND pid = ' . pid($two));
 }
 sub finish
 {
 	start($_, 'ROLLBACK; SELECT lock_release_all(o) FROM unnest(\'{A,B,C}\'::text[]) o'), answer($_) for ($one, $two, $three);
-	is(ask($watch, q{SELECT (SELECT count(*) FROM lock_status()), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1710)}), '0|0', '(nothing is left)');
+	is(ask($watch, q{SELECT (SELECT count(*) FROM lock_status()), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711)}), '0|0', '(nothing is left)');
 	ask($watch, 'TRUNCATE app_lock');
 	return;
 }

@@ -72,7 +72,7 @@ sub clean
 	# a warning if there is nothing to roll back
 	start($_, 'ROLLBACK'), answer($_) for ($one, $two, $three, $four);
 	ask($_, q{SELECT lock_release_all(o) FROM unnest('{a,b,c,o,p,w}'::text[]) o; DISCARD ALL; SET client_min_messages = error}) for ($one, $two, $three, $four);
-	is(ask($watch, q{SELECT (SELECT count(*) FROM lock_status()), (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1710)}), '0|0|0', '(nothing is left)');
+	is(ask($watch, q{SELECT (SELECT count(*) FROM lock_status()), (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711)}), '0|0|0', '(nothing is left)');
 	ask($watch, 'TRUNCATE app_lock');
 	return;
 }

@@ -81,7 +81,7 @@ foreach my $what (sort keys %loads)
 	is(ask($watch, qq{SELECT * FROM (SELECT *, lead(since) OVER (PARTITION BY key ORDER BY token) AS next FROM history WHERE what = '$what') h WHERE next < until LIMIT 5}), '', '... no two of a key overlap');
 	is(ask($watch, qq{SELECT * FROM (SELECT *, lag(token) OVER (PARTITION BY key ORDER BY since, token) AS before FROM history WHERE what = '$what') h WHERE token <= before LIMIT 5}), '', '... tokens rise in their order');
 	poll($watch, 'SELECT count(*) = 0 FROM lock_status()');
-	is(ask($watch, 'SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1710 AND pid NOT IN (SELECT pid FROM pg_stat_activity WHERE backend_type = $$atomic_lock sweeper$$))'), '0|0', '... and nothing is left');
+	is(ask($watch, 'SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711 AND pid NOT IN (SELECT pid FROM pg_stat_activity WHERE backend_type = $$atomic_lock sweeper$$))'), '0|0', '... and nothing is left');
 }
 is(ask($watch, 'SELECT token FROM history GROUP BY token HAVING count(*) > 1'), '', 'no token was given twice');
 is(ask($watch, q{SELECT count(bt_index_check(indexrelid, true)) FROM pg_index WHERE indrelid = 'app_lock'::regclass}), '2', 'the indexes are sound');

@@ -52,7 +52,7 @@ sub nothing_left
 	my ($name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM lock_status()), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1710)}), '0|0|0', $name);
+	is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM lock_status()), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711)}), '0|0|0', $name);
 	return;
 }
 
@@ -148,7 +148,7 @@ SKIP:
 				start($victim, 'ROLLBACK');
 				answer($victim);
 				is(ask($victim, q{SELECT lock_release_all('o') >= 0; SELECT status, lock_release('after', 'o') FROM lock_acquire('after', owner => 'o')}), "t\nacquired|t", 'a session that had no memory works on') or last;
-				is(ask($watch, 'SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1710), (SELECT count(*) FROM lock_status() WHERE lifetime <> $$lease$$ OR key !~ $$^(held|forced|pin)$$)'), '0|0|0', '... has left nothing') if $answer =~ /53200/;
+				is(ask($watch, 'SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711), (SELECT count(*) FROM lock_status() WHERE lifetime <> $$lease$$ OR key !~ $$^(held|forced|pin)$$)'), '0|0|0', '... has left nothing') if $answer =~ /53200/;
 				end($victim);
 			}
 		}
@@ -232,7 +232,7 @@ foreach my $call (q{lock_acquire('new', owner => 'me')}, q{lock_try_acquire('new
 	start($one, "SELECT $call");
 	like(answer($one), qr/^ERROR:  54000: database is not accepting commands/, "... but not $call");
 }
-is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1710), (SELECT count(*) FROM app_lock)}), '0|0|2', '... of which nothing is left');
+is(ask($watch, q{SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711), (SELECT count(*) FROM app_lock)}), '0|0|2', '... of which nothing is left');
 poll($watch, q{SELECT NOT locked FROM lock_status('short')});
 poll($watch, q{SELECT count(*) = 1 FROM lock_sweeper_status() WHERE database = 'postgres' AND hint IS NOT NULL});
 pass('the sweep has failed, lock_sweeper_status says so');

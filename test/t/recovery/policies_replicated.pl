@@ -76,7 +76,7 @@ sub rules
 	is(ask($app, $look), $answer, '... for a user');
 	return;
 }
-rules('24:00:00|||{}', 'a standby, without policies');
+rules('1 day|||{}', 'a standby, without policies');
 replayed(q{SELECT lock_set_policy('t:', max_ttl => '1 hour', max_keys_per_owner => 2)});
 rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_owner": "t:"}', 'a policy is known there when it is replayed');
 replayed(q{SELECT lock_set_policy('t:1:', max_ttl => '1 min', roles => '{tenant}')});
@@ -91,7 +91,7 @@ rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_ow
 replayed(q{COMMIT PREPARED 'drop'});
 rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_owner": "t:"}', '... until it is committed');
 replayed('TRUNCATE app_lock_policy');
-rules('24:00:00|||{}', 'TRUNCATE');
+rules('1 day|||{}', 'TRUNCATE');
 replayed(q{INSERT INTO app_lock_policy (prefix, admitted, max_ttl_us) VALUES ('t:', 0, 60000000)});
 rules('00:01:00|||{"max_ttl": "t:"}', 'INSERT');
 is(sqlstate($standby, $_), '25006', "not on a standby: $_") for (q{SELECT lock_set_policy('t:')}, q{SELECT lock_drop_policy('t:')}, q{SELECT lock_drop_policy('no such policy')});
@@ -121,7 +121,7 @@ $subscriber->start;
 $subscriber->safe_psql('postgres', 'CREATE EXTENSION atomic_lock; CREATE ROLE other; CREATE ROLE tenant; CREATE ROLE app');
 my $sub = session($subscriber, 'Subscriber');
 ask($writer, 'CREATE PUBLICATION policies FOR TABLE app_lock_policy');
-is(ask($sub, $look), '24:00:00|||{}', 'a subscriber, before it is one');
+is(ask($sub, $look), '1 day|||{}', 'a subscriber, before it is one');
 $subscriber->safe_psql('postgres', q{CREATE SUBSCRIPTION policies CONNECTION '} . $primary->connstr . q{ dbname=postgres' PUBLICATION policies});
 $subscriber->wait_for_subscription_sync($primary, 'policies');
 sub applied
@@ -137,7 +137,7 @@ applied('SELECT 1', '01:00:00|1|{app}|{"roles": "t:1:", "history": "t:1:", "max_
 applied(q{SELECT lock_set_policy('t:1:', roles => '{tenant}')}, '00:01:00||{tenant}|{"roles": "t:1:", "max_ttl": "t:"}', 'a policy in place of another');
 applied(q{SELECT lock_drop_policy('t:1:')}, '00:01:00|||{"max_ttl": "t:"}', 'the end of a policy');
 applied(q{UPDATE app_lock_policy SET max_ttl_us = 1000000 WHERE prefix = 't:'}, '00:00:01|||{"max_ttl": "t:"}', 'an UPDATE');
-applied(q{BEGIN; TRUNCATE app_lock_policy; SELECT lock_set_policy('t:', max_keys_per_owner => 3); COMMIT}, '24:00:00|3||{"max_keys_per_owner": "t:"}', 'TRUNCATE, and a new policy');
+applied(q{BEGIN; TRUNCATE app_lock_policy; SELECT lock_set_policy('t:', max_keys_per_owner => 3); COMMIT}, '1 day|3||{"max_keys_per_owner": "t:"}', 'TRUNCATE, and a new policy');
 $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION policies');
 end($sub);
 $subscriber->stop;

@@ -1,0 +1,35 @@
+-- What the policies section of test/bench/run works on, in a database of its own.
+
+CREATE EXTENSION atomic_lock;
+SELECT lock_grant_access('app', 'user'), lock_grant_access('app_relaxed', 'user') \g /dev/null
+
+-- A run begins with a VACUUM, and none comes into it.
+ALTER TABLE app_lock SET (autovacuum_enabled = false, toast.autovacuum_enabled = false);
+ALTER TABLE lock_history SET (autovacuum_enabled = false, toast.autovacuum_enabled = false);
+
+-- All keys have been used before.
+\o /dev/null
+SELECT format('SELECT count(lock_release(key, owner)) FROM generate_series(%s, %s) n,
+			  LATERAL lock_acquire(''tenant-'' || (10000 + n %% 10000) || '':'' || n)', n, n + 499)
+	FROM generate_series(0, :keys - 1, 500) n
+\gexec
+
+-- Those that are refused, and owners that have as many keys as they may
+SELECT lock_set_policy('', max_keys_per_owner => 10);
+SELECT count(*) FROM generate_series(0, 7) n, LATERAL lock_acquire('held:' || n, '24 hours', 'holder:' || n);
+SELECT count(*) FROM generate_series(0, :clients - 1) client, generate_series(1, 10) n,
+	LATERAL lock_acquire('quota:' || client || ':' || n, '24 hours', 'client:' || client);
+\o
+
+-- A refusal by a quota is an error, with which pgbench would end.
+CREATE FUNCTION refused(key text, owner text, expected text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM lock_acquire(key, owner => owner);
+	RAISE 'lock "%" was granted', key;
+EXCEPTION WHEN lock_not_available OR configuration_limit_exceeded THEN
+	IF sqlstate <> expected THEN
+		RAISE;
+	END IF;
+END $$;
+
+ANALYZE app_lock;

@@ -1,0 +1,182 @@
+# Sixteen clients that come up against quotas all the time.
+#
+# Everybody writes down from when to when there was no doubt that they held a key, by
+# the server's clock: between the answer to the grant and the request to end it.
+# AL_HISTORY_SECONDS in the environment lets it run longer.
+#
+# Properties: at no moment an owner, or a role, holds more keys than a policy lets it,
+# of all lifetimes, by however many clients at once, over leases that expire while they
+# are extended, conversions, transfers, sets, rollbacks and prepared transactions; many
+# calls are granted, so nobody is refused for what is over; nobody is the victim of a
+# deadlock, and nothing is left of a quota.
+#
+# Turns red when: two count at the same time; what is not committed, or has no row, is not
+# counted; a lease is extended that others have counted as expired; a quota is claimed
+# before a wait, or in two orders.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockLoad;
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $seconds = $ENV{AL_HISTORY_SECONDS} || 2;
+my $node = PostgreSQL::Test::Cluster->new('quotas');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+fsync = off
+max_connections = 40
+max_prepared_transactions = 20
+atomic_lock.sweep_interval = '50ms'
+atomic_lock.released_retention = 0
+});
+$node->start;
+my $watch = session($node, 'Watch');
+ask($watch, q{CREATE EXTENSION atomic_lock;
+CREATE TABLE history (what text, who text, key text, since timestamptz, until timestamptz);
+SELECT lock_set_policy('o:', max_keys_per_owner => 2), lock_set_policy('r:', max_keys_per_role => 5), lock_set_policy('b:', max_keys_per_owner => 2, max_keys_per_role => 5), lock_set_policy('b:free:');
+-- A quota refuses by an error, with which pgbench would end.
+CREATE FUNCTION try(key text, owner text, ttl interval, lifetime text, OUT got int, OUT ends timestamptz) LANGUAGE plpgsql AS $$
+BEGIN
+	SELECT acquired::int, coalesce(expires_at, 'infinity') INTO got, ends FROM lock_try_acquire(key, ttl, owner, lifetime => lifetime);
+EXCEPTION WHEN configuration_limit_exceeded THEN
+	got := 0;
+	ends := '-infinity';
+END $$;
+CREATE FUNCTION try(statement text, OUT got int) LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE statement;
+	got := 1;
+EXCEPTION WHEN configuration_limit_exceeded THEN
+	got := 0;
+END $$});
+
+# Four clients pass for one owner, with keys of their own; all are of one role.
+my $begin = q{\set o :client_id % 4
+\set n random(1, 5)
+\set p random(1, 3)
+SELECT quote_literal('PREFIX:' || CASE :p WHEN 1 THEN 'x' ELSE '' END || :client_id || ':' || :n) AS key \gset
+};
+# What is written down of it: always of the quota of the owner, or the role
+my $held = q{INSERT INTO history VALUES ('WHAT', 'o' || :o, :key, :since, :until);
+};
+my $now = 'SELECT quote_literal(clock_timestamp()) AS %s \gset' . "\n";
+my $since = sprintf $now, 'since';
+my $until = sprintf $now, 'until';
+my %ways = (
+	lease => qq{SELECT * FROM try(:key, 'o' || :o, '1 hour', 'lease') \\gset
+\\if :got
+$since${until}SELECT lock_release(:key, 'o' || :o);
+$held\\endif
+},
+	session => qq{SELECT * FROM try(:key, 'o' || :o, NULL, 'session') \\gset
+\\if :got
+$since${until}SELECT lock_release(:key, 'o' || :o);
+$held\\endif
+},
+	transaction => qq{BEGIN;
+SELECT * FROM try(:key, 'o' || :o, NULL, 'transaction') \\gset
+\\if :got
+$since${until}\\endif
+COMMIT;
+\\if :got
+$held\\endif
+},
+	# Not committed for a while, or never
+	unfinished => qq{BEGIN;
+SELECT * FROM try(:key, 'o' || :o, '1 hour', 'lease') \\gset
+\\if :got
+$since${until}\\endif
+\\if :n = 1
+ROLLBACK;
+\\else
+COMMIT;
+\\endif
+\\if :got
+SELECT lock_try_release(:key, 'o' || :o);
+$held\\endif
+},
+	prepared => qq{BEGIN;
+SELECT * FROM try(:key, 'o' || :o, '1 hour', 'lease') \\gset
+SELECT * FROM try(:key || 't', 'o' || :o, NULL, 'transaction') \\gset second_
+PREPARE TRANSACTION 'p:client_id';
+$since${until}COMMIT PREPARED 'p:client_id';
+\\if :second_got
+INSERT INTO history VALUES ('WHAT', 'o' || :o, :key || 't', :since, :until);
+\\endif
+\\if :got
+SELECT lock_try_release(:key, 'o' || :o);
+$held\\endif
+},
+	# A lease that is extended about when it expires
+	expiry => qq{SELECT got, quote_literal(ends) AS ends FROM try(:key, 'o' || :o, '3 ms', 'lease') \\gset
+\\if :got
+$since\\sleep 2500 us
+SELECT (lock_try_extend(:key, 'o' || :o, '1 hour') IS NOT NULL)::int AS extended \\gset
+\\if :extended
+${until}SELECT lock_release(:key, 'o' || :o);
+$held\\endif
+\\endif
+},
+	# From one owner to another one, who may have no room for it
+	transfer => qq{SELECT * FROM try(:key, 'from:client_id', '1 hour', 'lease') \\gset
+\\if :got
+SELECT try(format('SELECT lock_transfer(%L, %L, %L)', :key, 'from:client_id', 'o' || :o)) AS handed \\gset
+\\if :handed
+$since${until}SELECT lock_try_release(:key, 'o' || :o);
+$held\\else
+SELECT lock_try_release(:key, 'from:client_id');
+\\endif
+\\endif
+},
+	set => qq{SELECT try(format('SELECT lock_acquire_all(ARRAY[%L, %L], %L, %L)', :key || 'b', :key || 'a', '1 hour', 'o' || :o)) AS got \\gset
+\\if :got
+$since${until}SELECT lock_release(:key || 'a', 'o' || :o), lock_release(:key || 'b', 'o' || :o);
+INSERT INTO history SELECT 'WHAT', 'o' || :o, :key || k, :since, :until FROM unnest('{a,b}'::text[]) k;
+\\endif
+});
+
+# The most that were held at one moment, by whom
+sub most
+{
+	my ($what, $who) = @_;
+	return ask($watch, qq{SELECT coalesce(max(n), 0) FROM (SELECT sum(delta) OVER (PARTITION BY $who ORDER BY at, delta) AS n
+		FROM history, LATERAL (VALUES (since, 1), (until, -1)) e (at, delta) WHERE what = '$what') s});
+}
+
+foreach my $what ('o', 'r', 'b')
+{
+	my @files;
+	my ($out, $err) = ('', '');
+
+	foreach my $way (sort keys %ways)
+	{
+		push @files, '-f', pgbench_script($node, "$what-$way", ($begin . $ways{$way}) =~ s/WHAT/$what/gr =~ s/PREFIX/$what/gr);
+	}
+	my $ok = IPC::Run::run([ 'pgbench', '-n', '-c', 16, '-T', $seconds, @files, $node->connstr('postgres') ], '<', \undef, '>', \$out, '2>', \$err);
+	ok($ok && $err !~ /error|abort/i, "$what: 16 clients, no error") or diag($err);
+	my ($calls) = $out =~ /transactions actually processed: (\d+)/;
+	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});
+	my $grants = ask($watch, "SELECT count(*) FROM history WHERE what = '$what'");
+	note "$calls calls, $grants grants";
+	cmp_ok($grants, '>', $calls / 20, '... many of which are granted');
+	# An owner that has a quota of its own, and one that all have
+	my ($owners, $all) = (most($what, 'who'), most($what, 'what'));
+	$what eq 'r' ? cmp_ok($owners, '>', 2, '... an owner without a quota holds more') : is($owners, 2, '... no owner holds more keys than two');
+	$what eq 'o' ? cmp_ok($all, '>', 5, '... a role without a quota holds more') : is($all, 5, '... the role holds no more keys than five');
+	poll($watch, 'SELECT count(*) = 0 FROM lock_status()');
+	is(ask($watch, 'SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711 AND pid NOT IN (SELECT pid FROM pg_stat_activity WHERE backend_type = $$atomic_lock sweeper$$)'), '0', '... and nothing is left');
+}
+
+end($watch);
+$node->stop;
+log_is_clean($node, also => qr/40P01/);
+done_testing();
