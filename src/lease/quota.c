@@ -345,6 +345,20 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, AlQuota *quota)
 	}
 }
 
+/* Raise 53400 where an attempt that is refused would be refused by a quota, too. */
+void
+al_quota_check(Relation rel, const AlAttempt *attempt)
+{
+	/* As a lease: nothing is held yet that others would have to count. */
+	AlQuotaUse	use = {attempt->key, &attempt->request->owner, attempt->request->role, true, AL_LEASE};
+	AlQuota		quota;
+
+	if (!al_policy_any() || attempt->own || attempt->request->is_convert)
+		return;
+	al_quota_claim(rel, &use, 1, &quota);
+	al_quota_end(&quota);
+}
+
 /*
  * Claim the quotas of attempts that are granted, in the order of keys.  False: what an
  * owner had has expired since it was judged, and nothing is claimed.
