@@ -41,6 +41,7 @@
 #include "base/owner.h"
 #include "base/policy.h"
 #include "base/str.h"
+#include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/held.h"
 #include "claim/holding.h"
@@ -360,6 +361,7 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, AlQuota *quota)
 		else if (quotas[i].new_keys > 0)
 			count_keys(rel, &quotas[i]);
 	}
+	AL_TEST_POINT("quota-claimed");
 }
 
 /*
