@@ -108,8 +108,8 @@ set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
  * that runs.  A cursor that fails in a subtransaction releases its own locks, but
  * rows of the outer transaction may depend on the claims.
  */
-static bool
-acquire_in_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
+static LockAcquireResult
+acquire_for_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
 {
 	ResourceOwner saved = CurrentResourceOwner;
 	LockAcquireResult result;
@@ -117,7 +117,13 @@ acquire_in_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
 	CurrentResourceOwner = CurTransactionResourceOwner;
 	result = LockAcquire(tag, mode, false, !wait);
 	CurrentResourceOwner = saved;
-	return result != LOCKACQUIRE_NOT_AVAIL;
+	return result;
+}
+
+static bool
+acquire_in_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
+{
+	return acquire_for_transaction(tag, mode, wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 static void
@@ -397,14 +403,19 @@ al_claim_quota_end(uint64 hash, LOCKMODE mode)
 	release_in_transaction(&tag, mode);
 }
 
-/* Let others count the n-th holding without a row of this transaction under a quota. */
+/*
+ * Let others count n holdings without a row of this transaction under a quota.  Those that
+ * are older than the policy are not declared yet.
+ */
 void
-al_claim_quota_part(uint64 hash, int n)
+al_claim_quota_parts(uint64 hash, int n)
 {
 	LOCKTAG		tag;
 
-	set_tag(&tag, QUOTA, nth_hash(hash, n));
-	(void) acquire_in_transaction(&tag, AccessShareLock, true);
+	do
+		set_tag(&tag, QUOTA, nth_hash(hash, n));
+	while (acquire_for_transaction(&tag, AccessShareLock, true) != LOCKACQUIRE_ALREADY_HELD &&
+		   --n > 0);
 }
 
 /*

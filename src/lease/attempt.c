@@ -263,8 +263,8 @@ rows_to_see(const AlAttempt *attempt)
  * Look at the holdings of the key without a claim.  Unless "all" is wanted, the rows
  * of shared holdings are left out where there is a live exclusive lease.  To share
  * the key without a limit, they matter before the claim only if the owner may have one
- * of them: then it need not wait in the queue, and for the lifetime of a transaction it
- * needs another claim.
+ * of them: then it need not wait in the queue, or until a closed key is open, and for
+ * the lifetime of a transaction it needs another claim.
  */
 static void
 look(Relation rel, AlAttempt *attempt, bool all)
@@ -279,10 +279,13 @@ look(Relation rel, AlAttempt *attempt, bool all)
 	state->mine = al_held_mine(attempt->key);
 	if (!all)
 	{
-		if (al_is_live(&state->rows.exclusive, GetCurrentTimestamp()))
+		TimestampTz now = GetCurrentTimestamp();
+
+		if (al_is_live(&state->rows.exclusive, now))
 			return;
 		if (al_attempt_is_open(attempt) && !request->is_convert &&
 			request->lifetime != AL_TRANSACTION &&
+			!al_is_closed(&state->rows.exclusive, now) &&
 			!al_queue_is_behind(attempt->key, true, NULL))
 			return;
 	}

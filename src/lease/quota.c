@@ -323,8 +323,8 @@ count_keys(Relation rel, const Counted *quota)
 	held += count_rows(rel, quota, mine);
 	held += count_other_rows(rel, quota);
 	check_keys(quota, held);
-	for (int i = 1; i <= quota->in_transaction; i++)
-		al_claim_quota_part(quota->hash, list_length(mine) + i);
+	if (quota->in_transaction > 0)
+		al_claim_quota_parts(quota->hash, list_length(mine) + quota->in_transaction);
 }
 
 /*

@@ -73,6 +73,15 @@ SET atomic_lock.max_lifetime = '1 h';
 SELECT s.status, s.seconds FROM lock_acquire('older', '1 min', 'alice-1') g, t.show(g) s;
 RESET atomic_lock.max_lifetime;
 
+-- A policy that closes the key afterwards does not keep owners from their own shares.
+SELECT acquired FROM lock_acquire('closed', owner => 'alice-1');
+SELECT lock_release('closed', 'alice-1');
+SELECT acquired FROM lock_acquire('closed', owner => 'bob-1', mode => 'shared');
+SELECT lock_set_policy('closed', min_hold => '1 hour');
+SELECT s.status FROM lock_acquire('closed', owner => 'bob-1', mode => 'shared') g, t.show(g) s;
+SELECT s.status FROM lock_try_acquire('closed', owner => 'alice-1', mode => 'shared') g, t.show(g) s;
+SELECT lock_drop_policy('closed');
+
 -- on_reacquire = error
 SET atomic_lock.on_reacquire = error;
 SELECT t.fingerprint() AS before \gset
