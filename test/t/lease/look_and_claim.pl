@@ -178,9 +178,12 @@ foreach my $end (q{SELECT lock_release('k', 'other')}, q{SELECT force_release('k
 ask($watch, q{SELECT lock_set_policy('q:', max_keys_per_owner => 1)});
 
 # Early stands when it has counted, Other begins then, and is seen to be done or to wait.
+my $counts = 0;
+
 sub counts
 {
 	my ($first, $second) = @_;
+	my $comment = '/* ' . ++$counts . ' */';
 	my $waits;
 
 	ask($gate, 'SELECT pg_advisory_lock(1706)');
@@ -188,11 +191,10 @@ sub counts
 	start($early, $first);
 	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
 	poll($watch, q{SELECT clock_timestamp() >= min(expires_at) FROM app_lock}) if $first =~ /ends/;
-	start($other, "SET application_name = 'counts' \\; $second");
-	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE application_name = 'counts' AND (state = 'idle' OR wait_event_type = 'Lock')});
-	$waits = ask($watch, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'counts' AND wait_event_type = 'Lock'});
+	start($other, "$comment $second");
+	poll($watch, "SELECT query LIKE '$comment%' AND (state <> 'active' OR wait_event_type = 'Lock') FROM pg_stat_activity WHERE pid = " . pid($other));
+	$waits = ask($watch, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = " . pid($other));
 	my @told = map { /^ERROR:  (\w+)/ ? $1 : $_ } (go_on(), answer($other));
-	ask($other, q{SET application_name = 'Other'});
 	return join ' ', ($waits ? 'waits:' : 'at once:'), @told;
 }
 my $acquire = q{SELECT status FROM lock_acquire('q:%s', '1 hour', 'me')};
