@@ -41,6 +41,7 @@
 #include "base/owner.h"
 #include "base/policy.h"
 #include "base/str.h"
+#include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/held.h"
 #include "claim/holding.h"
@@ -343,6 +344,7 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, AlQuota *quota)
 		if (quotas[i].new_keys > 0)
 			count_keys(rel, &quotas[i]);
 	}
+	AL_TEST_POINT("quota-claimed");
 }
 
 /* Raise 53400 where an attempt that is refused would be refused by a quota, too. */
