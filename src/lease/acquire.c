@@ -198,7 +198,6 @@ static void
 attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 {
 	int64		next_search;
-	AlQuota		quota;
 
 	/* This may read many rows, and register a callback, so it comes before the queue. */
 	if (attempt->request->is_shared && attempt->request->lifetime == AL_SESSION)
@@ -215,8 +214,8 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		{
 			AL_TEST_POINT("refused");
 			/* What a quota refuses now would most likely be refused after the wait, too. */
-			if (attempt->own == NULL && al_quota_claim_attempts(*rel, attempt, 1, &quota))
-				al_quota_end(&quota);
+			if (attempt->own == NULL)
+				al_quota_check(*rel, attempt);
 		}
 		next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
 		while (may_pass(attempt->result->outcome) &&

@@ -402,6 +402,21 @@ al_quota_claim_attempts(Relation rel, AlAttempt *attempts, int count, AlQuota *q
 	return true;
 }
 
+/*
+ * Raise 53400 where a quota would refuse a new holding as of now.  Nothing is claimed
+ * then, nor declared, whatever the lifetime is.
+ */
+void
+al_quota_check(Relation rel, const AlAttempt *attempt)
+{
+	AlQuotaUse	use = {.key = attempt->key, .owner = &attempt->request->owner,
+	.role = attempt->request->role, .is_new = true, .lifetime = AL_LEASE};
+	AlQuota		quota;
+
+	al_quota_claim(rel, &use, 1, &quota);
+	al_quota_end(&quota);
+}
+
 /* The holdings are written, or refused. */
 void
 al_quota_end(AlQuota *quota)

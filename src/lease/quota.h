@@ -37,6 +37,7 @@ typedef struct AlQuota
 extern void al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, AlQuota *quota);
 extern bool al_quota_claim_attempts(Relation rel, AlAttempt *attempts, int count,
 									AlQuota *quota);
+extern void al_quota_check(Relation rel, const AlAttempt *attempt);
 extern void al_quota_end(AlQuota *quota);
 
 #endif							/* AL_LEASE_QUOTA_H */
