@@ -122,7 +122,7 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	holding->acquired_at = attempt->own ? attempt->own->acquired_at :
 		attempt->kept ? attempt->kept->acquired_at : attempt->result->at;
 	set_end(attempt, holding);
-	holding->role = request->role;
+	holding->role = attempt->own ? attempt->own->role : request->role;
 	holding->holder = request->holder ? request->holder : request->default_holder();
 	if (request->owner.name.len > 0)
 		holding->owner = al_string_text(request->owner.name);
