@@ -41,6 +41,7 @@
 #include "base/owner.h"
 #include "base/policy.h"
 #include "base/str.h"
+#include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/held.h"
 #include "claim/holding.h"
@@ -231,6 +232,7 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 
 		CHECK_FOR_INTERRUPTS();
 		al_row_peek(rel, tuple, &row);
+		AL_TEST_POINT("counting-keys");
 		if (quota->owner == NULL && !al_string_begins(row.key, quota->policy->prefix))
 		{
 			if (scan->irel)
