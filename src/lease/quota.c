@@ -231,6 +231,7 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 
 		CHECK_FOR_INTERRUPTS();
 		al_row_peek(rel, tuple, &row);
+		AL_TEST_POINT("counting-keys");
 		if (quota->owner == NULL && !al_string_begins(row.key, quota->policy->prefix))
 		{
 			if (scan->irel)
