@@ -53,6 +53,10 @@
 /* Microseconds between two searches for a deadlock by one waiter */
 #define SEARCH_INTERVAL		INT64CONST(1000000)
 
+/* So often a call tries to write a grant while its row is being taken, and the pause */
+#define MOST_TRIES			10
+#define TRY_PAUSE			1000L
+
 /* Can waiting help? */
 static bool
 may_pass(AlOutcome outcome)
@@ -214,7 +218,7 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		{
 			AL_TEST_POINT("refused");
 			/* What a quota refuses now would most likely be refused after the wait, too. */
-			if (attempt->own == NULL)
+			if (attempt->own == NULL && !attempt->request->is_convert)
 				al_quota_check(*rel, attempt);
 		}
 		next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
@@ -245,7 +249,7 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
 	AlQuota		quota;
 
-	for (;;)
+	for (int tries = 0; tries < MOST_TRIES; tries++)
 	{
 		al_attempt_in_turn(rel, &attempt);
 		if (!al_is_granted(result))
@@ -260,6 +264,7 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 				return;
 		}
 		al_attempt_drop(&attempt);
+		pg_usleep(TRY_PAUSE);
 	}
 	if (request->is_convert)
 		al_tell_forced(key, &request->owner, result);
