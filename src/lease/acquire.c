@@ -218,8 +218,7 @@ attempt_since(Relation *rel, AlAttempt *attempt, int64 start)
 		{
 			AL_TEST_POINT("refused");
 			/* What a quota refuses now would most likely be refused after the wait, too. */
-			if (attempt->own == NULL && !attempt->request->is_convert)
-				al_quota_check(*rel, attempt);
+			al_quota_check(*rel, attempt);
 		}
 		next_search = al_monotonic_now() + INT64CONST(1000) * DeadlockTimeout;
 		while (may_pass(attempt->result->outcome) &&

@@ -345,6 +345,21 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, AlQuota *quota)
 		if (quotas[i].new_keys > 0)
 			count_keys(rel, &quotas[i]);
 	}
+	AL_TEST_POINT("quota-claimed");
+}
+
+/* Raise 53400 where an attempt that is refused would be refused by a quota, too. */
+void
+al_quota_check(Relation rel, const AlAttempt *attempt)
+{
+	/* As a lease: nothing is held yet that others would have to count. */
+	AlQuotaUse	use = {attempt->key, &attempt->request->owner, attempt->request->role, true, AL_LEASE};
+	AlQuota		quota;
+
+	if (!al_policy_any() || attempt->own || attempt->request->is_convert)
+		return;
+	al_quota_claim(rel, &use, 1, &quota);
+	al_quota_end(&quota);
 }
 
 /*
@@ -394,21 +409,6 @@ al_quota_claim_attempts(Relation rel, AlAttempt *attempts, int count, AlQuota *q
 		}
 	}
 	return true;
-}
-
-/*
- * Raise 53400 where a quota would refuse a new holding as of now.  Nothing is claimed
- * then, nor declared, whatever the lifetime is.
- */
-void
-al_quota_check(Relation rel, const AlAttempt *attempt)
-{
-	AlQuotaUse	use = {.key = attempt->key, .owner = &attempt->request->owner,
-	.role = attempt->request->role, .is_new = true, .lifetime = AL_LEASE};
-	AlQuota		quota;
-
-	al_quota_claim(rel, &use, 1, &quota);
-	al_quota_end(&quota);
 }
 
 /* The holdings are written, or refused. */

@@ -35,9 +35,9 @@ typedef struct AlQuota
 } AlQuota;
 
 extern void al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, AlQuota *quota);
+extern void al_quota_check(Relation rel, const AlAttempt *attempt);
 extern bool al_quota_claim_attempts(Relation rel, AlAttempt *attempts, int count,
 									AlQuota *quota);
-extern void al_quota_check(Relation rel, const AlAttempt *attempt);
 extern void al_quota_end(AlQuota *quota);
 
 #endif							/* AL_LEASE_QUOTA_H */

@@ -13,6 +13,8 @@
  */
 #include "postgres.h"
 
+#include "utils/timestamp.h"
+
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/owner.h"
@@ -190,6 +192,18 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	former = *own;
 	use.lifetime = own->lifetime;
 	al_quota_claim(rel, &use, 1, &quota);
+	if (quota.count > 0)
+	{
+		/* Others may have been waited for. */
+		result->at = GetCurrentTimestamp();
+		if (!al_is_live(own, result->at))
+		{
+			al_quota_end(&quota);
+			drop_claims(&from, &to_claim);
+			result->outcome = AL_EXPIRED;
+			return;
+		}
+	}
 
 	own->fencing_token = al_fence_draw(1);
 	if (ttl != AL_NO_TTL)

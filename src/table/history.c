@@ -232,8 +232,8 @@ al_history_trim(Relation app_lock, int64 max_rows, TimestampTz *from)
 	TupleDesc	desc = RelationGetDescr(rel);
 	TimestampTz before = al_add_duration(GetCurrentTimestamp(),
 										 -AL_MS_TO_US(al_history_retention_ms));
-	Looked		looked = {AllocSetContextCreate(CurrentMemoryContext, "rows of a key",
-												ALLOCSET_SMALL_SIZES)};
+	Looked		looked = {.context = AllocSetContextCreate(CurrentMemoryContext, "rows of a key",
+														   ALLOCSET_SMALL_SIZES)};
 	AlScan		scan;
 	ScanKeyData keys[2];
 	HeapTuple	tuple;
