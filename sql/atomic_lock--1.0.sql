@@ -737,7 +737,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION force_release(text, text) IS
-'ends every holding of "key", whoever has it, opens it if min_hold or lock_delay keeps it closed, records that in lock_audit and returns true; raises LK002 if it is free, 55P03 if an unfinished transaction has the key';
+'ends every holding of "key", whoever has it, opens it if min_hold keeps it closed, records that in lock_audit and returns true; raises LK002 if it is free, 55P03 if an unfinished transaction has the key';
 
 CREATE FUNCTION lock_force_release(key text, reason text)
 RETURNS boolean

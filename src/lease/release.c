@@ -129,8 +129,8 @@ claim_soon(AlClaim *claim, const AlKey *key)
 
 /*
  * End all holdings of a key, whoever has them, and return copies of what they were: a
- * list of AlHolding *.  A key that lock_delay or min_hold keeps closed is open then, and
- * that alone is AL_RELEASED, too.  Former owners are forgotten: they find no lock, not a
+ * list of AlHolding *.  A key that min_hold keeps closed is open then, and that alone is
+ * AL_RELEASED, too.  Former owners are forgotten: they find no lock, not a
  * released one.  Outcomes: AL_RELEASED, AL_NOT_FOUND, and the key stays claimed;
  * without a claim AL_IN_TRANSACTION, where another transaction holds the key to its
  * end, or has claimed it and does not end soon.  Waits for those that come after us.
@@ -180,7 +180,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 	{
 		AlHolding  *row = lfirst(cell);
 
-		if (!al_is_closed(row, now))
+		if (!ItemPointerIsValid(&row->tid) || now >= al_min_held_until(row))
 			continue;
 		if (row->released_at == 0)
 			al_history_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED);

@@ -47,6 +47,8 @@ SELECT count(lock_release(key, 'o' || n)) FROM generate_series(1, 60) n, unnest(
 SELECT lock_release_all('me');
 SELECT lock_sweep(1000);
 DELETE FROM app_lock;
+-- A policy that asks for history again does not know more.
+SELECT lock_set_policy('u:', history => true);
 SELECT lock_sweep(1000) AS of_whose_end_nobody_knows;
 SELECT * FROM t.kept;
 
