@@ -92,7 +92,7 @@ replayed(q{COMMIT PREPARED 'drop'});
 rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_owner": "t:"}', '... until it is committed');
 replayed('TRUNCATE app_lock_policy');
 rules('1 day|||{}', 'TRUNCATE');
-replayed(q{INSERT INTO app_lock_policy (prefix, admitted, max_ttl_us) VALUES ('t:', 0, 60000000)});
+replayed(q{INSERT INTO app_lock_policy (prefix, max_ttl_us) VALUES ('t:', 60000000)});
 rules('00:01:00|||{"max_ttl": "t:"}', 'INSERT');
 is(sqlstate($standby, $_), '25006', "not on a standby: $_") for (q{SELECT lock_set_policy('t:')}, q{SELECT lock_drop_policy('t:')}, q{SELECT lock_drop_policy('no such policy')});
 
