@@ -14,7 +14,7 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(76);
+SELECT plan(78);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
 	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_state', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v'),

@@ -120,7 +120,7 @@ $subscriber->append_conf('postgresql.conf', $conf);
 $subscriber->start;
 $subscriber->safe_psql('postgres', 'CREATE EXTENSION atomic_lock; CREATE ROLE other; CREATE ROLE tenant; CREATE ROLE app');
 my $sub = session($subscriber, 'Subscriber');
-ask($writer, 'CREATE PUBLICATION policies FOR TABLE app_lock_policy');
+ask($writer, 'CREATE PUBLICATION policies FOR TABLE app_lock_policy, app_lock_policy_role');
 is(ask($sub, $look), '1 day|||{}', 'a subscriber, before it is one');
 $subscriber->safe_psql('postgres', q{CREATE SUBSCRIPTION policies CONNECTION '} . $primary->connstr . q{ dbname=postgres' PUBLICATION policies});
 $subscriber->wait_for_subscription_sync($primary, 'policies');
