@@ -448,7 +448,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_heartbeat'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_heartbeat(text[], text, interval) IS
-'extends what "owner" (default atomic_lock.owner) holds of 1 to 1000 "keys" (default: everything), each to "ttl" from now as lock_extend does; returns a row per distinct key, in the order of their bytes, with status extended, expired, forced, not_owner, already_released, not_found, lifetime_exceeded or pending; raises no error for the state of a lock';
+'extends what "owner" (default atomic_lock.owner) holds of 1 to 1000 "keys" (default: everything), each to "ttl" from now as lock_extend does; returns a row per distinct key, in the order of their bytes, with status extended, expired, forced, not_owner, already_released, not_found, lifetime_exceeded, pending, or denied if a policy reserves the key for other roles; raises no error for the state of a lock';
 
 CREATE FUNCTION lock_assert(key text, owner text DEFAULT NULL)
 RETURNS bigint
@@ -737,7 +737,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION force_release(text, text) IS
-'ends every holding of "key", whoever has it, records it in lock_audit and returns true; raises LK002 if there is none, 55P03 if an unfinished transaction has the key';
+'ends every holding of "key", whoever has it, opens it if min_hold keeps it closed, records that in lock_audit and returns true; raises LK002 if it is free, 55P03 if an unfinished transaction has the key';
 
 CREATE FUNCTION lock_force_release(key text, reason text)
 RETURNS boolean

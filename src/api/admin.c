@@ -51,6 +51,8 @@ force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 		al_claim_drop(&claim);
 	foreach(cell, ended)
 		al_audit("force_release", &key, lfirst(cell), reason);
+	if (ended == NIL && result.outcome == AL_RELEASED)
+		al_audit("force_release", &key, NULL, reason);	/* it was only closed */
 	al_stat_count(AL_COUNT_FORCED, list_length(ended));
 	table_close(rel, result.outcome == AL_RELEASED ? NoLock : RowExclusiveLock);
 	return result.outcome;

@@ -487,6 +487,9 @@ refresh(Relation app_lock, AlAttempt *attempt)
 		al_raise(attempt->key, attempt->result);
 }
 
+/* So often a grant is judged again, because what the owner had expired meanwhile */
+#define MOST_TRIES	10
+
 /* Write the grant; false: what the owner had has expired since the attempt */
 static bool
 write_grant(Relation app_lock, AlAttempt *attempt)
@@ -513,9 +516,12 @@ grant_and_read(Relation app_lock, AlAttempt *attempt, Target *target,
 	ResourceOwner owner = CurrentResourceOwner;
 	SPITupleTable *volatile rows = NULL;
 	volatile bool is_written = false;
+	volatile int tries = 0;
 
 	do
 	{
+		if (tries++ == MOST_TRIES)
+			al_raise(attempt->key, attempt->result);
 		refresh(app_lock, attempt);
 		BeginInternalSubTransaction(NULL);
 		MemoryContextSwitchTo(context);
@@ -618,8 +624,10 @@ fetch_by_key(FunctionCallInfo fcinfo, Target *target, AlAttempt *attempt, char *
 	}
 	if (rows && rows->numvals > 0 && is_right)
 	{
-		while (!is_granted)
+		for (int tries = 0; !is_granted; tries++)
 		{
+			if (tries == MOST_TRIES)
+				al_raise(attempt->key, attempt->result);
 			refresh(app_lock, attempt);
 			is_granted = write_grant(app_lock, attempt);
 		}

@@ -178,7 +178,10 @@ beat(ReturnSetInfo *rsinfo, Relation rel, const AlKey *key, const AlOwner *owner
 	bool		is_held;
 
 	CHECK_FOR_INTERRUPTS();
-	al_lease_extend(rel, key, owner, seen, al_terms_cap(key, ttl), &result);
+	if (al_terms_is_admitted(key))
+		al_lease_extend(rel, key, owner, seen, al_terms_cap(key, ttl), &result);
+	else
+		result.outcome = AL_DENIED;
 	is_held = result.outcome == AL_EXTENDED || result.outcome == AL_LIFETIME_EXCEEDED;
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	values[STATUS] = CStringGetTextDatum(al_status_word(&result));

@@ -324,7 +324,8 @@ atomic_lock_try_extend(PG_FUNCTION_ARGS)
 /*
  * Release, extend or transfer all that an owner holds, whichever has this outcome, and
  * return the number of holdings.  Keys are taken in order, so that two such calls cannot
- * deadlock.
+ * deadlock.  What the caller may not change stays as it is, with a warning: somebody may
+ * have handed it to the owner.
  */
 static int64
 for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
@@ -334,6 +335,7 @@ for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 	const AlOwned *previous = NULL;
 	ListCell   *cell;
 	int64		count = 0;
+	int			denied = 0;
 
 	foreach(cell, al_owned_in_order(rel, owner, transactions))
 	{
@@ -344,6 +346,11 @@ for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 		if (previous && al_key_compare(&previous->key, &owns->key) == 0)
 			continue;
 		previous = owns;
+		if (!al_terms_is_admitted(&owns->key))
+		{
+			denied++;
+			continue;
+		}
 		if (outcome == AL_RELEASED)
 			al_lease_release(rel, &owns->key, owner, al_owned_row(owns), &result);
 		else if (outcome == AL_EXTENDED)
@@ -357,6 +364,12 @@ for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 		if (result.outcome == outcome)
 			count++;
 	}
+	if (denied > 0)
+		ereport(WARNING,
+				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg_plural("%d lock of this owner is left as it is", "%d locks of this owner are left as they are",
+							   denied, denied),
+				 errdetail("Policies reserve such keys for roles of which the caller is no member.")));
 	return count;
 }
 

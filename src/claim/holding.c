@@ -53,16 +53,30 @@ al_ended_at(const AlHolding *holding)
 }
 
 /*
+ * Until when min_hold keeps the key of a holding that is over closed.  What an
+ * administrator has ended has no owner, and keeps nothing closed.
+ */
+TimestampTz
+al_min_held_until(const AlHolding *holding)
+{
+	int64		min_hold = al_policy_value(holding->key, AL_MIN_HOLD);
+
+	/* al_row_peek() does not read the owner. */
+	if (min_hold <= 0 || (holding->owner == NULL && holding->tuple))
+		return DT_NOBEGIN;
+	return al_add_duration(holding->acquired_at, min_hold);
+}
+
+/*
  * Until when a holding that is over keeps its key closed: lock_delay after its end,
  * or after the latest moment at which its session can have ended, unless it was
- * released; and until it would have been held for min_hold.  What an administrator has
- * ended has no owner, and keeps nothing closed.  DT_NOEND: the end is not known.
+ * released; and until it would have been held for min_hold.  DT_NOEND: the end is not
+ * known.
  */
 TimestampTz
 al_closed_until(const AlHolding *holding)
 {
 	int64		delay = al_policy_value(holding->key, AL_LOCK_DELAY);
-	int64		min_hold = al_policy_value(holding->key, AL_MIN_HOLD);
 	TimestampTz until = DT_NOBEGIN;
 
 	if (holding->released_at == 0 && (delay > 0 || !is_orphaned(holding)))
@@ -72,10 +86,7 @@ al_closed_until(const AlHolding *holding)
 			return DT_NOEND;
 		until = al_add_duration(until, delay);
 	}
-	/* al_row_peek() does not read the owner. */
-	if (min_hold > 0 && (holding->owner || holding->tuple == NULL))
-		until = Max(until, al_add_duration(holding->acquired_at, min_hold));
-	return until;
+	return Max(until, al_min_held_until(holding));
 }
 
 /* Does a holding that is over keep its key closed? */

@@ -43,6 +43,7 @@ typedef struct AlHolding
 
 extern TimestampTz al_end_of_life(const AlHolding *holding);
 extern TimestampTz al_ended_at(const AlHolding *holding);
+extern TimestampTz al_min_held_until(const AlHolding *holding);
 extern TimestampTz al_closed_until(const AlHolding *holding);
 extern bool al_is_closed(const AlHolding *holding, TimestampTz now);
 extern bool al_is_live(const AlHolding *holding, TimestampTz now);

@@ -53,6 +53,10 @@
 /* Microseconds between two searches for a deadlock by one waiter */
 #define SEARCH_INTERVAL		INT64CONST(1000000)
 
+/* So often a call tries to write a grant while its row is being taken, and the pause */
+#define MOST_TRIES			10
+#define TRY_PAUSE			1000L
+
 /* Can waiting help? */
 static bool
 may_pass(AlOutcome outcome)
@@ -244,7 +248,7 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
 	AlQuota		quota;
 
-	for (;;)
+	for (int tries = 0; tries < MOST_TRIES; tries++)
 	{
 		al_attempt_in_turn(rel, &attempt);
 		if (!al_is_granted(result))
@@ -259,6 +263,7 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 				return;
 		}
 		al_attempt_drop(&attempt);
+		pg_usleep(TRY_PAUSE);
 	}
 	if (request->is_convert)
 		al_tell_forced(key, &request->owner, result);

@@ -69,8 +69,10 @@ find_closed(const AlAttempt *attempt)
 	{
 		const AlHolding *row = lfirst(cell);
 
+		/* What is left of a former share of the owner does not delay its next one. */
 		if (al_is_closed(row, now) &&
-			!(attempt->own && al_is_owned_by(row, &attempt->request->owner)) &&
+			(attempt->own == NULL || !al_is_owned_by(row, &attempt->request->owner) ||
+			 now < al_min_held_until(row)) &&
 			(last == NULL || al_closed_until(row) > al_closed_until(last)))
 			last = row;
 	}
@@ -654,6 +656,22 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 		al_attempt_drop(attempt);
 		al_attempt(rel, attempt);
 	}
+}
+
+/*
+ * What the owner had has expired since a granted attempt was judged, and somebody may be
+ * taking its row: the attempt is refused, unless it is made again.
+ */
+void
+al_attempt_lost(AlAttempt *attempt)
+{
+	AlResult   *result = attempt->result;
+
+	memset(&result->holding, 0, sizeof(AlHolding));
+	result->outcome = AL_CLAIMED;
+	result->others = -1;
+	result->is_full = false;
+	result->blocker = 0;
 }
 
 /*

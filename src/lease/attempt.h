@@ -44,6 +44,7 @@ extern void al_attempt_begin_place(AlAttempt *attempt);
 extern void al_attempt_end_place(AlAttempt *attempt);
 extern void al_attempt(Relation rel, AlAttempt *attempt);
 extern void al_attempt_refresh(Relation rel, AlAttempt *attempt);
+extern void al_attempt_lost(AlAttempt *attempt);
 extern void al_attempt_explain_pending(Relation rel, AlAttempt *attempt);
 extern void al_attempt_count_refusal(const AlKey *key, const AlResult *result);
 

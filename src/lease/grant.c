@@ -22,7 +22,6 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/owner.h"
-#include "base/policy.h"
 #include "base/settings.h"
 #include "base/str.h"
 #include "claim/claim.h"
@@ -105,12 +104,8 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 {
 	AlAcquire  *request = attempt->request;
 
-	/*
-	 * The owner generated for a single exclusive lease names the block of its row.  Where
-	 * the keys of owners are counted, the index has to know it.
-	 */
-	if (request->is_shared || request->lifetime == AL_TRANSACTION ||
-		al_policy_for(attempt->key->name, AL_MAX_KEYS_PER_OWNER))
+	/* The owner generated for a single exclusive lease names the block of its row. */
+	if (request->is_shared || request->lifetime == AL_TRANSACTION)
 		request->owner.in_index = true;
 	if (request->owner.in_index && request->owner.generated && request->owner.name.len == 0)
 		al_owner_generate(&request->owner, InvalidBlockNumber);
@@ -122,7 +117,7 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	holding->acquired_at = attempt->own ? attempt->own->acquired_at :
 		attempt->kept ? attempt->kept->acquired_at : attempt->result->at;
 	set_end(attempt, holding);
-	holding->role = request->role;
+	holding->role = attempt->own ? attempt->own->role : request->role;
 	holding->holder = request->holder ? request->holder : request->default_holder();
 	if (request->owner.name.len > 0)
 		holding->owner = al_string_text(request->owner.name);
@@ -398,10 +393,7 @@ grant_again(Relation rel, AlAttempt *attempt)
 	}
 	else if (!al_put_over(rel, attempt->key, holding))
 	{
-		memset(holding, 0, sizeof(AlHolding));
-		result->outcome = AL_CLAIMED;
-		result->is_full = false;
-		result->blocker = 0;
+		al_attempt_lost(attempt);
 		return false;
 	}
 	al_lease_written(attempt->key, &request->owner, holding, false);

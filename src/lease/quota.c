@@ -41,6 +41,7 @@
 #include "base/owner.h"
 #include "base/policy.h"
 #include "base/str.h"
+#include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/held.h"
 #include "claim/holding.h"
@@ -95,8 +96,7 @@ add_use(Counted *quotas, int count, int max_keys, const AlQuotaUse *use, AlPolic
 	const AlOwner *owner = part == AL_MAX_KEYS_PER_OWNER ? use->owner : NULL;
 	Counted    *quota = quotas;
 
-	/* An owner that is yet to be generated has no other keys than those of its set. */
-	if (policy == NULL || (owner && owner->name.len == 0 && max_keys == 1))
+	if (policy == NULL || (owner && owner->name.len == 0))
 		return count;
 	while (quota < quotas + count &&
 		   (quota->policy != policy || quota->part != part || quota->owner != owner ||
@@ -231,6 +231,7 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 
 		CHECK_FOR_INTERRUPTS();
 		al_row_peek(rel, tuple, &row);
+		AL_TEST_POINT("counting-keys");
 		if (quota->owner == NULL && !al_string_begins(row.key, quota->policy->prefix))
 		{
 			if (scan->irel)
@@ -262,7 +263,8 @@ count_other_rows(Relation rel, const Counted *quota)
 	int			count = 0;
 	ListCell   *cell;
 
-	if (quota->owner == NULL || !al_owner_looks_generated(quota->owner->name))
+	if (quota->owner == NULL || quota->owner->generated ||
+		!al_owner_looks_generated(quota->owner->name))
 		return 0;
 	foreach(cell, al_owner_rows(rel, quota->owner))
 	{
@@ -297,20 +299,6 @@ raise_quota(const Counted *quota, int held)
 					 quota->owner ? "max_keys_per_owner" : "max_keys_per_role")));
 }
 
-static void
-check_keys(const Counted *quota, int held)
-{
-	if (held + quota->new_keys > quota->policy->parts[quota->part])
-		raise_quota(quota, held);
-}
-
-/* Is it the quota of an owner that is yet to be generated, which holds nothing? */
-static bool
-is_of_nobody(const Counted *quota)
-{
-	return quota->owner && quota->owner->name.len == 0;
-}
-
 /* Count what is held under a quota that is claimed, and take what is to be held */
 static void
 count_keys(Relation rel, const Counted *quota)
@@ -321,7 +309,8 @@ count_keys(Relation rel, const Counted *quota)
 	held += al_claim_count_quota(quota->hash);
 	held += count_rows(rel, quota, mine);
 	held += count_other_rows(rel, quota);
-	check_keys(quota, held);
+	if (held + quota->new_keys > quota->policy->parts[quota->part])
+		raise_quota(quota, held);
 	if (quota->in_transaction > 0)
 		al_claim_quota_parts(quota->hash, list_length(mine) + quota->in_transaction);
 }
@@ -345,21 +334,18 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, AlQuota *quota)
 	quota->claims = palloc((found + 1) * sizeof(AlQuotaClaim));
 	for (int i = 0; i < found; i++)
 	{
-		if (is_of_nobody(&quotas[i]))
-			continue;
-		quota->claims[quota->count].hash = quotas[i].hash;
-		quota->claims[quota->count++].mode = quotas[i].new_keys > 0 ? ExclusiveLock : RowShareLock;
+		quota->claims[i].hash = quotas[i].hash;
+		quota->claims[i].mode = quotas[i].new_keys > 0 ? ExclusiveLock : RowShareLock;
 	}
-	qsort(quota->claims, quota->count, sizeof(AlQuotaClaim), compare_claims);
-	for (int i = 0; i < quota->count; i++)
-		al_claim_quota(quota->claims[i].hash, quota->claims[i].mode);
+	qsort(quota->claims, found, sizeof(AlQuotaClaim), compare_claims);
+	for (; quota->count < found; quota->count++)
+		al_claim_quota(quota->claims[quota->count].hash, quota->claims[quota->count].mode);
 	for (int i = 0; i < found; i++)
 	{
-		if (is_of_nobody(&quotas[i]))
-			check_keys(&quotas[i], 0);
-		else if (quotas[i].new_keys > 0)
+		if (quotas[i].new_keys > 0)
 			count_keys(rel, &quotas[i]);
 	}
+	AL_TEST_POINT("quota-claimed");
 }
 
 /* Raise 53400 where an attempt that is refused would be refused by a quota, too. */
@@ -392,8 +378,16 @@ al_quota_claim_attempts(Relation rel, AlAttempt *attempts, int count, AlQuota *q
 	uses = palloc(count * sizeof(AlQuotaUse));
 	for (int i = 0; i < count; i++)
 	{
-		const AlAcquire *request = attempts[i].request;
+		AlAcquire  *request = attempts[i].request;
 		const AlHolding *own = attempts[i].own;
+
+		/* Others may count what it gets as soon as it has a name. */
+		if (request->owner.generated && request->owner.name.len == 0 &&
+			al_policy_for(attempts[i].key->name, AL_MAX_KEYS_PER_OWNER))
+		{
+			request->owner.in_index = true;
+			al_owner_generate(&request->owner, InvalidBlockNumber);
+		}
 
 		uses[i].key = attempts[i].key;
 		uses[i].owner = &request->owner;
@@ -410,6 +404,7 @@ al_quota_claim_attempts(Relation rel, AlAttempt *attempts, int count, AlQuota *q
 		if (attempts[i].own && !al_is_live(attempts[i].own, now))
 		{
 			al_quota_end(quota);
+			al_attempt_lost(&attempts[i]);
 			return false;
 		}
 	}

@@ -129,7 +129,8 @@ claim_soon(AlClaim *claim, const AlKey *key)
 
 /*
  * End all holdings of a key, whoever has them, and return copies of what they were: a
- * list of AlHolding *.  Former owners are forgotten: they find no lock, not a
+ * list of AlHolding *.  A key that min_hold keeps closed is open then, and that alone is
+ * AL_RELEASED, too.  Former owners are forgotten: they find no lock, not a
  * released one.  Outcomes: AL_RELEASED, AL_NOT_FOUND, and the key stays claimed;
  * without a claim AL_IN_TRANSACTION, where another transaction holds the key to its
  * end, or has claimed it and does not end soon.  Waits for those that come after us.
@@ -142,6 +143,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 	List	   *ended = NIL;
 	AlState		state;
 	TimestampTz now;
+	bool		was_closed = false;
 	ListCell   *cell;
 
 	if (others != NIL)
@@ -174,7 +176,18 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 		else
 			al_end_row(rel, key, holding, now, true);
 	}
-	result->outcome = ended != NIL ? AL_RELEASED : AL_NOT_FOUND;
+	foreach(cell, lcons(&state.rows.exclusive, state.rows.shared))
+	{
+		AlHolding  *row = lfirst(cell);
+
+		if (!ItemPointerIsValid(&row->tid) || now >= al_min_held_until(row))
+			continue;
+		if (row->released_at == 0)
+			al_history_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED);
+		al_end_row(rel, key, row, now, true);
+		was_closed = true;
+	}
+	result->outcome = ended != NIL || was_closed ? AL_RELEASED : AL_NOT_FOUND;
 	result->is_in_use = false;
 	return ended;
 }

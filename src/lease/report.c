@@ -418,6 +418,7 @@ al_raise(const AlKey *key, const AlResult *result)
 			al_raise_no_lease("ttl");
 			break;
 
+		case AL_DENIED:
 		case AL_ACQUIRED:
 		case AL_REACQUIRED:
 		case AL_RELEASED:

@@ -30,28 +30,35 @@
 #include "lease/state.h"
 #include "lease/terms.h"
 
-/* Raise 42501 where a policy reserves a key for roles of which the caller is no member. */
-void
-al_terms_admit(const AlKey *key)
+/* May the caller change a key? */
+bool
+al_terms_is_admitted(const AlKey *key)
 {
 	const AlPolicy *policy = al_policy_for(key->name, AL_ROLES);
 	ListCell   *cell;
 
 	if (policy == NULL)
-		return;
+		return true;
 	foreach(cell, policy->roles)
 	{
-		/* A role that was dropped has no members, and superusers are members of all. */
+		/* A role that was dropped has no members. */
 		if (has_privs_of_role(GetUserId(), lfirst_oid(cell)))
-			return;
+			return true;
 	}
-	if (superuser())
+	return superuser();
+}
+
+/* Raise 42501 where a policy reserves a key for roles of which the caller is no member. */
+void
+al_terms_admit(const AlKey *key)
+{
+	if (al_terms_is_admitted(key))
 		return;
 	ereport(ERROR,
 			(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("permission denied for lock \"%s\"", al_display(key->name)),
 			 errdetail("The policy for prefix \"%s\" reserves it for members of certain roles.",
-					   al_display(policy->prefix)),
+					   al_display(al_policy_for(key->name, AL_ROLES)->prefix)),
 			 errhint("lock_policy(key) shows these roles.")));
 }
 

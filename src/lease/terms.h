@@ -8,6 +8,7 @@
 #include "atomic_lock.h"
 #include "lease/state.h"
 
+extern bool al_terms_is_admitted(const AlKey *key);
 extern void al_terms_admit(const AlKey *key);
 extern void al_terms_of(const AlKey *key, const AlAcquire *request, AlTerms *terms);
 extern int64 al_terms_new_ttl(const AlKey *key, int64 ttl);

@@ -183,24 +183,40 @@ al_history_commit(void)
 	PopActiveSnapshot();
 }
 
+/* The rows of the key that was looked at last */
+typedef struct Looked
+{
+	MemoryContext context;
+	AlString	name;
+	AlRows		rows;
+} Looked;
+
 /*
- * Will nobody write the end of a grant?  Its policy asks for no history any more, and it
- * has no row in app_lock.
+ * Will nobody write the end of a grant?  It has no row in app_lock, since its policy
+ * asked for no history when it ended.
  */
 static bool
-is_orphan(Relation app_lock, HeapTuple tuple, TupleDesc desc)
+is_orphan(Relation app_lock, HeapTuple tuple, TupleDesc desc, Looked *looked)
 {
 	Datum		values[Natts_lock_history];
 	bool		nulls[Natts_lock_history];
-	AlKey		key;
-	AlRows		rows;
+	AlString	name;
 
 	heap_deform_tuple(tuple, desc, values, nulls);
-	al_key_init(&key, al_string(DatumGetTextPP(VALUE(key))));
-	if (is_wanted(&key))
-		return false;
-	al_sharers_look(app_lock, &key, AL_SLOT_EXCLUSIVE, true, NULL, &rows);
-	return al_sharers_find_token(&rows, DatumGetInt64(VALUE(fencing_token))) == NULL;
+	name = al_string(DatumGetTextPP(VALUE(key)));
+	if (looked->name.data == NULL || !al_string_equal(name, looked->name))
+	{
+		MemoryContext old_context;
+		AlKey		key;
+
+		MemoryContextReset(looked->context);
+		old_context = MemoryContextSwitchTo(looked->context);
+		looked->name = al_string(al_string_text(name));
+		al_key_init(&key, looked->name);
+		al_sharers_look(app_lock, &key, AL_SLOT_EXCLUSIVE, true, NULL, &looked->rows);
+		MemoryContextSwitchTo(old_context);
+	}
+	return al_sharers_find_token(&looked->rows, DatumGetInt64(VALUE(fencing_token))) == NULL;
 }
 
 /*
@@ -216,8 +232,8 @@ al_history_trim(Relation app_lock, int64 max_rows, TimestampTz *from)
 	TupleDesc	desc = RelationGetDescr(rel);
 	TimestampTz before = al_add_duration(GetCurrentTimestamp(),
 										 -AL_MS_TO_US(al_history_retention_ms));
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "history row",
-												  ALLOCSET_SMALL_SIZES);
+	Looked		looked = {.context = AllocSetContextCreate(CurrentMemoryContext, "rows of a key",
+														   ALLOCSET_SMALL_SIZES)};
 	AlScan		scan;
 	ScanKeyData keys[2];
 	HeapTuple	tuple;
@@ -234,17 +250,14 @@ al_history_trim(Relation app_lock, int64 max_rows, TimestampTz *from)
 		bool		is_null;
 		Datum		ended_at = heap_getattr(tuple, Anum_lock_history_ended_at, desc, &goes_on);
 		ItemPointerData tid = tuple->t_self;
-		MemoryContext old_context = MemoryContextSwitchTo(context);
 
 		*from = DatumGetTimestampTz(heap_getattr(tuple, column, desc, &is_null));
-		if ((goes_on ? is_orphan(app_lock, tuple, desc) : DatumGetTimestampTz(ended_at) < before) &&
+		if ((goes_on ? is_orphan(app_lock, tuple, desc, &looked) : DatumGetTimestampTz(ended_at) < before) &&
 			al_heap_try_delete(rel, &tid))
 			trimmed++;
-		MemoryContextSwitchTo(old_context);
-		MemoryContextReset(context);
 	}
 	al_scan_end(&scan);
-	MemoryContextDelete(context);
+	MemoryContextDelete(looked.context);
 	if (trimmed > 0)
 		CommandCounterIncrement();
 	table_close(rel, NoLock);

@@ -264,3 +264,12 @@ SELECT max_holders FROM lock_policy('ddl');
 
 DROP ROLE regress_al_a, regress_al_b;
 SELECT prefix, regexp_replace(roles::text, '[0-9]+', '<number>') AS roles FROM lock_policies WHERE roles IS NOT NULL;
+
+--
+-- Where caches are discarded all the time, as servers that check assertions can, a call that
+-- reads policies comes to an end.
+--
+SELECT set_config('debug_discard_caches', CASE WHEN current_setting('debug_assertions')::boolean THEN '1' ELSE '0' END, false) IN ('0', '1') AS set;
+SELECT lock_set_policy('discard', max_holders => 3);
+SELECT (lock_acquire('discard', '1 h', 'ann', 'shared')).max_holders, (lock_policy('discard')).max_holders AS ruled, lock_release('discard', 'ann');
+RESET debug_discard_caches;

@@ -246,7 +246,7 @@ SELECT * FROM lock_fetch(NULL::t.orders, '1', owner => 'you', wait => '4 min', k
 SELECT status FROM lock_acquire('soon:4', owner => 'you', wait => '4 min');
 SELECT status FROM lock_convert('soon:5', 'you', wait => '4 min');
 SELECT clock_timestamp() >= timestamptz :'first' + interval '200 ms' AS after;
--- Who shares it later does not take that away, even if an administrator ends it.
+-- Who shares it later does not take that away, but an administrator opens the key.
 SELECT lock_set_policy('soon', min_hold => '1 h');
 SELECT (lock_acquire('soon:6', '1 h', 'me', 'shared')).status, lock_release('soon:6', 'me'), (lock_acquire('soon:6', '1 h', 'you', 'shared')).status AS you, force_release('soon:6', 'test');
 SELECT t.code($$SELECT lock_acquire('soon:6')$$), (SELECT closed_until > now() FROM lock_status('soon:6'));

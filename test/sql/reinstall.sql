@@ -116,3 +116,40 @@ SELECT extversion, extrelocatable, extconfig IS NOT NULL AS dumped FROM pg_exten
 SELECT t.code('ALTER EXTENSION atomic_lock UPDATE TO ''0.0.1''') AS update;
 -- The script alone is refused by psql; see its first lines.
 SELECT t.code('ALTER EXTENSION atomic_lock UPDATE') AS update_to_itself;
+
+-- Whoever drops it while holding a lock to the end of the transaction, under a policy that
+-- asks for history of that, may commit.
+CREATE SCHEMA holding;
+DROP EXTENSION atomic_lock;
+CREATE EXTENSION atomic_lock SCHEMA holding;
+SET search_path = holding, public;
+\set hold 'SELECT lock_set_policy(\'\', history => true); BEGIN; SELECT (lock_acquire(\'k\', owner => \'alice-1\', lifetime => \'transaction\')).status;'
+:hold
+DROP EXTENSION atomic_lock;
+COMMIT;
+CREATE EXTENSION atomic_lock SCHEMA holding;
+:hold
+DROP EXTENSION atomic_lock;
+CREATE EXTENSION atomic_lock SCHEMA holding;
+COMMIT;
+SELECT count(*) FROM lock_history;
+:hold
+SAVEPOINT s;
+DROP EXTENSION atomic_lock;
+ROLLBACK TO s;
+COMMIT;
+SELECT key, ended_by FROM lock_history;
+:hold
+DROP SCHEMA holding CASCADE;
+COMMIT;
+RESET search_path;
+CREATE EXTENSION atomic_lock;
+SELECT current_setting('max_prepared_transactions')::int > 0 AS twophase \gset
+\if :twophase
+:hold
+DROP EXTENSION atomic_lock;
+PREPARE TRANSACTION 'regress_al_reinstall';
+COMMIT PREPARED 'regress_al_reinstall';
+CREATE EXTENSION atomic_lock;
+\endif
+SELECT t.again();

@@ -29,6 +29,8 @@ shared_preload_libraries = 'atomic_lock'
 log_statement = none
 autovacuum = off
 fsync = off
+# each trap takes one until all are made
+max_locks_per_transaction = 512
 atomic_lock.sweep_interval = 0
 });
 $node->start;

@@ -1,0 +1,128 @@
+# What others do while somebody counts the keys of an owner or a role.
+#
+# Needs a build with AL_TEST_HOOKS, in which who counts can be made to stand still between
+# two rows.  An index is read by pages: entries that come later are not seen.
+#
+# Properties: what is held all the time is counted, although it moves from one row to
+# another while somebody counts, and whoever moves it goes on afterwards; what was counted
+# as expired is not renewed; so nobody comes to one key more than there may be.
+#
+# Turns red when: a convert, an upgrade or an extension is written without the claim on the
+# quota, or is not judged again under that.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+plan skip_all => 'needs a build with AL_TEST_HOOKS, named by AL_HOOKS' unless $ENV{AL_HOOKS};
+
+my $node = PostgreSQL::Test::Cluster->new('counting_keys', install_path => $ENV{AL_HOOKS});
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+atomic_lock.sweep_interval = 0
+log_statement = none
+autovacuum = off
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+
+my ($watch, $gate, $counter, $mover) = map { session($node, $_) } ('Watch', 'Gate', 'Counter', 'Mover');
+my $number = 0;
+
+# Two keys are held of two that may be
+sub prepare
+{
+	my ($part, $hold) = @_;
+	my $prefix = 'p' . ++$number . ':';
+
+	ask($watch, "SELECT lock_set_policy('$prefix', $part => 2)");
+	ask($mover, $hold =~ s/K(\d)/$prefix$1/gr);
+	ask($gate, 'SELECT pg_advisory_lock(1706)');
+	return $prefix;
+}
+
+# Send SQL, and return when the session waits: at a point of ours or for a claim.  False: it
+# has come to an end before.
+sub waits
+{
+	my ($psql, $sql, $point) = @_;
+
+	ask($psql, "SET atomic_lock.test_pause_at = '$point'") if $point;
+	start($psql, $sql);
+	until (ask($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($psql)) eq 't')
+	{
+		$psql->{run}->pump_nb;
+		return if $psql->{stderr} =~ /end of $psql->{al_sent}\r?\n/;
+		die 'a call that does not end' if $psql->{timeout}->is_expired;
+		usleep(10_000);
+	}
+	return 1;
+}
+
+sub clean
+{
+	ask($gate, 'SELECT pg_advisory_unlock_all()');
+	ask($_, 'RESET atomic_lock.test_pause_at') for ($counter, $mover);
+	ask($watch, 'TRUNCATE app_lock');
+	return;
+}
+
+foreach my $part ('max_keys_per_owner', 'max_keys_per_role')
+{
+	# One of them has been counted when both move
+	foreach my $case (
+		[ 'converted', '', q{SELECT (lock_convert('K1', 'me', 'shared')).status; SELECT (lock_convert('K2', 'me', 'shared')).status}, "acquired\nacquired" ],
+		[ 'converted back', ', mode => $$shared$$', q{SELECT (lock_convert('K1', 'me')).status; SELECT (lock_convert('K2', 'me')).status}, "acquired\nacquired" ],
+		[ 'acquired again, in a stronger mode', ', mode => $$shared$$', q{SELECT status FROM lock_acquire_all('{K1,K2}', '1 hour', 'me')}, "acquired\nacquired" ])
+	{
+		my ($name, $mode, $move, $answer) = @$case;
+		my $prefix = prepare($part, "SELECT lock_acquire(k, '1 hour', 'me'$mode) FROM unnest('{K1,K2}'::text[]) k");
+
+		waits($counter, "SELECT status FROM lock_try_acquire('${prefix}3', '1 hour', 'me')", 'counting-keys') or die answer($counter);
+		waits($mover, $move =~ s/K(\d)/$prefix$1/gr);
+		ask($gate, 'SELECT pg_advisory_unlock_all()');
+		like(answer($counter), qr/^ERROR:  53400:/, "$part: two keys are $name while somebody counts: no third key is granted");
+		is(answer($mover), $answer, '... and the keys are moved then');
+		is(ask($watch, q{SELECT count(DISTINCT key) FROM lock_status() WHERE locked}), '2', '... which makes two');
+		clean();
+	}
+}
+
+# One of them has been found live by its owner, who is about to renew it
+foreach my $case (
+	[ 'extend', 'own-judged', q{SELECT lock_extend('K2', 'me', '1 hour')}, qr/^ERROR:  LK005:/ ],
+	[ 'acquire', 'before-grant', q{SELECT status FROM lock_try_acquire('K2', '1 hour', 'me')}, qr/^ERROR:  53400:/ ],
+	[ 'convert', 'before-grant', q{SELECT status FROM lock_convert('K2', 'me', 'shared')}, qr/^ERROR:  LK005:/ ])
+{
+	my ($name, $point, $renew, $answer) = @$case;
+	my $prefix;
+
+	# On a slow machine a lease may expire before that.
+	for (my $ttl = 300;; $ttl *= 2)
+	{
+		$prefix = prepare('max_keys_per_owner', "SELECT lock_acquire('K1', '1 hour', 'me'), lock_acquire('K2', '$ttl ms', 'me')");
+		last if waits($mover, $renew =~ s/K(\d)/$prefix$1/gr, $point);
+		answer($mover);
+		clean();
+	}
+	poll($watch, "SELECT NOT locked FROM lock_status('${prefix}2')");
+	is(ask($counter, "SELECT status FROM lock_try_acquire('${prefix}3', '1 hour', 'me')"), 'acquired', "$name: a lease expires that its owner is about to renew: it does not count");
+	ask($gate, 'SELECT pg_advisory_unlock_all()');
+	like(answer($mover), $answer, '... and is not renewed');
+	is(ask($watch, q{SELECT count(DISTINCT key) FROM lock_status() WHERE locked}), '2', '... which makes two');
+	clean();
+}
+
+end($watch, $gate, $counter, $mover);
+$node->stop;
+log_is_clean($node);
+done_testing();
