@@ -241,16 +241,21 @@ sub slot
 }
 
 # Until when it keeps its key closed, by the policies of a session: 0, or Inf where that
-# is not known
+# is not known.  min_hold and lock_delay last longer than a test.
 sub closed_until
 {
 	my ($self, $s, $key, $over) = @_;
-	my ($delay, $min_hold) = map { $self->value($s, $key, $_) } qw(lock_delay min_hold);
+	my $delay = $self->value($s, $key, 'lock_delay');
 
-	# They last longer than a test.
-	return max(
-		$min_hold ? $over->{acquired_at} + $min_hold : 0,
-		$over->{how} eq 'expired' && $delay ? ($over->{over_at} // 'Inf') + $delay : 0);
+	return max($self->min_held_until($s, $key, $over), $over->{how} eq 'expired' && $delay ? ($over->{over_at} // 'Inf') + $delay : 0);
+}
+
+sub min_held_until
+{
+	my ($self, $s, $key, $over) = @_;
+	my $min_hold = $self->value($s, $key, 'min_hold');
+
+	return $min_hold ? $over->{acquired_at} + $min_hold : 0;
 }
 
 # What closes a key to somebody who wants it exclusively, or shares it: that which does
@@ -260,7 +265,10 @@ sub closing
 	my ($self, $s, $key, $is_shared, $own) = @_;
 	my $over = $self->over($s, $key);
 	my $rows = $self->rows($s, $key);
-	my @slots = grep { $over->{$_} && (!$is_shared || !$_) && !($own && $_ && $over->{$_}{owner} eq $own) && $self->closed_until($s, $key, $over->{$_}) } sort keys %$over;
+	my @slots = grep { $over->{$_} && (!$is_shared || !$_) && $self->closed_until($s, $key, $over->{$_}) } sort keys %$over;
+
+	# What is left of a former share of the owner does not delay its next one.
+	@slots = grep { !$own || !$_ || $over->{$_}{owner} ne $own || $self->min_held_until($s, $key, $over->{$_}) } @slots;
 	my @dead = grep { $_->{state} eq 'live' && !$self->is_live($_) && (!$is_shared || $_->{mode} eq 'exclusive') && $self->closed_until($s, $key, { %$_, how => 'expired' }) } values %$rows;
 
 	return ([ map { $over->{$_} } grep { $over->{$_}{is_there} } @slots ], [ (map { $over->{$_} } grep { !$over->{$_}{is_there} } @slots), @dead ]);
@@ -382,7 +390,7 @@ sub history_begin
 
 	return unless ($self->rule($s, $key, 'history'))[0];
 	$self->{tx}{$s}{history}{$key}{ $h->{token} } =
-	  { map({ $_ => $h->{$_} } qw(token mode owner role session)), begin => $clock, since => ++$self->{time} };
+	  { map({ $_ => $h->{$_} } qw(token mode owner role)), begin => $clock, since => ++$self->{time} };
 	return;
 }
 
@@ -564,6 +572,7 @@ sub places
 	my @held = sort { $a->{end} <=> $b->{end} } (map { $live->{$_} } grep { $_ ne $owner } keys %$live), @theirs;
 	my @known = grep { defined } map { $_->{owner} } @held;
 	my %known = map { $_ => 1 } @known;
+	my $known = @known;
 	my %owners = %known;
 	my ($must, $touched) = $self->come_to_have($s, $key, $owner);
 	my $twice = 0;
@@ -578,16 +587,25 @@ sub places
 			$owners{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner;
 			$relied{$1} = 1 if $claim =~ /^pin:(.+)/s && $1 ne $owner;
 			# beside what it was handed over, an owner may have a row that has expired
-			$over{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner && $self->{once}{$key}{$1}{LK005};
+			$over{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner && ($self->{once}{$key}{$1}{LK005} || ($self->{held}{$key}{$1} || { state => '' })->{state} eq 'expired');
 		}
 		# What a transaction has held itself counts until it ends, whatever became of it.
 		$twice += keys(%$ended) + grep { $rows->{$_} } keys %$mine;
 	}
+	# What the caller's own transaction relies on is a place, too, even its former one.
+	foreach my $row (map { /^pin:(.+)/s ? $self->rows($s, $key)->{$1} || () : () } $self->{tx}{$s} ? keys %{ $self->{tx}{$s}{claims}{$key} || {} } : ())
+	{
+		next if $row->{state} !~ /^(?:live|expired)$/ || $self->is_live($row);
+		$must += $row->{owner} ne $owner;
+		$owners{ $row->{owner} } = 1;
+	}
 	$must += grep { $_ ne $owner && !$touched->{$_} } keys %$live;
 	# what is over, and is relied on
 	$must += grep { my $row = $self->{held}{$key}{$_}; $row && $row->{state} =~ /^(?:live|expired)$/ && !$self->is_live($row) && !$touched->{$_} } keys %relied;
+	# Where a transaction has had it alone, the places that it has now are not counted.
+	@known = map { $_->{owner} } grep { !$_->{by} } @held if grep { $_ ne $s && ($self->{tx}{$_}{said}{$key} // '') eq 'exclusive' } keys %{ $self->{tx} };
 	# Beside who has it alone, nobody else need be seen.
-	my $least = keys(%known) + (@maybe ? 0 : @held - @known);
+	my $least = @known < $known ? @known : keys(%known) + (@maybe ? 0 : @held - @known);
 	$least = 1 if grep { !$_->{by} && $_->{mode} eq 'exclusive' } @held;
 	return {
 		must => $must,
@@ -741,7 +759,7 @@ sub acquire_open
 
 		return { status => ['held'], in_the_way($mode eq 'shared' ? places_alone($places) : $places, $r->{limit}, 1) }
 		  if !$is_counted || max(@{$places}{qw(may most)}) < $limit;
-		return { status => [qw(held pending)], limit => $limit, holders => [ 1, $places->{most} ], counted => [ 0, $places->{most} ] }
+		return { status => [qw(held pending)], limit => $limit, holders => [ 0, $places->{most} ], counted => [ 0, $places->{most} ] }
 		  if $places->{least} < $limit;
 	}
 	return { status => ['held'], in_the_way($places, $limit) } if $limit && $places->{least} >= $limit;
@@ -765,9 +783,8 @@ sub acquire_open
 		apply => sub {
 			my ($answer) = @_;
 			my $tx = $self->{tx}{$s};
-			# A holding stays with the role that acquired it, unless it is made anew.
-			my $role = $own && !($upgrade && $in_tx && $r->{lifetime} ne 'transaction') ? $own->{role} : $self->{role}{$s};
-			my %h = (mode => $mode, token => $answer->{token}, acquired_at => $answer->{acquired_at}, end => $answer->{end}, role => $role);
+			# A holding stays with the role that acquired it.
+			my %h = (mode => $mode, token => $answer->{token}, acquired_at => $answer->{acquired_at}, end => $answer->{end}, role => ($own || { role => $self->{role}{$s} })->{role});
 
 			$self->claim($s, $key, $claim, $owner) unless $is_kept && $in_tx;
 			return if $is_kept;
@@ -1021,24 +1038,22 @@ sub keys_of
 sub release_all
 {
 	my ($self, $s, $owner) = @_;
-	my @expected = map { $self->release($s, $_, $owner) } $self->keys_of($s, $owner);
-	my %refusals = map { map { $_ => 1 } @{ $_->{sqlstate} || [] } } @expected;
+	my @expected = map { $self->release($s, $_, $owner) } grep { $self->is_admitted($s, $_) } $self->keys_of($s, $owner);
+
+	return { sqlstate => ['55P03'] } if grep { $_->{sqlstate} } @expected;
 
 	# It also looks at rows that are over, and waits for what the owner has of these keys
 	# in another transaction.
-	my %rows = map { $_ => $self->rows($s, $_)->{$owner} } keys %{ $self->{held} };
+	my %rows = map { $_ => $self->rows($s, $_)->{$owner} } grep { $self->is_admitted($s, $_) } keys %{ $self->{held} };
 	my @dead = grep { $rows{$_} && !$self->is_live($rows{$_}) } keys %rows;
 	my @over = grep { $rows{$_}{state} =~ /^(?:live|expired)$/ } @dead;
 	my @maybe = (@over, grep { $self->{once}{$_}{$owner}{LK005} } @dead);
 	my %over = map { $_ => "@{ $self->own($s, $_, $owner, 'take')->{sqlstate} || [] }" } @maybe;
-	my @may = map { my $sqlstate = $_; (grep { /$sqlstate/ } values %over) ? $sqlstate : () } qw(55P03 42501);
 
-	# Which of them is met first is not said.
-	$refusals{'55P03'} = 1 if grep { $over{$_} eq '55P03' && $rows{$_}{sure} } @over;
-	return { sqlstate => [ @may, keys %refusals ] } if %refusals;
+	return { sqlstate => ['55P03'] } if grep { $over{$_} eq '55P03' && $rows{$_}{sure} } @over;
 	return {
 		count => scalar @expected,
-		may => @may ? \@may : undef,
+		may => (grep { /55P03/ } values %over) ? ['55P03'] : undef,
 		apply => sub { my ($answer) = @_; $_->{apply}->($answer) for @expected }
 	};
 }
@@ -1049,14 +1064,18 @@ sub force
 	my ($self, $s, $key, $thief) = @_;
 	my $live = $self->live($s, $key);
 	my $terms = $thief ? $self->terms($s, { %$thief, mode => 'exclusive' }) : {};
+	my $over = $self->over($s, $key);
+	my @closed = grep { $over->{$_} && $self->min_held_until($s, $key, $over->{$_}) } keys %$over;
 
 	return $terms if $terms->{sqlstate};
 	return { sqlstate => ['55P03'] } if $self->theirs($s, $key) || $self->is_claimed($s, $key, 'take');
-	return { sqlstate => ['LK002'] } unless %$live || $thief;
+	return { sqlstate => ['LK002'] } unless %$live || $thief || @closed;
 	my $quota = $thief ? $self->beyond_quota($s, $key, $thief->{owner}) : {};
 	return { %$quota, has_written => 1 } if $quota->{sqlstate};
+	# To end what min_hold keeps closed is enough, if it still is there.
+	my @may = (@{ $quota->{may} || [] }, %$live || $thief || grep({ $over->{$_}{is_there} } @closed) ? () : 'LK002');
 	return {
-		%$quota,
+		may => @may ? \@may : undef,
 		has_written => 1,
 		status => ['acquired'], mode => 'exclusive', is_new => 1,
 		apply => sub {
@@ -1069,6 +1088,13 @@ sub force
 			$self->{forced_mine}{$key}{$_} = 1 for keys %{ $self->{tx}{$s}{mine}{$key} || {} };
 			$self->end($s, $key, $_) for sort keys %{ $self->{tx}{$s}{mine}{$key} || {} };
 			$self->put($s, $key, $_, state => 'forced') for grep { $self->is_live($rows->{$_}) } keys %$rows;
+			foreach my $slot (@closed)
+			{
+				my ($owner) = grep { ($rows->{$_}{token} // '') eq $over->{$slot}{token} } keys %$rows;
+
+				$self->put($s, $key, $owner, state => 'forgotten') if defined $owner;
+				$self->{tx}{$s}{over}{$key}{$slot} = undef;
+			}
 			return unless $thief;
 			$self->reuse($s, $key);
 			$self->settle($s, $key, 'exclusive');
@@ -1086,6 +1112,8 @@ sub expire
 {
 	my ($self, $key, $at) = @_;
 
+	# This may also be what is left of a session that has ended.
+	$_->{is_unknown} = 1 for grep { ($_->{lost} // '') eq 'session' && !$_->{by} } values %{ $self->{history}{$key} || {} };
 	foreach my $row (grep { $_->{state} eq 'live' } values %{ $self->{held}{$key} || {} })
 	{
 		$self->lose($key, $row, 'expired', [ $at, $at ]) if $self->is_live($row);
