@@ -127,11 +127,11 @@ COMMENT ON COLUMN lock_audit.reason IS 'reason that was given';
 COMMENT ON COLUMN lock_audit.id IS 'random identifier of the record, unique over all copies of the database';
 
 -- What lock_set_policy has set.  Null leaves a part to shorter prefixes and
--- settings.  A policy that reserves keys for roles has one more row for each,
--- with nothing but the prefix and the role.  src/table/columns.h mirrors the columns.
+-- settings.  The roles for which a policy reserves keys have a table of their own:
+-- where one of them is missing when a dump is restored, their rows are, and then
+-- the policy still admits nobody else.  src/table/columns.h mirrors the columns.
 CREATE TABLE app_lock_policy (
 	prefix				text COLLATE "C" NOT NULL,
-	admitted			regrole NOT NULL,
 	default_ttl_us		bigint,
 	max_ttl_us			bigint,
 	max_wait_us			bigint,
@@ -144,12 +144,17 @@ CREATE TABLE app_lock_policy (
 	history				bigint,
 	notify				bigint,
 	has_roles			bigint,
-	CONSTRAINT app_lock_policy_pkey PRIMARY KEY (prefix, admitted)
+	CONSTRAINT app_lock_policy_pkey PRIMARY KEY (prefix)
+) USING heap;
+
+CREATE TABLE app_lock_policy_role (
+	prefix				text COLLATE "C" NOT NULL,
+	role				regrole NOT NULL,
+	CONSTRAINT app_lock_policy_role_pkey PRIMARY KEY (prefix, role)
 ) USING heap;
 
 COMMENT ON TABLE app_lock_policy IS 'policies for keys with a prefix; lock_set_policy writes it, lock_policies shows it';
 COMMENT ON COLUMN app_lock_policy.prefix IS 'of the keys that it is for';
-COMMENT ON COLUMN app_lock_policy.admitted IS 'role whose members may change the keys, in a row of its own; 0 in the row of the policy';
 COMMENT ON COLUMN app_lock_policy.default_ttl_us IS 'length of a lease that is acquired without a ttl, in microseconds';
 COMMENT ON COLUMN app_lock_policy.max_ttl_us IS 'longest ttl that a call may ask for, in microseconds';
 COMMENT ON COLUMN app_lock_policy.max_wait_us IS 'longest wait that a call may ask for, in microseconds';
@@ -162,6 +167,9 @@ COMMENT ON COLUMN app_lock_policy.max_keys_per_role IS 'how many of these keys a
 COMMENT ON COLUMN app_lock_policy.history IS '1: lock_history records grants; 0: it does not';
 COMMENT ON COLUMN app_lock_policy.notify IS '1: events are sent; 0: they are not';
 COMMENT ON COLUMN app_lock_policy.has_roles IS '1: only members of the roles may change the keys';
+COMMENT ON TABLE app_lock_policy_role IS 'roles for which policies reserve keys; lock_set_policy writes it, lock_policies shows it';
+COMMENT ON COLUMN app_lock_policy_role.prefix IS 'of the policy';
+COMMENT ON COLUMN app_lock_policy_role.role IS 'role whose members may change the keys';
 
 CREATE FUNCTION app_lock_policy_changed()
 RETURNS trigger
@@ -179,8 +187,16 @@ CREATE TRIGGER app_lock_policy_changed
 CREATE TRIGGER app_lock_policy_truncated
 	AFTER TRUNCATE ON app_lock_policy
 	FOR EACH STATEMENT EXECUTE FUNCTION app_lock_policy_changed();
-ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_changed;
-ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_truncated;
+CREATE TRIGGER app_lock_policy_changed
+	AFTER INSERT OR UPDATE OR DELETE ON app_lock_policy_role
+	FOR EACH ROW EXECUTE FUNCTION app_lock_policy_changed();
+CREATE TRIGGER app_lock_policy_truncated
+	AFTER TRUNCATE ON app_lock_policy_role
+	FOR EACH STATEMENT EXECUTE FUNCTION app_lock_policy_changed();
+ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_changed,
+	ENABLE ALWAYS TRIGGER app_lock_policy_truncated;
+ALTER TABLE app_lock_policy_role ENABLE ALWAYS TRIGGER app_lock_policy_changed,
+	ENABLE ALWAYS TRIGGER app_lock_policy_truncated;
 
 CREATE TABLE lock_history (
 	key				text COLLATE "C" NOT NULL,
@@ -223,8 +239,9 @@ COMMENT ON COLUMN lock_history.ended_by IS 'released, expired, forced, stolen, t
 -- asked for as pg_dump will write it, and not in the snapshot of the dump.
 SELECT pg_catalog.pg_extension_config_dump('app_lock_fence', '');
 SELECT pg_catalog.pg_extension_config_dump('lock_audit', '');
-SELECT pg_catalog.pg_extension_config_dump('app_lock_policy',
-	$$WHERE admitted::pg_catalog.text OPERATOR(pg_catalog.!~) '^[0-9]'$$);
+SELECT pg_catalog.pg_extension_config_dump('app_lock_policy', '');
+SELECT pg_catalog.pg_extension_config_dump('app_lock_policy_role',
+	$$WHERE role::pg_catalog.text OPERATOR(pg_catalog.!~) '^[0-9]'$$);
 SELECT pg_catalog.pg_extension_config_dump('lock_history', 'WHERE ended_at IS NOT NULL');
 
 ------------------------------------------------------------------------------
@@ -681,14 +698,12 @@ CREATE VIEW lock_policies AS
 		p.max_keys_per_owner::pg_catalog.int4 AS max_keys_per_owner,
 		p.max_keys_per_role::pg_catalog.int4 AS max_keys_per_role,
 		CASE WHEN p.has_roles OPERATOR(pg_catalog.=) 1::pg_catalog.int8 THEN ARRAY(
-			SELECT r.admitted FROM app_lock_policy r
+			SELECT r.role FROM app_lock_policy_role r
 			WHERE r.prefix OPERATOR(pg_catalog.=) p.prefix
-				AND r.admitted::pg_catalog.oid OPERATOR(pg_catalog.<>) 0::pg_catalog.oid
-			ORDER BY r.admitted::pg_catalog.oid USING OPERATOR(pg_catalog.<)) END AS roles,
+			ORDER BY r.role::pg_catalog.oid USING OPERATOR(pg_catalog.<)) END AS roles,
 		p.history OPERATOR(pg_catalog.=) 1::pg_catalog.int8 AS history,
 		p.notify OPERATOR(pg_catalog.=) 1::pg_catalog.int8 AS notify
 	FROM app_lock_policy p
-	WHERE p.admitted::pg_catalog.oid OPERATOR(pg_catalog.=) 0::pg_catalog.oid
 	ORDER BY p.prefix;
 
 COMMENT ON VIEW lock_policies IS 'what lock_set_policy has ruled, a row for each prefix; null is left to shorter prefixes and settings';

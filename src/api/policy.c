@@ -159,7 +159,7 @@ atomic_lock_set_policy(PG_FUNCTION_ARGS)
 		raise_longer("default_ttl", "max_ttl");
 	if (parts[AL_MAX_LIFETIME] > 0 && parts[AL_DEFAULT_TTL] > parts[AL_MAX_LIFETIME])
 		raise_longer("default_ttl", "max_lifetime");
-	al_policies_put(&policy);
+	(void) al_policies_put(policy.prefix, &policy);
 	PG_RETURN_VOID();
 }
 
@@ -170,7 +170,7 @@ atomic_lock_drop_policy(PG_FUNCTION_ARGS)
 	AlString	prefix = prefix_arg(fcinfo);
 
 	al_prevent_writing("lock_drop_policy()");
-	PG_RETURN_BOOL(al_policies_drop(prefix));
+	PG_RETURN_BOOL(al_policies_put(prefix, NULL));
 }
 
 /* A duration in days of 24 hours and less */

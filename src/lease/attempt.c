@@ -69,7 +69,7 @@ find_closed(const AlAttempt *attempt)
 	{
 		const AlHolding *row = lfirst(cell);
 
-		/* What is left of a former share of the owner does not delay its next one. */
+		/* Only min_hold lets what is left of a former share delay the owner itself. */
 		if (al_is_closed(row, now) &&
 			(attempt->own == NULL || !al_is_owned_by(row, &attempt->request->owner) ||
 			 now < al_min_held_until(row)) &&

@@ -91,7 +91,6 @@ static const ColumnDefinition lock_audit_columns[Natts_lock_audit] = {
 
 static const ColumnDefinition policy_columns[Natts_policy] = {
 	{"prefix", TEXTOID, C_COLLATION_OID},
-	{"admitted", REGROLEOID, InvalidOid},
 	{"default_ttl_us", INT8OID, InvalidOid},
 	{"max_ttl_us", INT8OID, InvalidOid},
 	{"max_wait_us", INT8OID, InvalidOid},
@@ -104,6 +103,11 @@ static const ColumnDefinition policy_columns[Natts_policy] = {
 	{"history", INT8OID, InvalidOid},
 	{"notify", INT8OID, InvalidOid},
 	{"has_roles", INT8OID, InvalidOid},
+};
+
+static const ColumnDefinition policy_role_columns[Natts_policy_role] = {
+	{"prefix", TEXTOID, C_COLLATION_OID},
+	{"role", REGROLEOID, InvalidOid},
 };
 
 static const ColumnDefinition lock_history_columns[Natts_lock_history] = {
@@ -149,6 +153,12 @@ static CachedRelation app_lock_policy = {
 	.columns = policy_columns,
 	.natts = Natts_policy
 };
+static CachedRelation app_lock_policy_role = {
+	.name = "app_lock_policy_role",
+	.relkind = RELKIND_RELATION,
+	.columns = policy_role_columns,
+	.natts = Natts_policy_role
+};
 static CachedRelation lock_history = {
 	.name = "lock_history",
 	.relkind = RELKIND_RELATION,
@@ -160,7 +170,9 @@ static CachedRelation fence = {
 	.relkind = RELKIND_SEQUENCE
 };
 
-static CachedRelation *const our_relations[] = {&app_lock, &lock_audit, &app_lock_policy, &lock_history, &fence};
+static CachedRelation *const our_relations[] = {
+	&app_lock, &lock_audit, &app_lock_policy, &app_lock_policy_role, &lock_history, &fence
+};
 
 static bool oids_valid = false;
 static uint32 invalidations = 0;
@@ -178,7 +190,7 @@ relcache_callback(Datum arg, Oid relid)
 			invalidations++;
 			if (our_relations[i] == &fence)
 				al_secret_forget();
-			if (our_relations[i] == &app_lock_policy)
+			if (our_relations[i] == &app_lock_policy || our_relations[i] == &app_lock_policy_role)
 				al_policy_forget();
 		}
 	}
@@ -258,7 +270,7 @@ look_up(bool missing_ok)
 	}
 	if (!fence.checked)
 		al_secret_forget();
-	if (!app_lock_policy.checked)
+	if (!app_lock_policy.checked || !app_lock_policy_role.checked)
 		al_policy_forget();
 	oids_valid = seen == invalidations;
 	return true;
@@ -456,6 +468,12 @@ al_open_policies(LOCKMODE lockmode)
 }
 
 Relation
+al_open_policy_roles(LOCKMODE lockmode)
+{
+	return open_cached(&app_lock_policy_role, lockmode, false);
+}
+
+Relation
 al_open_history(LOCKMODE lockmode)
 {
 	return open_cached(&lock_history, lockmode, false);
@@ -498,7 +516,9 @@ al_is_installed(void)
 Relation
 al_open_now(bool *missing)
 {
-	static CachedRelation *const others[] = {&app_lock_policy, &lock_history, &fence};
+	static CachedRelation *const others[] = {
+		&app_lock_policy, &app_lock_policy_role, &lock_history, &fence
+	};
 	Relation	rel;
 
 	*missing = false;

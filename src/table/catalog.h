@@ -13,6 +13,7 @@ extern char *al_schema_name(void);
 extern Datum al_mode_value(bool is_shared);
 extern Relation al_open_app_lock(LOCKMODE lockmode);
 extern Relation al_open_policies(LOCKMODE lockmode);
+extern Relation al_open_policy_roles(LOCKMODE lockmode);
 extern Relation al_open_history(LOCKMODE lockmode);
 extern void al_prevent_writing(const char *function);
 extern Relation al_open_for_writing(const char *function);

@@ -37,9 +37,12 @@
 
 /* The parts of a policy follow each other as in AlPolicyPart. */
 #define Anum_policy_prefix		1
-#define Anum_policy_admitted	2
-#define Anum_policy_first_part	3
-#define Natts_policy			14
+#define Anum_policy_first_part	2
+#define Natts_policy			13
+
+#define Anum_policy_role_prefix	1
+#define Anum_policy_role_role	2
+#define Natts_policy_role		2
 
 #define Anum_lock_history_key			1
 #define Anum_lock_history_mode			2

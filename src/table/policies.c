@@ -5,7 +5,7 @@
  *
  * Model: a policy is a row of app_lock_policy, with null for each part that it leaves
  * to shorter prefixes and settings.  Each role whose members may change the keys has a
- * row of its own besides, so that a dump can leave out those that have been dropped:
+ * row of app_lock_policy_role, so that a dump can leave out those that have been dropped:
  * a restored cluster may have given their numbers to other roles.
  *
  * The table is written below the executor.  Who writes it tells all sessions by an
@@ -39,79 +39,89 @@
 StaticAssertDecl(Natts_policy == Anum_policy_first_part - 1 + AL_POLICY_PARTS,
 				 "each part of a policy has a column");
 
-/* Make room for one more policy */
-static AlPolicy *
-next_policy(MemoryContext context, AlPolicy **policies, int count)
+static int
+compare_policies(const void *a, const void *b)
 {
-	if (count == 0)
-		*policies = MemoryContextAlloc(context, 8 * sizeof(AlPolicy));
-	else if (count >= 8 && (count & (count - 1)) == 0)
-		*policies = repalloc_huge(*policies, 2 * (Size) count * sizeof(AlPolicy));
-	return memset(&(*policies)[count], 0, sizeof(AlPolicy));
+	return al_string_compare(((const AlPolicy *) a)->prefix, ((const AlPolicy *) b)->prefix);
 }
 
-/* Read a row; that of a role has the role, and no parts */
+/* The prefix in a row of either table, which lasts as long as the tuple */
+static AlString
+read_prefix(Relation rel, HeapTuple tuple)
+{
+	bool		is_null;
+
+	return al_string(DatumGetTextPP(heap_getattr(tuple, Anum_policy_prefix,
+												 RelationGetDescr(rel), &is_null)));
+}
+
 static void
-read_row(Relation rel, HeapTuple tuple, AlPolicy *policy)
+read_policy(Relation rel, HeapTuple tuple, AlPolicy *policy)
 {
 	Datum		values[Natts_policy];
 	bool		nulls[Natts_policy];
-	Oid			admitted;
 
 	heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-	policy->prefix = al_string(DatumGetTextPCopy(values[Anum_policy_prefix - 1]));
-	admitted = DatumGetObjectId(values[Anum_policy_admitted - 1]);
-	if (OidIsValid(admitted))
-		policy->roles = list_make1_oid(admitted);
+	policy->prefix = al_string(al_string_text(read_prefix(rel, tuple)));
+	policy->roles = NIL;
 	for (int part = 0; part < AL_POLICY_PARTS; part++)
 		policy->parts[part] = nulls[Anum_policy_first_part - 1 + part] ? -1 :
 			DatumGetInt64(values[Anum_policy_first_part - 1 + part]);
 }
 
-/* By prefix; the roles of a policy come after it */
-static int
-compare_rows(const void *a, const void *b)
+/*
+ * Add the roles to their policies, which are in order.  One without a policy, which
+ * somebody must have written by hand, admits nobody to anything.
+ */
+static void
+read_roles(Relation rel, AlPolicy *policies, int count)
 {
-	const AlPolicy *x = a;
-	const AlPolicy *y = b;
-	int			order = al_string_compare(x->prefix, y->prefix);
+	AlScan		scan;
+	HeapTuple	tuple;
 
-	return order != 0 ? order : (x->roles != NIL) - (y->roles != NIL);
+	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		AlPolicy	sought = {.prefix = read_prefix(rel, tuple)};
+		AlPolicy   *policy = bsearch(&sought, policies, count, sizeof(AlPolicy), compare_policies);
+		bool		is_null;
+		Datum		role = heap_getattr(tuple, Anum_policy_role_role, RelationGetDescr(rel), &is_null);
+
+		if (policy)
+			policy->roles = lappend_oid(policy->roles, DatumGetObjectId(role));
+	}
+	al_scan_end(&scan);
 }
 
-/*
- * All policies, as of now: see AlPolicySource.  A role without a policy, which somebody
- * must have written by hand, admits nobody to anything.
- */
+/* All policies, as of now: see AlPolicySource */
 AlPolicy *
 al_policies_read(MemoryContext context, int *count)
 {
 	Relation	rel = al_open_policies(AccessShareLock);
+	Relation	roles = al_open_policy_roles(AccessShareLock);
 	MemoryContext old_context = MemoryContextSwitchTo(context);
-	AlPolicy   *policies = NULL;
+	int			size = 8;
+	AlPolicy   *policies = palloc(size * sizeof(AlPolicy));
 	AlScan		scan;
 	HeapTuple	tuple;
-	int			rows = 0;
-
-	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
-	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
-		read_row(rel, tuple, next_policy(context, &policies, rows++));
-	al_scan_end(&scan);
-	table_close(rel, AccessShareLock);
-	if (rows > 0)
-		qsort(policies, rows, sizeof(AlPolicy), compare_rows);
 
 	*count = 0;
-	for (int i = 0; i < rows; i++)
+	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
-		AlPolicy   *last = *count > 0 ? &policies[*count - 1] : NULL;
-
-		if (policies[i].roles == NIL)
-			policies[(*count)++] = policies[i];
-		else if (last && al_string_equal(last->prefix, policies[i].prefix))
-			last->roles = list_concat(last->roles, policies[i].roles);
+		if (*count == size)
+		{
+			size *= 2;
+			policies = repalloc_huge(policies, size * sizeof(AlPolicy));
+		}
+		read_policy(rel, tuple, &policies[(*count)++]);
 	}
+	al_scan_end(&scan);
+	qsort(policies, *count, sizeof(AlPolicy), compare_policies);
+	read_roles(roles, policies, *count);
 	MemoryContextSwitchTo(old_context);
+	table_close(roles, AccessShareLock);
+	table_close(rel, AccessShareLock);
 	return policies;
 }
 
@@ -128,23 +138,7 @@ al_policies_changed(void)
 	table_close(rel, AccessShareLock);
 }
 
-static void
-insert_row(Relation rel, const AlPolicy *policy, Oid admitted)
-{
-	Datum		values[Natts_policy];
-	bool		nulls[Natts_policy] = {0};
-
-	values[Anum_policy_prefix - 1] = PointerGetDatum(al_string_text(policy->prefix));
-	values[Anum_policy_admitted - 1] = ObjectIdGetDatum(admitted);
-	for (int part = 0; part < AL_POLICY_PARTS; part++)
-	{
-		values[Anum_policy_first_part - 1 + part] = Int64GetDatum(policy->parts[part]);
-		nulls[Anum_policy_first_part - 1 + part] = OidIsValid(admitted) || policy->parts[part] < 0;
-	}
-	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values, nulls));
-}
-
-/* Delete the rows of a prefix; false: there are none */
+/* Delete the rows of a prefix from either table; false: there are none */
 static bool
 delete_rows(Relation rel, AlString prefix)
 {
@@ -166,36 +160,37 @@ delete_rows(Relation rel, AlString prefix)
 	return found;
 }
 
-/* Finish a change, which others may not make at the same time */
-static void
-close_changed(Relation rel)
-{
-	CacheInvalidateRelcache(rel);
-	CommandCounterIncrement();
-	table_close(rel, NoLock);
-}
-
-/* Let a policy replace the one with its prefix. */
-void
-al_policies_put(const AlPolicy *policy)
+/*
+ * Let a policy replace the one with a prefix; NULL: drop that.  False: there was none.
+ * Nobody else can change policies until the transaction ends.
+ */
+bool
+al_policies_put(AlString prefix, const AlPolicy *policy)
 {
 	Relation	rel = al_open_policies(ShareRowExclusiveLock);
+	Relation	roles = al_open_policy_roles(RowExclusiveLock);
+	bool		found = delete_rows(rel, prefix);
+	Datum		values[Natts_policy];
+	bool		nulls[Natts_policy] = {0};
 	ListCell   *cell;
 
-	(void) delete_rows(rel, policy->prefix);
-	insert_row(rel, policy, InvalidOid);
-	foreach(cell, policy->roles)
-		insert_row(rel, policy, lfirst_oid(cell));
-	close_changed(rel);
-}
-
-/* Drop the policy with a prefix; false: there is none */
-bool
-al_policies_drop(AlString prefix)
-{
-	Relation	rel = al_open_policies(ShareRowExclusiveLock);
-	bool		found = delete_rows(rel, prefix);
-
-	close_changed(rel);
+	(void) delete_rows(roles, prefix);
+	values[Anum_policy_prefix - 1] = PointerGetDatum(al_string_text(prefix));
+	foreach(cell, policy ? policy->roles : NIL)
+	{
+		values[Anum_policy_role_role - 1] = ObjectIdGetDatum(lfirst_oid(cell));
+		CatalogTupleInsert(roles, heap_form_tuple(RelationGetDescr(roles), values, nulls));
+	}
+	for (int part = 0; policy && part < AL_POLICY_PARTS; part++)
+	{
+		values[Anum_policy_first_part - 1 + part] = Int64GetDatum(policy->parts[part]);
+		nulls[Anum_policy_first_part - 1 + part] = policy->parts[part] < 0;
+	}
+	if (policy)
+		CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values, nulls));
+	CacheInvalidateRelcache(rel);
+	CommandCounterIncrement();
+	table_close(roles, NoLock);
+	table_close(rel, NoLock);
 	return found;
 }

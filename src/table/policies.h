@@ -11,8 +11,7 @@
 #include "base/policy.h"
 
 extern AlPolicy *al_policies_read(MemoryContext context, int *count);
-extern void al_policies_put(const AlPolicy *policy);
-extern bool al_policies_drop(AlString prefix);
+extern bool al_policies_put(AlString prefix, const AlPolicy *policy);
 extern void al_policies_changed(void);
 
 #endif							/* AL_TABLE_POLICIES_H */

@@ -23,16 +23,17 @@ SELECT is((SELECT extversion FROM pg_extension WHERE extname = 'atomic_lock'), (
 -- What pg_dump takes along: what keeps tokens rising, the audit trail, policies and history; never a lease
 SELECT set_eq($$SELECT o::regclass::text, c FROM pg_extension, unnest(extconfig, extcondition) u (o, c) WHERE extname = 'atomic_lock'$$, $$VALUES
 	('app_lock_fence', ''), ('lock_audit', ''), ('lock_history', 'WHERE ended_at IS NOT NULL'),
-	('app_lock_policy', 'WHERE admitted::pg_catalog.text OPERATOR(pg_catalog.!~) ''^[0-9]''')$$,
+	('app_lock_policy', ''), ('app_lock_policy_role', 'WHERE role::pg_catalog.text OPERATOR(pg_catalog.!~) ''^[0-9]''')$$,
 	'tables and sequences in dumps: as a whole, but for grants without an end and roles that were dropped');
 
 -- Kinds of members: nothing that could run on its own
 SELECT set_eq('SELECT DISTINCT classid::regclass::text FROM member', ARRAY['pg_class', 'pg_proc', 'pg_type'], 'members are relations, functions and types');
 SELECT set_eq($$SELECT tgname, tgrelid::regclass::text, tgfoid::regproc::text, tgtype, tgenabled FROM pg_trigger t JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = t.tgfoid$$,
-	$$VALUES (name 'app_lock_policy_changed', 'app_lock_policy', 'app_lock_policy_changed', int2 '29', "char" 'A'), ('app_lock_policy_truncated', 'app_lock_policy', 'app_lock_policy_changed', 32, 'A')$$,
+	$$VALUES (name 'app_lock_policy_changed', 'app_lock_policy', 'app_lock_policy_changed', int2 '29', "char" 'A'), ('app_lock_policy_truncated', 'app_lock_policy', 'app_lock_policy_changed', 32, 'A'),
+		('app_lock_policy_changed', 'app_lock_policy_role', 'app_lock_policy_changed', 29, 'A'), ('app_lock_policy_truncated', 'app_lock_policy_role', 'app_lock_policy_changed', 32, 'A')$$,
 	'triggers: after whatever changes policies, for each row, or a TRUNCATE, also in a subscription');
-SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'lock_policies', 'lock_history')
-	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'lock_policies', 'lock_history'))
+SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history')
+	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history'))
 	UNION ALL SELECT unnest(ARRAY[oid, typarray]) FROM pg_type WHERE typname = 'lock_mode')$$, 'types are those of the relations, and lock_mode');
 SELECT is_empty($$SELECT c.oid::regclass FROM member m JOIN pg_cast c ON c.castsource = m.objid OR c.casttarget = m.objid WHERE m.classid = 'pg_type'::regclass$$, 'no casts');
 SELECT is_empty($$SELECT evtname FROM pg_event_trigger t JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = t.evtfoid$$, 'no event triggers');

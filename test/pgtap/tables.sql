@@ -14,11 +14,11 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(76);
+SELECT plan(78);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
 	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_state', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v'),
-		('lock_stats', 'v'), ('lock_contention', 'v'), ('lock_activity', 'v'), ('app_lock_policy', 'r'), ('lock_policies', 'v'), ('lock_history', 'r')$$,
+		('lock_stats', 'v'), ('lock_contention', 'v'), ('lock_activity', 'v'), ('app_lock_policy', 'r'), ('app_lock_policy_role', 'r'), ('lock_policies', 'v'), ('lock_history', 'r')$$,
 	'the relations are these');
 
 -- lock_grant
@@ -85,10 +85,13 @@ SELECT is((SELECT reloptions FROM pg_class WHERE oid = v::regclass), NULL, v || 
 
 -- policies: the table, its view, and what holds for a key
 SELECT is((SELECT array_agg(name || ' ' || type || CASE WHEN required THEN ' required' ELSE '' END ORDER BY attnum) FROM columns WHERE rel = 'app_lock_policy'),
-	ARRAY['prefix text required', 'admitted regrole required', 'default_ttl_us bigint', 'max_ttl_us bigint', 'max_wait_us bigint', 'max_lifetime_us bigint', 'lock_delay_us bigint', 'min_hold_us bigint',
+	ARRAY['prefix text required', 'default_ttl_us bigint', 'max_ttl_us bigint', 'max_wait_us bigint', 'max_lifetime_us bigint', 'lock_delay_us bigint', 'min_hold_us bigint',
 		'max_holders bigint', 'max_keys_per_owner bigint', 'max_keys_per_role bigint', 'history bigint', 'notify bigint', 'has_roles bigint'],
 	'columns of app_lock_policy, in this order');
-SELECT is((SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'app_lock_policy'::regclass AND contype = 'p'), 'PRIMARY KEY (prefix, admitted)', 'a prefix has one policy, and each of its roles once');
+SELECT is((SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'app_lock_policy'::regclass AND contype = 'p'), 'PRIMARY KEY (prefix)', 'a prefix has one policy');
+SELECT is((SELECT array_agg(name || ' ' || type || CASE WHEN required THEN ' required' ELSE '' END ORDER BY attnum) FROM columns WHERE rel = 'app_lock_policy_role'),
+	ARRAY['prefix text required', 'role regrole required'], 'columns of app_lock_policy_role, in this order');
+SELECT is((SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'app_lock_policy_role'::regclass AND contype = 'p'), 'PRIMARY KEY (prefix, role)', '... and each of its roles once');
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_policies'),
 	(SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proargtypes::oid[]) WITH ORDINALITY u(n, t, i) WHERE proname = 'lock_set_policy'),
 	'columns of lock_policies: the arguments of lock_set_policy(), in this order');
@@ -105,8 +108,8 @@ SELECT is((SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 
 SELECT is((SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes, proargmodes) WITH ORDINALITY u(n, t, m, i) WHERE proname = 'lock_held_at' AND m = 'o'),
 	(SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_history' AND attnum > 1),
 	'lock_held_at() has the same columns, without the key');
-SELECT is((SELECT array_agg(a.attrelid::regclass || '.' || a.attname ORDER BY a.attrelid, a.attnum) FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation WHERE a.attrelid IN ('app_lock_policy'::regclass, 'lock_history'::regclass) AND a.attnum > 0 AND a.atttypid = 'text'::regtype AND c.collname = 'C'),
-	ARRAY['app_lock_policy.prefix', 'lock_history.key', 'lock_history.owner_digest'], 'prefixes, keys and digests are compared byte by byte');
+SELECT is((SELECT array_agg(a.attrelid::regclass || '.' || a.attname ORDER BY a.attrelid, a.attnum) FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation WHERE a.attrelid IN ('app_lock_policy'::regclass, 'app_lock_policy_role'::regclass, 'lock_history'::regclass) AND a.attnum > 0 AND a.atttypid = 'text'::regtype AND c.collname = 'C'),
+	ARRAY['app_lock_policy.prefix', 'app_lock_policy_role.prefix', 'lock_history.key', 'lock_history.owner_digest'], 'prefixes, keys and digests are compared byte by byte');
 SELECT is_empty($$SELECT i.indexrelid::regclass FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
 		WHERE i.indrelid IN ('app_lock_policy'::regclass, 'lock_history'::regclass) AND (m.amname <> 'btree' OR i.indexprs IS NOT NULL OR i.indpred IS NOT NULL OR NOT i.indisvalid OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]) AND a.attname ~ '^ended'))$$,
 	'their indexes are plain B-trees, and the end of a grant is in none');

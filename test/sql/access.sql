@@ -58,7 +58,7 @@ SELECT count(*) FROM t.may('regress_al_user');
 -- Relations: nothing but reading the views, for monitors, and reading and trimming lock_audit, for administrators.
 SELECT role, rel, string_agg(priv, ', ' ORDER BY priv)
 FROM unnest(ARRAY['regress_al_fresh', 'regress_al_user', 'regress_al_monitor', 'regress_al_admin']) role,
-	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'app_lock_policy', 'lock_policies', 'lock_history']) rel,
+	unnest(ARRAY['app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history']) rel,
 	unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) priv
 WHERE has_table_privilege(role, rel, priv) GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT role, priv

@@ -209,12 +209,12 @@ SELECT lock_drop_policy('prepared');
 --
 -- Written by hand, as a dump or a subscription does
 --
-INSERT INTO app_lock_policy (prefix, admitted, max_holders) VALUES ('hand', 0, 2);
+INSERT INTO app_lock_policy (prefix, max_holders) VALUES ('hand', 2);
 SELECT max_holders FROM lock_policy('hand');
 UPDATE app_lock_policy SET max_holders = 3;
 SELECT max_holders FROM lock_policy('hand');
 COPY app_lock_policy FROM stdin;
-hand:copied	0	60000000	\N	\N	\N	\N	\N	4	\N	\N	\N	\N	\N
+hand:copied	60000000	\N	\N	\N	\N	\N	4	\N	\N	\N	\N	\N
 \.
 SELECT max_holders, default_ttl FROM lock_policy('hand:copied:1');
 BEGIN;
@@ -232,10 +232,10 @@ DELETE FROM app_lock_policy WHERE prefix = 'hand:copied';
 SELECT max_holders AS in_a_subscription FROM lock_policy('hand:copied:1');
 RESET session_replication_role;
 -- A role without a policy admits nobody to anything; a policy with roles but without a row for any admits superusers.
-INSERT INTO app_lock_policy (prefix, admitted) VALUES ('stray', 'regress_al_a'::regrole);
+INSERT INTO app_lock_policy_role VALUES ('stray', 'regress_al_a'::regrole);
 SELECT roles, prefixes FROM lock_policy('stray');
 SELECT prefix, roles FROM lock_policies;
-INSERT INTO app_lock_policy (prefix, admitted, has_roles) VALUES ('nobody', 0, 1);
+INSERT INTO app_lock_policy (prefix, has_roles) VALUES ('nobody', 1);
 SELECT roles, prefixes FROM lock_policy('nobody:1');
 SELECT lock_drop_policy('stray') AS stray, lock_drop_policy('nobody') AS nobody;
 -- Other DDL leaves them as they are.

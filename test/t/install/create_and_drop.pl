@@ -182,7 +182,7 @@ ask($here, 'DROP EXTENSION atomic_lock');
 my $public = $node->safe_psql('postgres', q{GRANT CREATE ON SCHEMA public TO regress_user; SELECT 1});
 my $objects = q{SELECT count(*) FROM pg_class WHERE relname ~ '^(app_lock|lock_)'
 	UNION ALL SELECT count(*) FROM pg_proc WHERE proname ~ '^(app_lock_|lock_|force_release)'
-	UNION ALL SELECT count(*) FROM pg_type WHERE typname IN ('lock_grant', 'app_lock', 'lock_stats', 'lock_activity', 'lock_contention', 'app_lock_policy', 'lock_policies', 'lock_history')
+	UNION ALL SELECT count(*) FROM pg_type WHERE typname IN ('lock_grant', 'app_lock', 'lock_stats', 'lock_activity', 'lock_contention', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history')
 	UNION ALL SELECT count(*) FROM pg_extension WHERE extname = 'atomic_lock'};
 my $nothing = $node->safe_psql('postgres', $objects);
 my %traps = (
@@ -190,6 +190,7 @@ my %traps = (
 	'TABLE lock_audit' => 'CREATE TABLE lock_audit (key text)',
 	'VIEW app_lock' => 'CREATE VIEW app_lock AS SELECT 1 AS key',
 	'TABLE app_lock_policy' => 'CREATE TABLE app_lock_policy (prefix text)',
+	'TABLE app_lock_policy_role' => 'CREATE TABLE app_lock_policy_role (prefix text)',
 	'TABLE lock_history' => 'CREATE TABLE lock_history (key text)',
 	'VIEW lock_policies' => 'CREATE VIEW lock_policies AS SELECT 1 AS prefix',
 	'FUNCTION app_lock_policy_changed()' => q{CREATE FUNCTION app_lock_policy_changed() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'},

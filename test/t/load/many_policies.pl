@@ -116,7 +116,7 @@ sub is_within
 	return $size;
 }
 is_within("$number prefixes");
-ask($watch, q{DELETE FROM app_lock_policy WHERE admitted <> 0; UPDATE app_lock_policy SET has_roles = NULL});
+ask($watch, q{DELETE FROM app_lock_policy_role; UPDATE app_lock_policy SET has_roles = NULL});
 ask($session, q{SELECT lock_policy('k')});
 my $size = is_within('... without roles');
 foreach my $n (1 .. 50)

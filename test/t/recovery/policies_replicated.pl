@@ -92,7 +92,7 @@ replayed(q{COMMIT PREPARED 'drop'});
 rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_owner": "t:"}', '... until it is committed');
 replayed('TRUNCATE app_lock_policy');
 rules('1 day|||{}', 'TRUNCATE');
-replayed(q{INSERT INTO app_lock_policy (prefix, admitted, max_ttl_us) VALUES ('t:', 0, 60000000)});
+replayed(q{INSERT INTO app_lock_policy (prefix, max_ttl_us) VALUES ('t:', 60000000)});
 rules('00:01:00|||{"max_ttl": "t:"}', 'INSERT');
 is(sqlstate($standby, $_), '25006', "not on a standby: $_") for (q{SELECT lock_set_policy('t:')}, q{SELECT lock_drop_policy('t:')}, q{SELECT lock_drop_policy('no such policy')});
 
@@ -120,7 +120,7 @@ $subscriber->append_conf('postgresql.conf', $conf);
 $subscriber->start;
 $subscriber->safe_psql('postgres', 'CREATE EXTENSION atomic_lock; CREATE ROLE other; CREATE ROLE tenant; CREATE ROLE app');
 my $sub = session($subscriber, 'Subscriber');
-ask($writer, 'CREATE PUBLICATION policies FOR TABLE app_lock_policy');
+ask($writer, 'CREATE PUBLICATION policies FOR TABLE app_lock_policy, app_lock_policy_role');
 is(ask($sub, $look), '1 day|||{}', 'a subscriber, before it is one');
 $subscriber->safe_psql('postgres', q{CREATE SUBSCRIPTION policies CONNECTION '} . $primary->connstr . q{ dbname=postgres' PUBLICATION policies});
 $subscriber->wait_for_subscription_sync($primary, 'policies');
