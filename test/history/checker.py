@@ -24,14 +24,24 @@ sorting, in O(n log n):
               acknowledged is there, what was refused is not
   errors      none but those that are promised
 
+Where policies limit the clients, and ask for history:
+
+  quota       nobody is granted more keys than the policy allows, and nobody is refused
+              one who cannot have had as many
+  history     lock_history has each grant that was acknowledged, once, from the call that
+              granted it to one that can have ended it, and by what ended it; it has nothing
+              that was undone; and what it has keeps to exclusion and limits by itself
+
 Certain is what survives every fault of the run: a release may be lost by a
 crash (it is not flushed), a lease by a fail-over to a standby that lagged.
 """
 
 import bisect
+import hashlib
 import heapq
 import itertools
 import math
+import re
 from collections import defaultdict
 
 # The clock of the server is read a little before or after ours.
@@ -56,7 +66,7 @@ NOT_HELD = ('LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK009')
 class Holding:
     """A grant, until its token or mode changes"""
     __slots__ = ('key', 'owner', 'mode', 'token', 'lifetime', 'client', 'start', 'end',
-                 'first', 'last', 'expires', 'record', 'counts', 'anew', 'limit', 'before', 'shown')
+                 'first', 'last', 'expires', 'record', 'counts', 'anew', 'limit', 'before', 'shown', 'fate')
 
     def __init__(self, record, key, owner, mode, token, expires, lifetime):
         self.key, self.owner, self.mode, self.token = key, owner, mode, token
@@ -64,6 +74,7 @@ class Holding:
         self.start, self.first = record['comp'], record['inv']
         self.end = self.last = self.expires = expires
         self.counts = self.anew = True
+        self.fate = 'done'
         self.limit = None		# with which its place was granted, if that is known
         self.before = None		# what its owner had, for all that is known
         self.shown = math.inf		# from when on others see it
@@ -171,12 +182,13 @@ class Others:
 class Checker:
     """All the judgements; self.wrong has what was found"""
 
-    def __init__(self, history, crashes=(), failovers=(), steps=(), allowed=(), causes=True):
+    def __init__(self, history, crashes=(), failovers=(), steps=(), allowed=(), causes=True, policies=None, roles=None):
         """crashes: moments after which releases of the last seconds may be
         undone; failovers: from when on no lease of before is certain; steps:
         moments at which the server's clock was moved, and by how much it is off
         from then on; allowed: SQLSTATEs that the run's faults explain; causes:
-        whether the cause of refusals can be judged"""
+        whether the cause of refusals can be judged; policies: prefix: limits; roles:
+        those of clients, other than postgres"""
         self.history = history
         self.records = [r for r in history.records if r.get('comp') is not None]
         self.crashes = sorted(crashes)
@@ -184,6 +196,8 @@ class Checker:
         self.steps = sorted(steps)
         self.allowed = set(allowed)
         self.causes = causes
+        self.policies = policies or {}
+        self.roles = roles or {}
         self.wrong = []
         self.holdings = []
         self.possible = defaultdict(list)	# key: (from, to, owner, whether it may hold it), beside holdings
@@ -194,6 +208,13 @@ class Checker:
         self.forced = defaultdict(list)		# key: (invoked, ended, done, owner that got it)
         self.to_prove = []			# (holding, record, what): held then, so the answer is wrong
         self.refusals = []
+        self.beyond = []			# calls that a quota refused
+        self.client_of = {}			# owner: client
+        self.ended = {}				# (key, token): (word, record) of what its owner did to end it
+        self.latest = {}			# (key, owner): the last grant
+        self.extended_all = set()		# owners of which nobody knows when what they have ends
+        self.upgraded = set()			# (key, token) that may have ended with an upgrade
+        self.doubtful = set()			# (key, owner) of which nobody knows all
         self.unseen = {}
         self.retried = 0
         self.writes = {}			# id of a write: certainly committed True, False or None
@@ -206,22 +227,27 @@ class Checker:
         fields = ('id', 'client', 'op', 'key', 'owner', 'inv', 'comp', 'outcome', 'sqlstate', 'rows', 'message')
         return ', '.join(f'{name} {record[name]!r}' for name in fields if record.get(name) is not None)
 
-    def run(self):
+    def run(self, kinds=None):
+        """All judgements, or those that find some kinds of contradictions"""
         by_client = defaultdict(list)
         for record in self.records:
             by_client[record['client']].append(record)
         for records in by_client.values():
             self.follow(self.with_fates(records))
         self.cut()
-        self.exclusion()
-        self.order()
-        self.loss()
-        self.number()
-        self.limits()
-        self.count()
-        self.cause()
-        self.line()
-        self.errors()
+        if kinds is None or not kinds <= {'quota', 'history'}:
+            self.exclusion()
+            self.order()
+            self.loss()
+            self.number()
+            self.limits()
+            self.count()
+            self.cause()
+            self.line()
+            self.errors()
+        if self.policies:
+            self.quotas()
+            self.history_of_grants()
         return self.wrong
 
     # -- what became of each call -------------------------------------------
@@ -315,6 +341,12 @@ class Checker:
         alive = 0.0
         for record, fate in records:
             operation, outcome = record['op'], record['outcome']
+            for owner in (record.get('owner'), record.get('heir')):
+                self.client_of.setdefault(owner, record['client'])
+                if outcome == 'info' or fate[0] == 'unknown' or operation == 'fetch':
+                    self.doubtful.update((key, owner) for key in record.get('keys') or [record.get('key')])
+            if record.get('sqlstate') == '53400':
+                self.beyond.append(record)
             if operation in ('connect', 'disconnect') or outcome == 'info':
                 # what ended with the session that was
                 end = record['inv'] if operation == 'disconnect' else alive
@@ -380,8 +412,10 @@ class Checker:
         if record['op'] == 'fetch' and lifetime != 'transaction' and name != 'undone':
             holding.last = max(holding.last, record['comp'] + record['ttl'])
         holding.counts = name == 'done'
+        holding.fate = name
         holding.anew = row['status'] != 'reacquired'
         self.holdings.append(holding)
+        self.latest[key, owner] = holding
         if name != 'undone' and lifetime != 'transaction':
             held[key, owner] = holding
 
@@ -428,6 +462,9 @@ class Checker:
             if before is not None:
                 # undone, it is again what it was, but we do not follow that
                 before.close(record['inv'], fate[2] if fate[0] == 'done' else math.inf)
+                if row['status'] == 'acquired' and before.mode != row['mode']:
+                    # if it still was there
+                    self.upgraded.add((key, before.token))
             self.may_wait(record, key, record['comp'])
             self.add(record, fate, held, key, owner, row, lifetime, before)
 
@@ -453,6 +490,7 @@ class Checker:
                 return
             if before is not None:
                 before.close(record['inv'], fate[2] if fate[0] == 'done' else math.inf)
+                self.ends('converted', before, record, fate)
             self.add(record, fate, held, key, owner, row, before.lifetime if before is not None else 'lease', before)
         elif record['outcome'] == 'info':
             self.may_have(record, key, math.inf if before is None else max(before.last, fate[2]))
@@ -460,7 +498,7 @@ class Checker:
                 before.end = min(before.end, record['inv'])
         else:
             self.may_have(record, key, record['comp'], holds=False)
-            if record.get('sqlstate') in NOT_HELD:
+            if record.get('sqlstate') in NOT_HELD or self.status(record) in OWNERLESS:
                 self.told_nothing(record, before)
             elif record['outcome'] == 'refused':
                 self.refused(record, key, before)
@@ -472,6 +510,7 @@ class Checker:
             self.to_prove.append(('possible', before, record, key, owner))
             if before is not None:
                 before.close(record['inv'], fate[2] if fate[0] == 'done' else math.inf)
+                self.ends('transferred', before, record, fate)
             self.add(record, fate, held, key, heir, record['rows'][0],
                      before.lifetime if before is not None else 'lease')
         elif record['outcome'] == 'info':
@@ -480,6 +519,11 @@ class Checker:
                 before.end = min(before.end, record['inv'])
         elif record.get('sqlstate') in NOT_HELD:
             self.told_nothing(record, before)
+
+    def ends(self, word, holding, record, fate):
+        """Its owner ended a grant, if it did not get the key anew since"""
+        if fate[0] == 'done' and holding.token is not None and self.latest[holding.key, holding.owner] is holding:
+            self.ended.setdefault((holding.key, holding.token), (word, record))
 
     @staticmethod
     def concerned(record, held):
@@ -496,6 +540,8 @@ class Checker:
                     self.to_prove.append(('possible', before, record, *k))
                 if before is not None and fate[0] == 'done':
                     before.close(record['inv'], self.after_release(fate[2], before))
+                    if record['op'] == 'release':
+                        self.ends('released', before, record, fate)
             if record['outcome'] in ('ok', 'info') and before is not None:
                 before.end = min(before.end, record['inv'])
             elif self.says_nothing(record):
@@ -523,6 +569,8 @@ class Checker:
     def extended(self, record, fate, held):
         owner, outcome = record['owner'], record['outcome']
         mine = self.concerned(record, held)
+        if record['op'] == 'extend_all':
+            self.extended_all.add(owner)
         for k in mine:
             before = held.get(k)
             if outcome == 'ok' and record['op'] == 'extend':
@@ -543,6 +591,8 @@ class Checker:
                 later.last = max(new, before.last if fate[0] != 'done' else 0, fate[2])
                 before.end = min(before.end, record['inv'])
                 self.holdings.append(later)
+                if self.latest[k] is before:
+                    self.latest[k] = later
                 held[k] = later
             elif outcome in ('ok', 'info'):
                 # whether, and exactly to when, is not told
@@ -579,6 +629,8 @@ class Checker:
 
     def refused(self, record, key, own):
         """A refusal that should have a cause"""
+        if record.get('sqlstate') == '53400':
+            return			# that is another one
         rows = record.get('rows')
         if isinstance(rows, list) and rows and rows[0].get('key') not in (None, key):
             return			# of a set: another key was in the way
@@ -849,7 +901,7 @@ class Checker:
                 if i < len(moments) and firsts[i][0] < end - SLACK:
                     other = firsts[i][2]
                     self.say('line', f'{key} was granted to who came later:\n    {other}', record, other.record)
-            if record['outcome'] != 'refused' or self.status(record) == 'deadlock':
+            if record['outcome'] != 'refused' or self.status(record) == 'deadlock' or record.get('sqlstate') == '53400':
                 continue
             since = end - UNNOTICED
             if faults.meets(None, since, end) or converts.get(key, nobody).meets(owner, since, end):
@@ -888,6 +940,147 @@ class Checker:
         if isinstance(record.get('rows'), list) and record['rows']:
             return record['rows'][0].get('status')
         return {'40P01': 'deadlock'}.get(record.get('sqlstate'))
+
+    # -- policies -----------------------------------------------------------
+
+    def rule(self, key, part):
+        """The longest prefix whose policy has a limit for this part of a key, and the limit"""
+        found = [prefix for prefix in self.policies if key.startswith(prefix) and part in self.policies[prefix]]
+        return (max(found, key=len), self.policies[max(found, key=len)][part]) if found else (None, math.inf)
+
+    def of(self, part, owner):
+        """Whose keys are counted"""
+        return owner if part == 'owner' else self.roles.get(self.client_of.get(owner), 'postgres')
+
+    def role_of(self, record):
+        return self.roles.get(record['client'], 'postgres')
+
+    def quotas(self):
+        """Nobody has more keys than a policy allows, nor is refused one without having as many"""
+        certainly, possibly = defaultdict(list), defaultdict(list)
+        for holding in self.holdings:
+            for part in ('owner', 'role') if holding.lifetime != 'pin' and holding.record['client'] != 'judge' else ():
+                prefix, _ = self.rule(holding.key, part)
+                whose = part, prefix, self.of(part, holding.owner)
+                certainly[whose].append((*self.certain(holding), holding.key))
+                # What transactions have without rows is counted for each owner.
+                possibly[whose].append((holding.first, holding.last + CLOCK, (holding.key, holding.owner)))
+        for key, list_of in self.possible.items():
+            for begin, end, owner, _ in list_of:
+                for part in ('owner', 'role'):
+                    possibly[part, self.rule(key, part)[0], self.of(part, owner)].append((begin, end, (key, owner)))
+        for whose, intervals in certainly.items():
+            part, prefix, who = whose
+            moment = Number(intervals).when(self.policies[prefix][part]) if prefix is not None else None
+            if moment is not None:
+                keys = sorted({key for begin, end, key in intervals if begin <= moment < end})
+                self.say('quota', f'{part} {who} may have {self.policies[prefix][part]} keys with {prefix}, '
+                         f'and has {keys} at {moment:.6f}')
+        possibly = {whose: Number(intervals) for whose, intervals in possibly.items()}
+        for record in self.beyond:
+            said = re.search(r'(The owner|Role "(.*)") holds (\d+) of at most (\d+) keys, by the policy for prefix "(.*)"',
+                             record['message'])
+            if said is None:
+                self.say('quota', 'refused without saying why', record)
+                continue
+            part, prefix = 'owner' if said[2] is None else 'role', said[5]
+            whose = part, prefix, said[2] or record.get('heir') or record['owner']
+            most = possibly[whose].highest(record['inv'], record['comp']) if whose in possibly else 0
+            if said[2] not in (None, self.role_of(record)) or self.policies.get(prefix, {}).get(part) != int(said[4]) or \
+               int(said[3]) < int(said[4]):
+                self.say('quota', 'refused by what is no quota', record)
+            elif int(said[3]) > most:
+                self.say('quota', f'refused with at most {most} keys', record)
+
+    def history_of_grants(self):
+        """What lock_history has"""
+        rows = {(row['key'], row['token']): row for row in self.history.grants}
+        of_token = defaultdict(list)
+        for holding in self.holdings:
+            if holding.token is not None and holding.lifetime != 'pin':
+                of_token[holding.key, holding.token].append(holding)
+        digests = {hashlib.sha256(owner.encode()).hexdigest(): owner for owner in self.client_of if owner}
+        for which, row in rows.items():
+            owner = digests.get(row['digest'])
+            if which not in of_token:
+                if owner is None or (row['key'], owner) not in self.doubtful:
+                    self.say('history', f'nobody was granted {row}')
+            elif all(holding.fate == 'undone' for holding in of_token[which]):
+                self.say('history', f'it was undone: {row}', of_token[which][0].record)
+        for which, list_of in of_token.items():
+            if list_of[0].counts and list_of[0].anew:
+                self.recorded_as(list_of, rows.get(which))
+        self.by_themselves(rows.values())
+
+    def recorded_as(self, list_of, row):
+        """Is the row that of a grant, of which there may be several holdings?"""
+        first, record = list_of[0], list_of[0].record
+        if row is None:
+            self.say('history', f'it does not have {first}', record)
+            return
+        begin, end, by = self.local(row['begin']), self.local(row['end']), row['by']
+        facts = row['mode'], row['digest'], row['role']
+        if facts != (first.mode, hashlib.sha256(first.owner.encode()).hexdigest(), self.role_of(record)) or \
+           not record['inv'] - CLOCK <= begin <= record['comp'] + CLOCK:
+            self.say('history', f'it has {row} for {first}', record)
+        if (first.key, first.owner) in self.doubtful:
+            return
+        certain, possible = max(h.end for h in list_of), max(h.last for h in list_of)
+        if first.lifetime == 'transaction':
+            certain = begin			# it may have been prepared before it was committed
+        if not certain - CLOCK <= end <= possible + CLOCK:
+            self.say('history', f'another end of {first}: {row}', record)
+        word, ending = self.ended.get((first.key, first.token), (None, None))
+        if word is not None:
+            if by != word or not ending['inv'] - CLOCK <= end <= ending['comp'] + CLOCK:
+                self.say('history', f'it was {word}: {row}', record, ending)
+        elif by not in self.words(list_of):
+            self.say('history', f'it cannot have been {by}: {row}', record)
+        elif by == 'expired' and first.owner not in self.extended_all and min(abs(end - h.expires) for h in list_of) > CLOCK:
+            self.say('history', f'it expired at another time: {row}', record)
+
+    def words(self, list_of):
+        """What can have ended a grant that its owner has not ended for certain"""
+        first = list_of[0]
+        if first.lifetime == 'transaction':
+            return {'transaction', 'released'}
+        words = {'expired', 'released'}		# a release of all does not say of which
+        if (first.key, first.token) in self.upgraded:
+            words.add('converted')
+        if any(h.lifetime in ('session', 'ended') for h in list_of):
+            words.add('session')
+        for sent, ended, _, owner in self.forced.get(first.key, ()):
+            if ended >= first.first and sent <= max(h.last for h in list_of):
+                words.add('forced' if owner is None else 'stolen')
+        return words
+
+    def by_themselves(self, rows):
+        """Do they keep to what is promised?"""
+        by_key, counted = defaultdict(list), defaultdict(list)
+        for row in rows:
+            if row['end'] < row['begin']:
+                self.say('history', f'it ended before it began: {row}')
+            by_key[row['key']].append(row)
+            # those of the judge came when the limits had been lifted
+            for part, who in (('owner', row['digest']), ('role', row['role'])) if row['role'] != 'postgres' else ():
+                counted[part, self.rule(row['key'], part)[0], who].append((row['begin'], row['end'], row['key']))
+        for key, list_of in by_key.items():
+            last = {}			# by mode, the one that ended last
+            for row in sorted(list_of, key=lambda r: r['token']):
+                for mode in ('exclusive', 'shared') if row['mode'] == 'exclusive' else ('exclusive',):
+                    if mode in last and last[mode]['end'] > row['begin']:
+                        self.say('history', f'two held {key}:\n    {last[mode]}\n    {row}')
+                if row['mode'] not in last or row['end'] > last[row['mode']]['end']:
+                    last[row['mode']] = row
+            _, most = self.rule(key, 'holders')
+            sharing = Number((r['begin'], r['end'], r['digest']) for r in list_of if r['mode'] == 'shared')
+            if sharing.when(most) is not None:
+                self.say('history', f'more than {most} held {key} at {sharing.when(most):.6f}')
+        for (part, prefix, who), intervals in counted.items():
+            moment = Number(intervals).when(self.policies[prefix][part]) if prefix is not None else None
+            if moment is not None:
+                keys = sorted((begin, end, key) for begin, end, key in intervals if begin <= moment < end)
+                self.say('quota', f'lock_history has more than {self.policies[prefix][part]} keys with {prefix} for {part} {who}: {keys}')
 
     def errors(self):
         for record in self.records:

@@ -21,7 +21,7 @@ import time
 
 import psycopg2
 
-REFUSALS = {'55P03', '40P01', 'LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK007', 'LK008', 'LK009'}
+REFUSALS = {'55P03', '40P01', '53400', 'LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK007', 'LK008', 'LK009'}
 LOST = {'57P01', '57P02', '57P03', '57P05', '08006', '08003', '08000', '25P03', '08P01'}
 GRANT = ('acquired, status, mode, fencing_token, extract(epoch FROM expires_at)::float8 AS expires, '
          'holder, key, extract(epoch FROM acquired_at)::float8 AS since, holders, max_holders')
@@ -56,6 +56,7 @@ class History:
         self.records = []
         self.number = itertools.count()
         self.faults = []		# (from, to, kind, detail)
+        self.grants = []		# rows of lock_history in the end, where policies ask for it
         # expires_at is of the real-time clock; they may drift apart a little
         self.offset = time.time() - time.monotonic()
 
@@ -72,6 +73,7 @@ class History:
     def save(self, path, **about):
         about['offset'] = self.offset
         about['faults'] = self.faults
+        about['grants'] = self.grants
         with open(path, 'w', encoding='utf-8') as out:
             out.write(json.dumps(about) + '\n')
             for record in self.records:
@@ -85,6 +87,7 @@ class History:
             history.records = [json.loads(line) for line in lines]
         history.offset = about['offset']
         history.faults = [tuple(fault) for fault in about['faults']]
+        history.grants = about['grants']
         return history, about
 
 
@@ -217,7 +220,7 @@ class Client(Worker):
     """Rounds of everything that applications do with locks."""
 
     # what a round does, and how often
-    ROUNDS = (('lease', 40), ('shared', 14), ('place', 30), ('set', 14), ('session', 10),
+    ROUNDS = (('lease', 40), ('shared', 14), ('place', 30), ('set', 14), ('several', 40), ('session', 10),
               ('relied', 14), ('transaction', 14), ('prepared', 7), ('fetch', 8), ('stranger', 7), ('hurried', 6))
 
     def __init__(self, run, number):
@@ -286,7 +289,7 @@ class Client(Worker):
             'acquire',
             f'SELECT {GRANT} FROM {verb}(%s, %s, %s, %s, %s, %s, lifetime => %s, max_holders => %s)',
             key, None if lifetime == 'transaction' else f'{ttl} s', owner, mode, f'{wait} s', owner, lifetime, limit,
-            key=key, owner=owner, mode=mode, lifetime=lifetime, ttl=ttl, wait=wait, limit=limit)
+            key=key, owner=owner, mode=mode, lifetime=lifetime, ttl=ttl, wait=wait, limit=self.run_of.limit(mode, limit))
 
     def release(self, key, owner):
         if self.chance(0.8):
@@ -465,7 +468,7 @@ class Client(Worker):
                            f'SELECT {GRANT} FROM lock_try_acquire_all(%s, %s, %s, %s, %s, %s, max_holders => %s)',
                            keys, f'{ttl} s', owner, mode, f'{wait} s', owner, limit,
                            keys=sorted(set(keys)), owner=owner, mode=mode, lifetime='lease',
-                           ttl=ttl, wait=wait, limit=limit)
+                           ttl=ttl, wait=wait, limit=self.run_of.limit(mode, limit))
         if record['outcome'] != 'ok':
             return
         if mode == 'exclusive':
@@ -476,6 +479,40 @@ class Client(Worker):
                       owner=owner, ttl=ttl)
         if self.chance(0.8):
             self.call('release_all', 'SELECT lock_release_all(%s) AS number', owner, owner=owner)
+
+    def several(self):
+        """Keys of one owner, one after the other, as many as it may have and more"""
+        owner, lifetime = self.owner(), self.lifetime('lease', 'lease', 'session', 'transaction')
+        if lifetime == 'transaction' and self.call('begin', 'BEGIN')['outcome'] != 'ok':
+            return
+        keys = []
+        for _ in range(self.random.randint(2, 4)):
+            (key, mode, limit), savepoint = self.request(), self.session.in_transaction and self.chance(0.4)
+            if key in keys:
+                continue
+            if savepoint:
+                self.call('savepoint', 'SAVEPOINT s')
+            record = self.acquire(key, owner, mode=mode, limit=limit, lifetime=lifetime, wait=self.wait() / 3)
+            if record['outcome'] == 'info':
+                return
+            if record['outcome'] == 'ok':
+                keys.append(key)
+            if savepoint and (record.get('sqlstate') or self.chance(0.3)):
+                self.call('rollback to', 'ROLLBACK TO s')
+            elif record.get('sqlstate') and self.session.in_transaction:
+                break
+        self.think()
+        if keys and lifetime != 'transaction' and self.chance(0.2):
+            heir, ttl = f'{self.name}/{next(self.owners)}', self.ttl()
+            self.call('transfer', f'SELECT {GRANT} FROM lock_transfer(%s, %s, %s, %s, %s)',
+                      keys[0], owner, heir, heir, f'{ttl} s', key=keys[0], owner=owner, heir=heir, ttl=ttl)
+        if lifetime == 'transaction':
+            self.finish()
+        elif self.session.conn is not None and self.chance(0.3):
+            self.call('release_all', 'SELECT lock_release_all(%s) AS number', owner, owner=owner)
+        elif self.session.conn is not None:
+            for key in keys[:self.random.randint(0, len(keys))]:
+                self.release(key, owner)
 
     def session_round(self):
         (key, mode, limit), owner = self.request(), self.owner()

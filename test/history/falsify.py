@@ -164,26 +164,79 @@ def another_error(record, rows):
     return False
 
 
-WAYS = (('exclusion', granted_twice), ('order', token_falls), ('loss', denied), ('revival', revived),
+def key_too_many(record, rows):
+    """Granted though a quota is used up"""
+    if is_lease(record) and record.get('sqlstate') == '53400':
+        record['outcome'], record['sqlstate'] = 'ok', None
+        record['rows'] = [{'acquired': True, 'status': 'acquired', 'mode': record['mode'], 'fencing_token': 1 << 52, 'expires': 2e10,
+                           'key': record['key'], 'holders': None, 'max_holders': 0}]
+        return True
+    return False
+
+
+def quota_unseen(record, rows):
+    """Refused by a quota that is not used up"""
+    if is_lease(record) and record['outcome'] == 'ok' and rows[0]['status'] == 'acquired':
+        record['outcome'], record['sqlstate'], record['rows'] = 'refused', '53400', None
+        record['message'] = 'The owner holds 2 of at most 2 keys, by the policy for prefix "k:"'
+        return True
+    return False
+
+
+# Of lock_history: rows are changed in place, at a place in the order of tokens
+
+def unrecorded(rows, place):
+    """A grant without a row"""
+    del rows[place]
+
+
+def never_granted(rows, place):
+    """A row without a grant"""
+    rows[place] = dict(rows[place], token=1 << 52)
+
+
+def ended_otherwise(rows, place):
+    """Ended by something else"""
+    rows[place]['by'] = 'forced' if rows[place]['by'] == 'released' else 'released'
+
+
+def ended_early(rows, place):
+    """Ended while its owner certainly had it"""
+    rows[place]['end'] = rows[place]['begin']
+
+
+def ended_late(rows, place):
+    """Ended after somebody else got it"""
+    rows[place]['end'] += 3
+
+
+def another_owner(rows, place):
+    rows[place]['digest'] = rows[place - 1]['digest']
+
+
+CALLS = (('exclusion', granted_twice), ('order', token_falls), ('loss', denied), ('revival', revived),
         ('cause', nobody_there), ('errors', another_error), ('limits', one_more), ('limits', at_once),
         ('limits', fewer_allowed), ('limits', place_there), ('cause', place_unseen), ('line', waits_in_vain),
         ('line', passed), ('count', miscounted), ('count', counted_twice))
+POLICIES = (('quota', key_too_many), ('quota', quota_unseen))
+GRANTS = (('history', unrecorded), ('history', never_granted), ('history', ended_otherwise), ('history', ended_early),
+          ('history', ended_late), ('quota', ended_late), ('history', another_owner))
 
 
-def falsify(history, counters, journal, rng, **how):
+def falsify(history, counters, journal, rng, ways, **how):
     """Returns what went unnoticed, and what was noticed how often"""
     unnoticed, noticed = [], []
 
-    def judge(records, counters, journal):
+    def judge(records, counters, journal, kind, grants=history.grants):
         changed = copy.copy(history)
-        changed.records = records
+        changed.records, changed.grants = records, grants
         checker = Checker(changed, **how)
-        checker.run()
+        checker.run({kind})
         checker.counters(counters, journal)
         return {text.split(':')[0] for text in checker.wrong}
 
     simple = {record['id'] for record in autocommit(history.records)}
-    for kind, way in WAYS:
+    for kind, way in ways:
         tried = found = 0
         places = list(range(len(history.records)))
         rng.shuffle(places)
@@ -197,14 +250,23 @@ def falsify(history, counters, journal, rng, **how):
                 continue
             tried += 1
             found += kind in judge(history.records[:place] + [record] + history.records[place + 1:],
-                                   counters, journal)
+                                   counters, journal, kind)
             if found == 3 or tried == TRIES:
                 break
         (noticed if found else unnoticed).append(f'{way.__name__} {found}/{tried}')
+    for kind, way in GRANTS if history.grants else ():
+        for tried in range(1, TRIES + 1):
+            grants = [dict(row) for row in sorted(history.grants, key=lambda row: row['token'])]
+            way(grants, rng.randrange(1, len(grants)))
+            if kind in judge(history.records, counters, journal, kind, grants):
+                noticed.append(f'{way.__name__} 1/{tried}')
+                break
+        else:
+            unnoticed.append(f'{way.__name__} 0/{TRIES}')
     write = journal[rng.randrange(len(journal))]
     fewer = [entry for entry in journal if entry is not write]
     for what, values, entries in (
             ('lost update', counters, fewer),
             ('wrong counter', {n: v + (n == write[1]) for n, v in counters.items()}, journal)):
-        (noticed if 'counters' in judge(history.records, values, entries) else unnoticed).append(what)
+        (noticed if 'counters' in judge(history.records, values, entries, 'counters') else unnoticed).append(what)
     return unnoticed, noticed

@@ -10,12 +10,21 @@ import time
 
 import psycopg2
 
+from clients import Session
+from falsify import CALLS, POLICIES
 from proxy import Proxy
 from runs import Run
 from server import SETTINGS, Server, signal_to
 
 
 CHILDREN = ('checkpointer', 'background writer', 'walwriter', 'autovacuum launcher', 'atomic_lock')
+
+
+class Calm(Run):
+    """Nothing goes wrong"""
+
+    name = 'calm'
+    ways = CALLS
 
 
 class Kill(Run):
@@ -63,6 +72,76 @@ class Kill(Run):
             self.stop([pid], seconds)
         elif pid:
             self.server.ask(f'SELECT pg_{kind}_backend(%s)', pid)
+
+
+class Policies(Kill):
+    """The same under policies: with quotas of owners and roles, and with history.  Others
+    change meanwhile."""
+
+    name = 'policies'
+    keys = 8
+    places = 4
+    ways = POLICIES
+    policies = {'k:': {'owner': 2, 'role': 4, 'holders': 3}, 'k:collision-': {'role': 2}}
+    ROLES = ('blue', 'green', 'red')
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.roles = {f'c{n}': self.ROLES[n % len(self.ROLES)] for n in range(self.clients)}
+
+    def dsn(self, name):
+        return f'{super().dsn(name)} user={self.roles.get(name, "postgres")}'
+
+    def limit(self, mode, limit):
+        most = self.policies['k:']['holders']
+        return limit if mode != 'shared' else min(limit or most, most)
+
+    def create_database(self):
+        super().create_database()
+        for role in self.ROLES:
+            self.server.ask(f"""
+                CREATE ROLE {role} LOGIN;
+                GRANT SELECT, UPDATE ON counter TO {role};
+                GRANT INSERT ON journal TO {role};
+                SELECT lock_grant_access('{role}', 'user')""")
+        for prefix, limits in self.policies.items():
+            self.server.ask('SELECT lock_set_policy(%s, max_holders => %s, max_keys_per_owner => %s, max_keys_per_role => %s, history => true)',
+                            prefix, *(limits.get(part) for part in ('holders', 'owner', 'role')))
+
+    def plan(self):
+        for number, (pause, kind, detail) in enumerate(super().plan()):
+            yield pause / 2, kind, detail
+            yield pause / 2, 'policy', [f'k:{self.random.randint(1, 9)}/{number}', number % 3 > 0]
+
+    def do(self, kind, detail):
+        if kind != 'policy':
+            super().do(kind, detail)
+        elif detail[1]:
+            self.server.ask('SELECT lock_set_policy(%s, max_keys_per_role => 1)', detail[0])
+        else:
+            self.server.ask("SELECT count(lock_drop_policy(prefix)) FROM lock_policies WHERE prefix LIKE '%/%'")
+
+    def relax(self, cursor):
+        cursor.execute("SELECT lock_set_policy('k:', history => true), lock_drop_policy('k:collision-')")
+
+    def recorded(self, cursor):
+        until = time.monotonic() + 10
+        while True:
+            cursor.execute('SELECT lock_sweep(100000)')
+            cursor.execute('SELECT key, fencing_token FROM lock_history WHERE ended_at IS NULL')
+            left = cursor.fetchall()
+            if not left or time.monotonic() > until:
+                break
+        self.wrong += [f'history: {key} by token {token} has no end' for key, token in left]
+        cursor.execute("""SELECT key, mode, fencing_token AS token, owner_digest AS digest, role::text,
+			extract(epoch FROM acquired_at)::float8 AS begin, extract(epoch FROM ended_at)::float8 AS end, ended_by AS by
+			FROM lock_history""")
+        self.history.grants = Session.rows(cursor)
+        cursor.execute("""SELECT key, acquired_at FROM lock_history h WHERE random() < 100.0 / (SELECT count(*) FROM lock_history)
+			AND ARRAY(SELECT fencing_token FROM lock_held_at(h.key, h.acquired_at) ORDER BY 1)
+				<> ARRAY(SELECT fencing_token FROM lock_history o WHERE o.key = h.key
+					AND o.acquired_at <= h.acquired_at AND h.acquired_at < o.ended_at ORDER BY 1)""")
+        self.wrong += [f'history: lock_held_at({key}, {at}) is not what lock_history has' for key, at in cursor.fetchall()]
 
 
 class Crash(Run):
@@ -447,4 +526,4 @@ class Memory(Kill):
             pass			# it has ended meanwhile
 
 
-RUNS = {run.name: run for run in (Run, Kill, Crash, Cut, Failover, Synchronous, Bouncer, Clock, Disk, Memory)}
+RUNS = {run.name: run for run in (Calm, Kill, Policies, Crash, Cut, Failover, Synchronous, Bouncer, Clock, Disk, Memory)}

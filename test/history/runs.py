@@ -42,9 +42,9 @@ UNION ALL SELECT 'transaction: ' || a::text FROM pg_stat_activity a
 
 
 class Run:
-    """Without faults: many clients on few keys"""
+    """Many clients on few keys"""
 
-    name = 'calm'
+    name = ''
     clients = 24
     admins = 1
     keys = 5
@@ -58,6 +58,10 @@ class Run:
     causes = True
     # statistics count what is prepared, also if it is rolled back
     rolls_back_prepared = False
+    # prefix: limits of a policy, and the roles of clients
+    policies = {}
+    roles = {}
+    ways = ()			# in which the history is falsified afterwards
 
     def __init__(self, bindir, directory, seed, seconds, script=None):
         self.bindir, self.directory = bindir, directory
@@ -86,7 +90,11 @@ class Run:
         return self.ended or time.monotonic() > self.until
 
     def may(self, name):
-        return name not in self.without
+        return name not in self.without and (name != 'several' or bool(self.policies))
+
+    def limit(self, mode, limit):
+        """Of those who share a key, if a caller asks for this one"""
+        return limit
 
     def dsn(self, name):
         return f'{self.server.dsn()} application_name={name}'
@@ -198,6 +206,7 @@ class Run:
         conn = self.server.connect()
         with conn.cursor() as cursor:
             self.quiet(cursor)
+            self.relax(cursor)
             self.obtain(cursor)
             self.left(cursor)
             cursor.execute('SELECT id, value FROM counter')
@@ -206,9 +215,10 @@ class Run:
             journal = cursor.fetchall()
             self.whole(cursor)
             self.counted(cursor)
+            self.recorded(cursor)
         conn.close()
         self.checker = Checker(self.history, crashes=self.crashes, failovers=self.failovers,
-                               steps=self.steps, causes=self.causes,
+                               steps=self.steps, causes=self.causes, policies=self.policies, roles=self.roles,
                                allowed=self.allowed + (('25P01',) if self.script else ()))
         self.wrong += self.checker.run()
         self.checker.counters(counters, journal)
@@ -220,10 +230,11 @@ class Run:
 
     def judge_the_judge(self, counters, journal):
         """A judge who finds nothing must be able to"""
-        if type(self) is not Run or self.wrong or self.script is not None:
+        if not self.ways or self.wrong or self.script is not None:
             return
         self.wrong += [f'checker: {what}' for what in misjudged()]
-        unnoticed, noticed = falsify(self.history, counters, journal, self.random, allowed=self.allowed)
+        unnoticed, noticed = falsify(self.history, counters, journal, self.random, self.ways, allowed=self.allowed,
+                                     policies=self.policies, roles=self.roles)
         self.wrong += [f'checker: does not notice {what}' for what in unnoticed]
         self.noticed = noticed
 
@@ -241,6 +252,12 @@ class Run:
                 self.wrong.append(f'liveness: backends of clients that have gone: {backends}')
                 return
             time.sleep(0.05)
+
+    def relax(self, cursor):
+        """Lifts limits that are for the clients"""
+
+    def recorded(self, cursor):
+        """Reads lock_history, where there is one"""
 
     def asked(self, cursor, operation, sql, *params, **facts):
         """A call of the judge, recorded as those of the clients are"""

@@ -11,6 +11,13 @@
 # so.  A transaction has what it changed in {rows}, what it holds itself in {mine},
 # both by key and owner, likewise what it held and others may still see in {ended},
 # and its claims.
+#
+# Policies are in {policies}{prefix}{part}, durations in seconds; a transaction that
+# has changed any has all of them as they are for itself.  {role} has the role of each
+# session, {member}{role} what that is a member of.  What is over and may keep its key
+# closed is in {over}{key}, by the slot 0 of the exclusive holding or the token of a
+# shared one; {history}{key}{token} has what lock_history is to say of a grant.  Both
+# are in transactions, too, as far as they have changed them.
 
 package AtomicLockModel;
 
@@ -25,7 +32,7 @@ our $many = 100;
 sub new
 {
 	my ($class) = @_;
-	return bless { held => {}, tx => {}, alive => {} }, $class;
+	return bless { held => {}, tx => {}, alive => {}, policies => {}, role => {}, member => {}, over => {}, history => {}, time => 0 }, $class;
 }
 
 #
@@ -34,18 +41,38 @@ sub new
 sub begin
 {
 	my ($self, $s) = @_;
-	$self->{tx}{$s} = { rows => {}, mine => {}, ended => {}, claims => {}, said => {}, saved => [] };
+	$self->{tx}{$s} = { rows => {}, mine => {}, ended => {}, claims => {}, said => {}, over => {}, history => {}, counted => {}, saved => [] };
 	return;
 }
 
+# $clock: from when to when it was.  A commit is no call that looks for new policies.
 sub commit
 {
-	my ($self, $s) = @_;
-	my $rows = (delete $self->{tx}{$s})->{rows};
+	my ($self, $s, $clock) = @_;
+	my $mine = $self->{tx}{$s}{mine};
+	my $tx;
 
-	foreach my $key (keys %$rows)
+	foreach my $key (keys %$mine)
 	{
-		$self->{held}{$key}{$_} = $rows->{$key}{$_} for keys %{ $rows->{$key} };
+		local $self->{policies} = $self->{known}{$s} || $self->{policies};
+		$self->history_end($s, $key, $_, 'transaction', $clock) for values %{ $mine->{$key} };
+	}
+	$tx = delete $self->{tx}{$s};
+	foreach my $pair ([ held => $tx->{rows} ], [ over => $tx->{over} ], [ history => $tx->{history} ])
+	{
+		my ($name, $changed) = @$pair;
+
+		foreach my $key (keys %$changed)
+		{
+			$self->{$name}{$key}{$_} = $changed->{$key}{$_} for keys %{ $changed->{$key} };
+		}
+	}
+	$self->{policies} = $tx->{policies} if $tx->{policies};
+
+	# A session may have ended while a transaction had something of it in hand.
+	foreach my $key (keys %{ $tx->{rows} })
+	{
+		$self->lose_session($key, $_) for values %{ $tx->{rows}{$key} };
 	}
 	return;
 }
@@ -82,6 +109,317 @@ sub release_savepoint
 {
 	my ($self, $s) = @_;
 	pop @{ $self->{tx}{$s}{saved} };
+	return;
+}
+
+#
+# Policies
+#
+
+# All of them, as a session sees them
+sub policies
+{
+	my ($self, $s) = @_;
+	return $self->{tx}{$s} && $self->{tx}{$s}{policies} || $self->{policies};
+}
+
+# What the policies say of a part of a key, and the prefix of the one that does; an
+# empty list if none does
+sub rule
+{
+	my ($self, $s, $key, $part) = @_;
+	my $policies = $self->policies($s);
+
+	foreach my $prefix (map { substr $key, 0, $_ } reverse 0 .. length $key)
+	{
+		return ($policies->{$prefix}{$part}, $prefix) if $policies->{$prefix} && defined $policies->{$prefix}{$part};
+	}
+	return;
+}
+
+my %settings = (default_ttl => 300, max_ttl => 86400, max_wait => 300, max_lifetime => 0, lock_delay => 0, min_hold => 0);
+
+# ... or the settings, where these have something to say
+sub value
+{
+	my ($self, $s, $key, $part) = @_;
+	my ($value) = $self->rule($s, $key, $part);
+
+	return $value // $settings{$part};
+}
+
+# When what was acquired at a moment has to end
+sub end_of_life
+{
+	my ($self, $s, $key, $acquired_at) = @_;
+	my $life = $self->value($s, $key, 'max_lifetime');
+
+	return $life ? $acquired_at + $life : 'Inf';
+}
+
+# May a session change a key?
+sub is_admitted
+{
+	my ($self, $s, $key) = @_;
+	my ($roles) = $self->rule($s, $key, 'roles');
+	my $role = $self->{role}{$s};
+
+	return !$roles || !defined $role || grep { $self->{member}{$role}{$_} } @$roles;
+}
+
+# Change policies, as a function does it to a copy of them.  Nobody else can until the
+# transaction ends.
+sub change_policies
+{
+	my ($self, $s, $change) = @_;
+
+	return { sqlstate => ['55P03'] } if grep { $_ ne $s && $self->{tx}{$_}{policies} } keys %{ $self->{tx} };
+	return {
+		apply => sub {
+			$self->{tx}{$s}{policies} = dclone($self->policies($s));
+			$change->($self->{tx}{$s}{policies});
+			$self->forget_history;
+		}
+	};
+}
+
+# Where nobody asks for history now, the end of what goes on may remain unknown.
+sub forget_history
+{
+	my ($self) = @_;
+
+	foreach my $key (keys %{ $self->{history} }, map { keys %{ $_->{history} } } values %{ $self->{tx} })
+	{
+		$self->{forgotten}{$key} = ++$self->{time} if grep { !($self->rule($_, $key, 'history'))[0] } '', keys %{ $self->{tx} };
+	}
+	return;
+}
+
+# What policies make of a request: an SQLSTATE, or ttl and limit
+sub terms
+{
+	my ($self, $s, $r) = @_;
+	my $key = $r->{key};
+	my ($max_ttl, $max_lifetime) = map { $self->value($s, $key, $_) } qw(max_ttl max_lifetime);
+	my $ttl = $r->{asked_ttl};
+	my ($most) = $r->{mode} eq 'shared' ? $self->rule($s, $key, 'max_holders') : ();
+
+	return { sqlstate => ['42501'] } unless $self->is_admitted($s, $key);
+	return { sqlstate => ['22023'] } if defined $r->{wait} && $r->{wait} > $self->value($s, $key, 'max_wait');
+	return { sqlstate => ['22023'] } if defined $ttl && ($ttl > $max_ttl || $max_lifetime && $ttl > $max_lifetime);
+	return { sqlstate => ['22023'] } if $r->{lifetime} eq 'transaction' && $self->value($s, $key, 'min_hold');
+	# A ttl that nobody asked for is cut, as a policy wants it.
+	$ttl = min($self->value($s, $key, 'default_ttl'), $max_ttl, $max_lifetime || 'Inf') if !defined $ttl && $r->{lifetime} eq 'lease';
+	return { ttl => $ttl, limit => min(grep { defined } $r->{limit}, $most) };
+}
+
+#
+# What is over, and keeps its key closed
+#
+
+# As a session sees it
+sub over
+{
+	my ($self, $s, $key) = @_;
+	return { %{ $self->{over}{$key} || {} }, $self->{tx}{$s} ? %{ $self->{tx}{$s}{over}{$key} || {} } : () };
+}
+
+# Where a holding was that has ended; $how: "released" or "expired"
+sub bury
+{
+	my ($self, $where, $key, $h, $how, $end) = @_;
+
+	$where->{over}{$key}{ slot($h) } = { %$h, how => $how, over_at => $end, is_there => 1 };
+	return;
+}
+
+# Its place in {over}
+sub slot
+{
+	my ($h) = @_;
+	return $h->{mode} eq 'shared' ? $h->{token} : 0;
+}
+
+# Until when it keeps its key closed, by the policies of a session: 0, or Inf where that
+# is not known.  min_hold and lock_delay last longer than a test.
+sub closed_until
+{
+	my ($self, $s, $key, $over) = @_;
+	my $delay = $self->value($s, $key, 'lock_delay');
+
+	return max($self->min_held_until($s, $key, $over), $over->{how} eq 'expired' && $delay ? ($over->{over_at} // 'Inf') + $delay : 0);
+}
+
+sub min_held_until
+{
+	my ($self, $s, $key, $over) = @_;
+	my $min_hold = $self->value($s, $key, 'min_hold');
+
+	return $min_hold ? $over->{acquired_at} + $min_hold : 0;
+}
+
+# What closes a key to somebody who wants it exclusively, or shares it: that which does
+# for sure, and that which may
+sub closing
+{
+	my ($self, $s, $key, $is_shared, $own) = @_;
+	my $over = $self->over($s, $key);
+	my $rows = $self->rows($s, $key);
+	my @slots = grep { $over->{$_} && (!$is_shared || !$_) && $self->closed_until($s, $key, $over->{$_}) } sort keys %$over;
+
+	# What is left of a former share of the owner does not delay its next one.
+	@slots = grep { !$own || !$_ || $over->{$_}{owner} ne $own || $self->min_held_until($s, $key, $over->{$_}) } @slots;
+	my @dead = grep { $_->{state} eq 'live' && !$self->is_live($_) && (!$is_shared || $_->{mode} eq 'exclusive') && $self->closed_until($s, $key, { %$_, how => 'expired' }) } values %$rows;
+
+	return ([ map { $over->{$_} } grep { $over->{$_}{is_there} } @slots ], [ (map { $over->{$_} } grep { !$over->{$_}{is_there} } @slots), @dead ]);
+}
+
+# A holding gets a row, and so what was there is gone.
+sub settle
+{
+	my ($self, $s, $key, $mode) = @_;
+	my $over = $self->over($s, $key);
+	my $changed = $self->{tx}{$s}{over}{$key} ||= {};
+
+	if ($mode eq 'exclusive')
+	{
+		$changed->{0} = undef;
+		return;
+	}
+	# of those that do not keep the key closed, any
+	$changed->{$_} = { %{ $over->{$_} }, is_there => 0 } for grep { $_ && $over->{$_} && !$self->closed_until($s, $key, $over->{$_}) } keys %$over;
+	return;
+}
+
+#
+# Quotas
+#
+
+# How many other keys than this one somebody holds by the policy that rules them, at
+# least and at most.  What another transaction has released counts, since that may roll
+# back, and so may what it held before.  In a set there are some that are granted before.
+sub others_held
+{
+	my ($self, $s, $key, $part, $who, $before) = @_;
+	my $name = $part eq 'max_keys_per_owner' ? 'owner' : 'role';
+	my (undef, $prefix) = $self->rule($s, $key, $part);
+	my @others = map { $self->{tx}{$_} } grep { $_ ne $s } keys %{ $self->{tx} };
+	my $is_his = sub { grep { ($_->{$name} // '') eq $who && $self->is_live($_) } @_ };
+	my %before = map { $_ => 1 } @{ $before || [] };
+	my %keys = map { $_ => 1 } keys %before, keys %{ $self->{held} }, map { (keys %{ $_->{rows} }, keys %{ $_->{mine} }) } values %{ $self->{tx} };
+	my ($must, $may) = (0, 0);
+
+	foreach my $other (grep { $_ ne $key && (($self->rule($s, $_, $part))[1] // '-') eq $prefix } keys %keys)
+	{
+		if ($before{$other} || $is_his->(values %{ $self->live($s, $other) }, map { values %{ $_->{rows}{$other} || {} } } @others))
+		{
+			$must++;
+		}
+		elsif (grep { $_->{seen}{$other}{$name}{$who} } @others)
+		{
+			$may++;
+		}
+		elsif (grep { $is_his->(grep { ($_->{counted}{$part} // '-') eq $prefix } values %{ $_->{mine}{$other} || {} }) } @others)
+		{
+			$must++;
+		}
+	}
+	# What transactions hold themselves is counted apart from the rest, and in others until
+	# they end.
+	$may += $_->{counted}{$part}{$prefix}{$who} // 0 for @others, $self->{tx}{$s} || ();
+	return ($must, $must + $may);
+}
+
+# Does a quota forbid that somebody gets one more key, beside those of a set before it?
+sub beyond_quota
+{
+	my ($self, $s, $key, $owner, $before) = @_;
+	my $may = 0;
+
+	foreach my $pair ([ max_keys_per_owner => $owner ], [ max_keys_per_role => $self->{role}{$s} // '' ])
+	{
+		my ($part, $who) = @$pair;
+		my ($limit, $prefix) = $self->rule($s, $key, $part);
+		my ($must, $most) = defined $limit ? $self->others_held($s, $key, $part, $who, $before) : next;
+
+		return { sqlstate => ['53400'] } if $must >= $limit;
+		$may ||= $most >= $limit;
+	}
+	return $may ? { may => ['53400'] } : {};
+}
+
+# A holding is counted from now on, until the transaction ends if it has no row.
+sub count
+{
+	my ($self, $s, $key, $h) = @_;
+	my $tx = $self->{tx}{$s};
+
+	foreach my $pair ([ max_keys_per_owner => 'owner' ], [ max_keys_per_role => 'role' ])
+	{
+		my ($part, $name) = @$pair;
+		my (undef, $prefix) = $self->rule($s, $key, $part);
+
+		if ($h->{lifetime} ne 'transaction')
+		{
+			$tx->{seen}{$key}{$name}{ $h->{$name} // '' } = 1;
+		}
+		elsif (defined $prefix)
+		{
+			$h->{counted}{$part} = $prefix;
+			$tx->{counted}{$part}{$prefix}{ $h->{$name} // '' }++;
+		}
+	}
+	return;
+}
+
+#
+# History
+#
+
+# What lock_history has of a key, as a session sees it
+sub history
+{
+	my ($self, $s, $key) = @_;
+	return { %{ $self->{history}{$key} || {} }, $self->{tx}{$s} ? %{ $self->{tx}{$s}{history}{$key} || {} } : () };
+}
+
+# A grant begins; $clock: from when to when it was
+sub history_begin
+{
+	my ($self, $s, $key, $h, $clock) = @_;
+
+	return unless ($self->rule($s, $key, 'history'))[0];
+	$self->{tx}{$s}{history}{$key}{ $h->{token} } =
+	  { map({ $_ => $h->{$_} } qw(token mode owner role)), begin => $clock, since => ++$self->{time} };
+	return;
+}
+
+# It ends.  What a transaction holds itself is written as a whole then.
+sub history_end
+{
+	my ($self, $s, $key, $h, $by, $clock) = @_;
+	my $changed = $self->{tx}{$s}{history}{$key} ||= {};
+	my $grant = $self->history($s, $key)->{ $h->{token} };
+
+	if (!($self->rule($s, $key, 'history'))[0])
+	{
+		$changed->{ $h->{token} } = { %$grant, is_unknown => 1 } if $grant;
+		return;
+	}
+	return if !$grant && $h->{lifetime} ne 'transaction';
+	$grant ||= { map({ $_ => $h->{$_} } qw(token mode owner role)), begin => $h->{granted}, since => ++$self->{time} };
+	$changed->{ $h->{token} } = { %$grant, by => $by, end => $clock } unless $grant->{is_unknown};
+	return;
+}
+
+# A committed holding is over without anybody's doing: whoever finds that writes it.
+sub lose
+{
+	my ($self, $key, $h, $how, $clock) = @_;
+	my $grant = $self->{history}{$key}{ $h->{token} };
+
+	@{$grant}{qw(lost lost_at)} = ($how, $clock) if $grant && !$grant->{by} && !$grant->{lost};
+	$self->bury($self, $key, $h, 'expired', $clock->[0] == $clock->[1] ? $clock->[0] : undef);
 	return;
 }
 
@@ -234,6 +572,7 @@ sub places
 	my @held = sort { $a->{end} <=> $b->{end} } (map { $live->{$_} } grep { $_ ne $owner } keys %$live), @theirs;
 	my @known = grep { defined } map { $_->{owner} } @held;
 	my %known = map { $_ => 1 } @known;
+	my $known = @known;
 	my %owners = %known;
 	my ($must, $touched) = $self->come_to_have($s, $key, $owner);
 	my $twice = 0;
@@ -248,16 +587,25 @@ sub places
 			$owners{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner;
 			$relied{$1} = 1 if $claim =~ /^pin:(.+)/s && $1 ne $owner;
 			# beside what it was handed over, an owner may have a row that has expired
-			$over{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner && $self->{once}{$key}{$1}{LK005};
+			$over{$1} = 1 if $claim =~ /^(?:share|renew|pin):(.+)/s && $1 ne $owner && ($self->{once}{$key}{$1}{LK005} || ($self->{held}{$key}{$1} || { state => '' })->{state} eq 'expired');
 		}
 		# What a transaction has held itself counts until it ends, whatever became of it.
 		$twice += keys(%$ended) + grep { $rows->{$_} } keys %$mine;
 	}
+	# What the caller's own transaction relies on is a place, too, even its former one.
+	foreach my $row (map { /^pin:(.+)/s ? $self->rows($s, $key)->{$1} || () : () } $self->{tx}{$s} ? keys %{ $self->{tx}{$s}{claims}{$key} || {} } : ())
+	{
+		next if $row->{state} !~ /^(?:live|expired)$/ || $self->is_live($row);
+		$must += $row->{owner} ne $owner;
+		$owners{ $row->{owner} } = 1;
+	}
 	$must += grep { $_ ne $owner && !$touched->{$_} } keys %$live;
 	# what is over, and is relied on
 	$must += grep { my $row = $self->{held}{$key}{$_}; $row && $row->{state} =~ /^(?:live|expired)$/ && !$self->is_live($row) && !$touched->{$_} } keys %relied;
+	# Where a transaction has had it alone, the places that it has now are not counted.
+	@known = map { $_->{owner} } grep { !$_->{by} } @held if grep { $_ ne $s && ($self->{tx}{$_}{said}{$key} // '') eq 'exclusive' } keys %{ $self->{tx} };
 	# Beside who has it alone, nobody else need be seen.
-	my $least = keys(%known) + (@maybe ? 0 : @held - @known);
+	my $least = @known < $known ? @known : keys(%known) + (@maybe ? 0 : @held - @known);
 	$least = 1 if grep { !$_->{by} && $_->{mode} eq 'exclusive' } @held;
 	return {
 		must => $must,
@@ -309,7 +657,11 @@ sub put
 
 	$self->{once}{$key}{$owner}{ $old->{state} eq 'released' ? 'LK004' : 'LK005' } = 1
 	  if $old->{state} && !$self->is_live($old) && $old->{state} =~ /^(?:live|expired|released)$/;
-	return $self->{tx}{$s}{rows}{$key}{$owner} = { %$old, owner => $owner, state => 'live', sure => 1, %change };
+	# Its session may end meanwhile.
+	$self->{tx}{$s}{over}{$key}{ slot($old) } = undef if $old->{state} && $self->is_live($old);
+	my $new = $self->{tx}{$s}{rows}{$key}{$owner} = { %$old, owner => $owner, state => 'live', sure => 1, %change };
+	$self->count($s, $key, $new) if $new->{state} eq 'live';
+	return $new;
 }
 
 # A grant may have used the row of anything dead.  Nobody is less sure after a
@@ -345,6 +697,45 @@ sub refusals
 #
 sub acquire
 {
+	my ($self, $s, $asked) = @_;
+	my $terms = $self->terms($s, $asked);
+	my $r = { %$asked, %$terms };
+	my ($key, $owner) = @{$r}{qw(key owner)};
+	my $own = $self->live($s, $key)->{$owner};
+	my ($expected, $closed, $maybe, $quota);
+
+	return $terms if $terms->{sqlstate};
+	$expected = $self->acquire_open($s, $r);
+	return $expected if $own && ($expected->{is_own} || $own->{mode} eq 'exclusive' || $r->{mode} eq 'shared');
+
+	# Rows decide before the claims of transactions do.
+	($closed, $maybe) = $self->closing($s, $key, $r->{mode} eq 'shared', $own && $owner);
+	return { status => ['held'], limit => $r->{limit}, closed => scalar @$closed } if @$closed && !$self->is_in_the_way($s, $r);
+	$quota = $expected->{apply} && !$own && !$r->{is_of_set} ? $self->beyond_quota($s, $key, $owner) : {};
+	if (@$maybe && $expected->{apply})
+	{
+		my $or = $expected->{or} || { limit => $r->{limit} };
+		$expected->{or} = { limit => $or->{limit}, counted => $or->{counted}, status => [ 'held', @{ $or->{status} || [] } ] };
+	}
+	elsif (@$maybe && !$self->is_in_the_way($s, $r))
+	{
+		$expected = { %$expected, status => [ 'held', @{ $expected->{status} } ], holders => undef, named => undef };
+	}
+	return $quota->{sqlstate} ? { %$quota, or => $expected->{or} } : { %$expected, %$quota };
+}
+
+# Has somebody else a row that keeps a request from the key?
+sub is_in_the_way
+{
+	my ($self, $s, $r) = @_;
+	my $live = $self->live($s, $r->{key});
+
+	return grep { $_ ne $r->{owner} && ($r->{mode} eq 'exclusive' || $live->{$_}{mode} eq 'exclusive') } keys %$live;
+}
+
+# ... where the key is not closed and no quota is used up
+sub acquire_open
+{
 	my ($self, $s, $r) = @_;
 	my ($key, $owner) = @{$r}{qw(key owner)};
 	my $live = $self->live($s, $key);
@@ -368,7 +759,7 @@ sub acquire
 
 		return { status => ['held'], in_the_way($mode eq 'shared' ? places_alone($places) : $places, $r->{limit}, 1) }
 		  if !$is_counted || max(@{$places}{qw(may most)}) < $limit;
-		return { status => [qw(held pending)], limit => $limit, holders => [ 1, $places->{most} ], counted => [ 0, $places->{most} ] }
+		return { status => [qw(held pending)], limit => $limit, holders => [ 0, $places->{most} ], counted => [ 0, $places->{most} ] }
 		  if $places->{least} < $limit;
 	}
 	return { status => ['held'], in_the_way($places, $limit) } if $limit && $places->{least} >= $limit;
@@ -385,25 +776,35 @@ sub acquire
 		or => $is_full && $places->{may} >= $limit ? $is_full : undef,
 		mode => $mode,
 		own => $own,
+		ttl => $r->{ttl},
 		is_new => !$own || $upgrade,
 		limit => $r->{limit},
 		holders => $limit ? [ $places->{least} + 1, $places->{most} + 1 ] : [ 0, 0 ],
 		apply => sub {
 			my ($answer) = @_;
 			my $tx = $self->{tx}{$s};
-			my %h = (mode => $mode, token => $answer->{token}, acquired_at => $answer->{acquired_at}, end => $answer->{end});
+			# A holding stays with the role that acquired it.
+			my %h = (mode => $mode, token => $answer->{token}, acquired_at => $answer->{acquired_at}, end => $answer->{end}, role => ($own || { role => $self->{role}{$s} })->{role});
 
 			$self->claim($s, $key, $claim, $owner) unless $is_kept && $in_tx;
 			return if $is_kept;
+			$self->history_end($s, $key, $own, 'converted', $answer->{clock}) if $upgrade;
 			if ($r->{lifetime} eq 'transaction')
 			{
 				$tx->{said}{$key} = $mode unless $tx->{said}{$key} && $tx->{said}{$key} eq 'exclusive';
-				$tx->{mine}{$key}{$owner} = { %h, owner => $owner, lifetime => 'transaction', state => 'live' };
+				$tx->{mine}{$key}{$owner} = { %h, owner => $owner, lifetime => 'transaction', state => 'live', granted => $answer->{clock} };
+				$self->count($s, $key, $tx->{mine}{$key}{$owner}) unless $own;
 				return;
 			}
-			$self->reuse($s, $key) if !$own || $in_tx || $upgrade;
+			if (!$own || $in_tx || $upgrade)
+			{
+				$self->reuse($s, $key);
+				$self->settle($s, $key, $mode);
+			}
 			$self->end($s, $key, $owner);
 			$self->put($s, $key, $owner, %h, lifetime => $r->{lifetime}, session => $r->{session}, ttl => $r->{ttl});
+			$self->history_begin($s, $key, $self->rows($s, $key)->{$owner}, $in_tx && !$upgrade ? $own->{granted} : $answer->{clock})
+			  if !$own || $in_tx || $upgrade;
 		}
 	};
 }
@@ -413,16 +814,29 @@ sub acquire_all
 {
 	my ($self, $s, $r) = @_;
 	my @keys = sort keys %{ { map { $_ => 1 } @{ $r->{keys} } } };
-	my (@expected, %or);
+	my (@expected, %or, @new, %quota);
 
 	foreach my $key (@keys)
 	{
-		my $expected = $self->acquire($s, { %$r, key => $key, lifetime => 'lease' });
+		my $terms = $self->terms($s, { %$r, key => $key, lifetime => 'lease' });
+		return $terms if $terms->{sqlstate};
+	}
+	foreach my $key (@keys)
+	{
+		my $expected = $self->acquire($s, { %$r, key => $key, lifetime => 'lease', is_of_set => 1 });
 		return { %$expected, key => $key, or_of => \%or } unless $expected->{apply};
 		$or{$key} = { %{ $expected->{or} }, key => $key } if $expected->{or};
 		push @expected, { %$expected, key => $key };
 	}
-	return { all => \@expected, or_of => \%or };
+	# Those that are granted count for those that follow.
+	foreach my $expected (grep { !$_->{own} } @expected)
+	{
+		my $beyond = $self->beyond_quota($s, $expected->{key}, $r->{owner}, \@new);
+		return { %$beyond, or_of => \%or, has_written => 1 } if $beyond->{sqlstate};
+		%quota = (%quota, %$beyond);
+		push @new, $expected->{key};
+	}
+	return { all => \@expected, or_of => \%or, %quota, has_written => 1 };
 }
 
 # What an owner does with what it has: $claim for an exclusive holding
@@ -431,6 +845,7 @@ sub own
 	my ($self, $s, $key, $owner, $claim) = @_;
 	my $own = $self->live($s, $key)->{$owner};
 
+	return { sqlstate => ['42501'] } unless $self->is_admitted($s, $key);
 	unless ($own)
 	{
 		my @elsewhere = $self->elsewhere($s, $key, $owner);
@@ -457,9 +872,15 @@ sub release
 
 	return $expected if $expected->{sqlstate};
 	$expected->{apply} = sub {
+		my ($answer) = @_;
+		my $row = $self->rows($s, $key)->{$owner};
+
 		$expected->{claim}->();
+		$self->history_end($s, $key, $expected->{own}, 'released', $answer->{clock});
 		$self->end($s, $key, $owner);
-		$self->put($s, $key, $owner, state => 'released') if $self->rows($s, $key)->{$owner} && $self->is_live($self->rows($s, $key)->{$owner});
+		return unless $row && $self->is_live($row);
+		$self->put($s, $key, $owner, state => 'released');
+		$self->bury($self->{tx}{$s}, $key, $row, 'released');
 	};
 	return $expected;
 }
@@ -467,9 +888,23 @@ sub release
 sub extend
 {
 	my ($self, $s, $key, $owner, $ttl) = @_;
-	my $expected = $self->own($s, $key, $owner, 'extend');
+	my $own = $self->live($s, $key)->{$owner};
+	my ($max_ttl, $life) = map { $self->value($s, $key, $_) } qw(max_ttl max_lifetime);
+	my ($expected, $limit, $length);
 
+	return { sqlstate => ['42501'] } unless $self->is_admitted($s, $key);
+	return { sqlstate => ['22023'] } if defined $ttl && $ttl > $max_ttl;
+	$expected = $self->own($s, $key, $owner, 'extend');
 	return $expected if $expected->{sqlstate};
+	if ($own->{lifetime} ne 'transaction')
+	{
+		$length = $expected->{ttl} = $ttl // min($own->{ttl} // 0, $max_ttl);
+		$limit = $expected->{limit_of_life} = $self->end_of_life($s, $key, $own->{acquired_at});
+		# Its life is used up, maybe since a policy limits it.  All that counts here are
+		# hours, in which no test lasts so long.
+		return { sqlstate => ['LK008'] }
+		  if $life && $limit <= $own->{end} + 1e-5 && ($length >= $life || !defined $ttl && $own->{end} > $limit + 1e-5);
+	}
 	$expected->{apply} = sub {
 		my ($answer) = @_;
 
@@ -484,6 +919,7 @@ sub convert
 {
 	my ($self, $s, $key, $owner, $mode) = @_;
 	my $own = $self->live($s, $key)->{$owner};
+	return { sqlstate => ['42501'] } unless $self->is_admitted($s, $key);
 	my $expected = $own && $own->{mode} eq $mode ? { own => $own } : $self->own($s, $key, $owner, 'convert');
 	my $live = $self->live($s, $key);
 
@@ -491,22 +927,28 @@ sub convert
 	return { status => ['reacquired'], mode => $mode, own => $own, apply => sub { } } if $own->{mode} eq $mode;
 	return { sqlstate => ['55P03'] } if $mode eq 'exclusive' && (keys %$live > 1 || $self->theirs($s, $key));
 	return { sqlstate => ['55P03'] } if $mode eq 'exclusive' && $self->is_claimed($s, $key, 'take');
+	my ($closed, $maybe) = $mode eq 'exclusive' ? $self->closing($s, $key, 0, $owner) : ([], []);
+	return { sqlstate => ['55P03'], closed => scalar @$closed } if @$closed;
 	return {
 		status => ['acquired'], mode => $mode, own => $own, is_convert => 1,
+		may => @$maybe ? ['55P03'] : undef,
 		apply => sub {
 			my ($answer) = @_;
 			my %h = (mode => $mode, token => $answer->{token});
 
+			$self->history_end($s, $key, $own, 'converted', $answer->{clock});
 			if ($own->{lifetime} eq 'transaction')
 			{
 				$self->claim($s, $key, 'take', '') if $mode eq 'exclusive';
 				$self->{tx}{$s}{said}{$key} = 'exclusive' if $mode eq 'exclusive';
-				$self->{tx}{$s}{mine}{$key}{$owner} = { %$own, %h };
+				$self->{tx}{$s}{mine}{$key}{$owner} = { %$own, %h, granted => $answer->{clock} };
 				return;
 			}
 			$expected->{claim}->();
 			$self->reuse($s, $key);
+			$self->settle($s, $key, $_) for 'exclusive', $mode;
 			$self->put($s, $key, $owner, %h);
+			$self->history_begin($s, $key, $self->rows($s, $key)->{$owner}, $answer->{clock});
 		}
 	};
 }
@@ -514,6 +956,8 @@ sub convert
 sub transfer
 {
 	my ($self, $s, $key, $owner, $new_owner, $ttl) = @_;
+	my $terms = $self->terms($s, { key => $key, mode => 'exclusive', lifetime => '', asked_ttl => $ttl });
+	return $terms if $terms->{sqlstate};
 	my $expected = $self->own($s, $key, $owner, 'take');
 	my $own = $expected->{own};
 	my $other = $self->rows($s, $key)->{$new_owner};
@@ -523,6 +967,9 @@ sub transfer
 	return { sqlstate => ['22023'] } if $in_tx && defined $ttl;
 	return { sqlstate => ['55P03'] } if $owner ne $new_owner && $own->{mode} eq 'shared' && $self->is_claimed($s, $key, 'share', $new_owner);
 	$other = undef if $owner eq $new_owner || $other && !$self->is_live($other);
+	# What joins a lease that the new owner has is no new one.
+	my $quota = $in_tx && $other ? {} : $self->beyond_quota($s, $key, $new_owner);
+	return $quota if $quota->{sqlstate};
 
 	# Two that become one have the stronger lifetime, and the later end that there is.
 	my $join = sub {
@@ -530,25 +977,35 @@ sub transfer
 		my $later = max($end, $other->{end});
 
 		return $other->{end} if $in_tx;
-		return $own->{lifetime} ne $other->{lifetime} && $later == 'Inf' ? min($end, $other->{end}) : $later;
+		$later = min($end, $other->{end}) if $own->{lifetime} ne $other->{lifetime} && $later == 'Inf';
+		return min($later, max($self->end_of_life($s, $key, min($own->{acquired_at}, $other->{acquired_at})), $other->{end}));
 	};
-	my $since = !$other ? $own->{acquired_at} : $in_tx ? $other->{acquired_at} : min($own->{acquired_at}, $other->{acquired_at});
+	my $since = !$other ? $own->{acquired_at} : min($own->{acquired_at}, $other->{acquired_at});
 	return {
+		%$quota,
 		status => ['acquired'], mode => $own->{mode}, own => $own, other => $other, is_transfer => 1,
-		acquired_at => $since, join => $other && $join,
+		acquired_at => $since, join => $other && $join, limit_of_life => $self->end_of_life($s, $key, $own->{acquired_at}),
 		apply => sub {
 			my ($answer) = @_;
 			my $tx = $self->{tx}{$s};
-			my %h = (%$own, owner => $new_owner, token => $answer->{token}, acquired_at => $answer->{acquired_at}, end => $answer->{end});
+			my %h = (%$own, owner => $new_owner, token => $answer->{token}, acquired_at => $answer->{acquired_at}, end => $answer->{end}, role => $self->{role}{$s});
+			my $mine = $tx->{mine}{$key}{$new_owner};
 
 			$self->claim($s, $key, 'share', $new_owner) if $own->{mode} eq 'shared' && $owner ne $new_owner;
+			$self->history_end($s, $key, $_, 'transferred', $answer->{clock}) for $own, $other || (), $mine && $owner ne $new_owner ? $mine : ();
 			if ($in_tx)
 			{
 				# it is the new owner's, or has become what that has
 				$self->end($s, $key, $owner);
-				$tx->{mine}{$key}{$new_owner} = \%h unless $other;
+				if (!$other)
+				{
+					$tx->{mine}{$key}{$new_owner} = { %h, granted => $answer->{clock} };
+					$self->count($s, $key, $tx->{mine}{$key}{$new_owner});
+					return;
+				}
 				# what the new owner has is more than that
-				$self->put($s, $key, $new_owner, %h{qw(token acquired_at end)}) if $other;
+				$self->put($s, $key, $new_owner, %h{qw(token acquired_at end)});
+				$self->history_begin($s, $key, $self->rows($s, $key)->{$new_owner}, $answer->{clock});
 				return;
 			}
 			$expected->{claim}->();
@@ -564,6 +1021,7 @@ sub transfer
 			$self->end($s, $key, $new_owner);
 			$self->put($s, $key, $owner, state => 'forgotten') if $owner ne $new_owner;
 			$self->put($s, $key, $new_owner, %h);
+			$self->history_begin($s, $key, $self->rows($s, $key)->{$new_owner}, $answer->{clock});
 		}
 	};
 }
@@ -580,13 +1038,13 @@ sub keys_of
 sub release_all
 {
 	my ($self, $s, $owner) = @_;
-	my @expected = map { $self->release($s, $_, $owner) } $self->keys_of($s, $owner);
+	my @expected = map { $self->release($s, $_, $owner) } grep { $self->is_admitted($s, $_) } $self->keys_of($s, $owner);
 
 	return { sqlstate => ['55P03'] } if grep { $_->{sqlstate} } @expected;
 
 	# It also looks at rows that are over, and waits for what the owner has of these keys
 	# in another transaction.
-	my %rows = map { $_ => $self->rows($s, $_)->{$owner} } keys %{ $self->{held} };
+	my %rows = map { $_ => $self->rows($s, $_)->{$owner} } grep { $self->is_admitted($s, $_) } keys %{ $self->{held} };
 	my @dead = grep { $rows{$_} && !$self->is_live($rows{$_}) } keys %rows;
 	my @over = grep { $rows{$_}{state} =~ /^(?:live|expired)$/ } @dead;
 	my @maybe = (@over, grep { $self->{once}{$_}{$owner}{LK005} } @dead);
@@ -596,7 +1054,7 @@ sub release_all
 	return {
 		count => scalar @expected,
 		may => (grep { /55P03/ } values %over) ? ['55P03'] : undef,
-		apply => sub { $_->{apply}->() for @expected }
+		apply => sub { my ($answer) = @_; $_->{apply}->($answer) for @expected }
 	};
 }
 
@@ -605,24 +1063,44 @@ sub force
 {
 	my ($self, $s, $key, $thief) = @_;
 	my $live = $self->live($s, $key);
+	my $terms = $thief ? $self->terms($s, { %$thief, mode => 'exclusive' }) : {};
+	my $over = $self->over($s, $key);
+	my @closed = grep { $over->{$_} && $self->min_held_until($s, $key, $over->{$_}) } keys %$over;
 
+	return $terms if $terms->{sqlstate};
 	return { sqlstate => ['55P03'] } if $self->theirs($s, $key) || $self->is_claimed($s, $key, 'take');
-	return { sqlstate => ['LK002'] } unless %$live || $thief;
+	return { sqlstate => ['LK002'] } unless %$live || $thief || @closed;
+	my $quota = $thief ? $self->beyond_quota($s, $key, $thief->{owner}) : {};
+	return { %$quota, has_written => 1 } if $quota->{sqlstate};
+	# To end what min_hold keeps closed is enough, if it still is there.
+	my @may = (@{ $quota->{may} || [] }, %$live || $thief || grep({ $over->{$_}{is_there} } @closed) ? () : 'LK002');
 	return {
+		may => @may ? \@may : undef,
+		has_written => 1,
 		status => ['acquired'], mode => 'exclusive', is_new => 1,
 		apply => sub {
 			my ($answer) = @_;
 			my $rows = $self->rows($s, $key);
 
 			$self->claim($s, $key, 'take', '');
+			$self->history_end($s, $key, $_, $thief ? 'stolen' : 'forced', $answer->{clock}) for values %$live;
 			$self->{forced}{$key}{$_} = 1 for keys %$live;
 			$self->{forced_mine}{$key}{$_} = 1 for keys %{ $self->{tx}{$s}{mine}{$key} || {} };
 			$self->end($s, $key, $_) for sort keys %{ $self->{tx}{$s}{mine}{$key} || {} };
 			$self->put($s, $key, $_, state => 'forced') for grep { $self->is_live($rows->{$_}) } keys %$rows;
+			foreach my $slot (@closed)
+			{
+				my ($owner) = grep { ($rows->{$_}{token} // '') eq $over->{$slot}{token} } keys %$rows;
+
+				$self->put($s, $key, $owner, state => 'forgotten') if defined $owner;
+				$self->{tx}{$s}{over}{$key}{$slot} = undef;
+			}
 			return unless $thief;
 			$self->reuse($s, $key);
+			$self->settle($s, $key, 'exclusive');
 			$self->put($s, $key, $thief->{owner}, mode => 'exclusive', lifetime => 'lease', token => $answer->{token},
-				acquired_at => $answer->{acquired_at}, end => $answer->{end}, ttl => $thief->{ttl});
+				acquired_at => $answer->{acquired_at}, end => $answer->{end}, ttl => $thief->{ttl}, role => $self->{role}{$s});
+			$self->history_begin($s, $key, $self->rows($s, $key)->{ $thief->{owner} }, $answer->{clock});
 		}
 	};
 }
@@ -632,17 +1110,64 @@ sub force
 #
 sub expire
 {
-	my ($self, $key) = @_;
-	$_->{state} eq 'live' and $_->{state} = 'expired' for values %{ $self->{held}{$key} || {} };
+	my ($self, $key, $at) = @_;
+
+	# This may also be what is left of a session that has ended.
+	$_->{is_unknown} = 1 for grep { ($_->{lost} // '') eq 'session' && !$_->{by} } values %{ $self->{history}{$key} || {} };
+	foreach my $row (grep { $_->{state} eq 'live' } values %{ $self->{held}{$key} || {} })
+	{
+		$self->lose($key, $row, 'expired', [ $at, $at ]) if $self->is_live($row);
+		$row->{state} = 'expired';
+	}
 	return;
 }
 
 sub disconnect
 {
-	my ($self, $s, $session) = @_;
+	my ($self, $s, $session, $clock) = @_;
+
 	delete $self->{tx}{$s};
 	delete $self->{alive}{$session};
+	$self->{gone}{$session} = $clock;
+	foreach my $key (keys %{ $self->{held} })
+	{
+		$self->lose_session($key, $_) for values %{ $self->{held}{$key} };
+	}
 	return;
+}
+
+sub lose_session
+{
+	my ($self, $key, $row) = @_;
+
+	return if $row->{state} ne 'live' || $self->is_live($row);
+	$self->lose($key, $row, 'session', $self->{gone}{ $row->{session} });
+	$row->{state} = 'expired';
+	return;
+}
+
+# All that is over, and does not keep its key closed, is removed.
+sub sweep
+{
+	my ($self) = @_;
+	my $expired = 0;
+
+	foreach my $key (keys %{ $self->{held} })
+	{
+		my $over = $self->{over}{$key} || {};
+
+		foreach my $row (values %{ $self->{held}{$key} })
+		{
+			my $grave = $over->{ slot($row) };
+
+			next if $self->is_live($row) || $row->{state} !~ /^(live|expired)$/;
+			next if $self->closed_until('', $key, { %{ $grave || {} }, %$row, how => 'expired', over_at => 0 });
+			$expired += $row->{sure};
+			%$row = (%$row, state => 'forgotten');
+		}
+		$over->{$_}{is_there} = 0 for grep { $over->{$_} && !$self->closed_until('', $key, $over->{$_}) } keys %$over;
+	}
+	return $expired;
 }
 
 1;

@@ -32,6 +32,7 @@ use lib "$FindBin::RealBin/../../perl";
 use AtomicLockModel;
 use AtomicLockTest;
 use AtomicLockWait;
+use Digest::SHA qw(sha256_hex);
 use List::Util qw(max min);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -46,22 +47,31 @@ my $many = $AtomicLockModel::many;
 # Made by test/collisions.py: three keys and two owners have one hash in PostgreSQL,
 # with the seeds that were once used for them, and the shared holding of d by the
 # fourth owner has what o1's of a has.  It must not matter.
-my @keys = ('a', '<tK~W[rLuAXo', '4I/UC?q0[*[>', 'd');
+my @few_keys = ('a', '<tK~W[rLuAXo', '4I/UC?q0[*[>', 'd');
+my @keys;
 my @owners = ('o1', 'Hxu6XF+jjnmn', 'o3', 'oDtlA<nrP3U!');
 my @names = ('Ada', 'Bob', 'Cid', 'Dot');
+
+# Under policies, there are more keys, Ada is a superuser and the others have roles.
+# Prefixes of keys, others beside them in their order, and one that is longer than its key
+my @more_keys = ('da', 'db', '<tK:1');
+my %roles = (Bob => 'al_bob', Cid => 'al_cid', Dot => 'al_dot');
+my @prefixes = ('', '', 'a', 'd', 'd', 'd', 'da', '<', '<tK', '<tK', '<tK~W[rLuAXo', '<tK~W[rLuAXo+', '<tL', '4', '4I/UC?q0[*[>', '4J');
+my $hour = 3600;
 
 my $node = PostgreSQL::Test::Cluster->new('model');
 $node->init;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlog_statement = none\nautovacuum = off\natomic_lock.sweep_interval = 0\nmax_locks_per_transaction = 256\n");
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
-my ($watch, $model, %session, %started, %token, %seen, @trace, $is_crowded);
+my ($watch, $model, %session, %started, %token, %seen, @trace, @moments, $is_crowded, $is_ruled);
 
 sub connect_session
 {
 	my ($name) = @_;
 
 	$session{$name} = session($node, $name);
+	ask($session{$name}, "SET SESSION AUTHORIZATION $roles{$name}") if $is_ruled && $roles{$name};
 	# Where a call would wait for a transaction it is an error, at once.
 	ask($session{$name}, q{SET lock_timeout = '1 ms'});
 	$started{$name} = "$name " . pid($session{$name});
@@ -85,13 +95,31 @@ my $clock = q{SELECT 'clock', extract(epoch FROM clock_timestamp());};
 my $view = 'SELECT ' . q{'status', k, locked, coalesce(mode, '-'), coalesce(holders, 0), coalesce(lifetime, '-'), coalesce(fencing_token, 0), CASE WHEN pending THEN 'pending' ELSE coalesce(pid, 0)::text END,
 	(SELECT string_agg(o, ' ' ORDER BY o) FROM unnest('{OWNERS}'::text[]) o WHERE lock_is_held(k, o)), current_setting('atomic_lock.owner')
 	FROM unnest('{KEYS}'::text[]) k, lock_status(k) ORDER BY k;};
+my @durations = qw(default_ttl max_ttl max_wait max_lifetime lock_delay min_hold);
+my @numbers = qw(max_holders max_keys_per_owner max_keys_per_role);
+my $policies = q{SELECT 'policy', k, } . join(', ', (map { "extract(epoch FROM $_)" } @durations), @numbers) . q{,
+	array_to_string(ARRAY(SELECT r::text FROM unnest(roles) r ORDER BY 1), ' '), roles IS NULL, history, notify,
+	(SELECT string_agg(p.key || ' ' || p.value, ' ' ORDER BY p.key) FROM jsonb_each_text(prefixes) p)
+	FROM unnest('{KEYS}'::text[]) k, lock_policy(k);
+	SELECT 'closed', k, coalesce(extract(epoch FROM closed_until), 0) FROM unnest('{KEYS}'::text[]) k, lock_status(k) WHERE NOT locked AND NOT pending;};
 $view =~ s/OWNERS/join(',', @owners)/e;
-$view =~ s/KEYS/join(',', @keys)/e;
 
 # ... as seen by somebody
 sub view
 {
-	return 'SET atomic_lock.owner = ' . one_of("''", map { "'$_'" } @owners) . ";\n$view\nRESET atomic_lock.owner;";
+	my $sql = join "\n", $view, $is_ruled ? $policies : ();
+
+	$sql =~ s/KEYS/join(',', @keys)/ge;
+	return join("\n", 'SET atomic_lock.owner = ' . one_of("''", map { "'$_'" } @owners) . ';', $sql, 'RESET atomic_lock.owner;', $is_ruled ? history_sql() : ());
+}
+
+# Who held a key at some moment of before
+sub history_sql
+{
+	my ($key, $at) = (one_of(@keys), one_of(@moments));
+
+	return () unless $at && rand() < 0.3;
+	return "SELECT 'asked', '$key', $at; SELECT 'at', fencing_token, coalesce(ended_by, '-') FROM lock_held_at('$key', to_timestamp(0) + $at * interval '1 s');";
 }
 
 # Run it, and return its lines by their first column, each a list of the others.
@@ -107,8 +135,8 @@ sub run
 	while (!($psql->{stdout} =~ $end && $psql->{stderr} =~ $end))
 	{
 		die "session $name is gone: $psql->{stderr}" unless $psql->{run}->pumpable;
-		$psql->{run}->pump;
-		die 'an answer that does not come' if $psql->{timeout}->is_expired;
+		eval { $psql->{run}->pump; 1 } or die "$name does not get an answer to $sql\n$@";
+		die "$name does not get an answer to $sql\n" if $psql->{timeout}->is_expired;
 	}
 	foreach my $line (grep { $_ ne '' && !/$end/ } split /^/, $psql->{stdout})
 	{
@@ -160,6 +188,8 @@ sub check_view
 {
 	my ($name, $lines) = @_;
 
+	$model->{known}{$name} = $model->{policies};
+
 	foreach my $line (@{ $lines->{status} })
 	{
 		my ($key, $locked, $mode, $holders, $lifetime, $token, $pid, $held, $me) = @$line;
@@ -202,6 +232,144 @@ sub check_view
 		expect_is(join(' ', grep { $live->{$_} || !$theirs{$_} } split / /, $held), join(' ', grep { $live->{$_} } sort @owners), "$what held by");
 	}
 	expect_is(scalar @{ $lines->{status} || [] }, scalar @keys, 'number of keys');
+	check_policies($name, $lines) if $is_ruled;
+	return;
+}
+
+# What lock_policy() says, what keeps keys closed, and who held them
+sub check_policies
+{
+	my ($name, $lines) = @_;
+
+	foreach my $line (@{ $lines->{policy} })
+	{
+		my ($key, @parts) = @$line;
+		my $prefixes = pop @parts;
+		my @named = (@durations, @numbers, 'roles', '', 'history', 'notify');
+		my @ruled = sort grep { $_ && defined(($model->rule($name, $key, $_))[0]) } @named;
+
+		foreach my $i (0 .. $#parts)
+		{
+			my ($value) = $model->rule($name, $key, $named[$i] || 'roles');
+
+			$value = $model->value($name, $key, $named[$i]) if $i < @durations;
+			$value = undef if $named[$i] eq 'max_lifetime' && !$value;
+			# a role that was dropped has a number only
+			$value = join ' ', sort map { /(.*) (\d+)/ ? ($2 eq $model->{oid}{$1} ? $1 : $2) : $_ } @$value if $named[$i] eq 'roles' && $value;
+			$value = $value ? 'f' : 't' if !$named[$i];
+			$value = $value ? 't' : 'f' if $named[$i] =~ /^(?:history|notify)$/;
+			expect($i < @durations && defined $value && $parts[$i] ne '' ? $parts[$i] == $value : $parts[$i] eq ($value // ''), "$named[$i] of $key for $name is $parts[$i] instead of " . ($value // 'null'));
+		}
+		expect_is($prefixes, join(' ', map { "$_ " . ($model->rule($name, $key, $_))[1] } @ruled), "prefixes of $key for $name");
+	}
+	expect_is(scalar @{ $lines->{policy} || [] }, scalar @keys, 'number of rows of lock_policy()');
+
+	foreach my $line (@{ $lines->{closed} })
+	{
+		my ($key, $until) = @$line;
+		my ($closed, $maybe) = $model->closing($name, $key, 0);
+		my @until = grep { defined $_->{over_at} || $_->{how} eq 'released' } @$closed;
+
+		expect($until > 0, "$key, as $name sees it, is open in spite of $closed->[0]{how} $closed->[0]{token}") if @$closed;
+		expect_is($until, 0, "$key, as $name sees it, closed until") unless @$closed || @$maybe;
+		expect_near($until, (max(map { $model->closed_until($name, $key, $_) } @until)) x 2, "$key, as $name sees it, closed until") if @until && @until == @$closed && !@$maybe;
+	}
+
+	foreach my $asked (@{ $lines->{asked} })
+	{
+		my ($key, $at) = @$asked;
+		my %at = map { @$_ } @{ $lines->{at} || [] };
+
+		check_held_at($name, $key, $at, \%at);
+	}
+	return;
+}
+
+# Is a moment before what began or ended in a time?  Undefined: nobody knows.
+sub is_before
+{
+	my ($at, $clock) = @_;
+	return $at < $clock->[0] - 1e-5 ? 1 : $at > $clock->[1] + 1e-5 ? 0 : undef;
+}
+
+# How a grant has ended, or nothing.  A lease that ends with its session looks expired to
+# those who find it later.
+sub ends
+{
+	my ($name, $key, $grant) = @_;
+	my ($row) = grep { ($_->{token} // '') eq $grant->{token} } values %{ $model->rows($name, $key) };
+	my $lost = $grant->{lost} || ($row && $row->{state} eq 'live' && !$model->is_live($row) ? 'session' : undef);
+
+	return $grant->{by} if $grant->{by};
+	return grep { defined } $lost, $lost && $lost eq 'session' && $grant->{since} < ($model->{forgotten}{$key} // 0) ? 'expired' : ();
+}
+
+sub check_held_at
+{
+	my ($name, $key, $at, $held) = @_;
+	my $history = $model->history($name, $key);
+
+	$seen{ %$held ? 'held at' : 'free at' }++;
+	foreach my $token (keys %$history)
+	{
+		my $grant = $history->{$token};
+		my $end = $grant->{end} || $grant->{lost_at};
+		my @is = (is_before($at, $grant->{begin}), $end ? is_before($at, $end) : 1);
+		my $by = delete $held->{$token};
+
+		my @ends = ends($name, $key, $grant);
+
+		next if grep({ !defined } @is) || $grant->{is_unknown} || !$end && @ends;
+		# Where the end was not written, it may not be known.
+		next if !defined $by && $grant->{lost} && $grant->{since} < ($model->{forgotten}{$key} // 0);
+		expect_is(defined $by ? 'held' : 'not held', !$is[0] && $is[1] ? 'held' : 'not held', "$key at $at, as $name is told, by token $token,");
+		expect_in($by, @ends ? \@ends : ['-'], "end of token $token of $key") if defined $by;
+	}
+	expect(!%$held, "$key at $at, as $name is told, was held by token " . join(' ', keys %$held));
+	return;
+}
+
+# lock_history has what was granted, and when and why it ended.
+sub check_history
+{
+	my ($is_swept) = @_;
+	my %digest = map { sha256_hex($_) => $_ } @owners;
+	my %grants;
+
+	foreach my $line (split /\n/, ask($watch, q{SELECT key, fencing_token, mode, owner_digest, role, extract(epoch FROM acquired_at), extract(epoch FROM ended_at), ended_by FROM lock_history ORDER BY fencing_token}))
+	{
+		my ($key, $token, $mode, $digest, $role, $begin, $end, $by) = split /\|/, $line, -1;
+		my $grant = $model->{history}{$key}{$token};
+
+		$grants{$key}{$token} = 1;
+		expect($grant, "lock_history has a grant of $key that was not: $line") or next;
+		expect_is($mode, $grant->{mode}, "mode of token $token of $key");
+		expect_is($digest{$digest} // '?', $grant->{owner}, "owner of token $token of $key");
+		expect_is($role, $grant->{role} // 'postgres', "role of token $token of $key");
+		expect_near($begin, @{ $grant->{begin} }, "begin of token $token of $key");
+		next if $grant->{is_unknown};
+		if ($grant->{by})
+		{
+			expect_is($by, $grant->{by}, "end of token $token of $key");
+			expect_near($end, @{ $grant->{end} }, "moment of the end of token $token of $key");
+		}
+		elsif (my @ends = ends('', $key, $grant))
+		{
+			# It is written when somebody finds it, if that has to be by then.
+			expect_in($by, [ @ends, $is_swept && $grant->{lost} && $grant->{since} > ($model->{forgotten}{$key} // 0) ? () : '' ], "end of token $token of $key");
+			# The test may let it run out before it began.
+			expect_near($end, $grant->{lost_at}[0], max($grant->{begin}[1], $grant->{lost_at}[1]), "moment of the end of token $token of $key") if $by && $grant->{lost};
+		}
+		else
+		{
+			expect_is("$by$end", '', "end of token $token of $key, which nobody has ended,");
+		}
+		$seen{ 'ended by ' . ($by || 'nobody') }++ if $is_swept;
+	}
+	foreach my $key (keys %{ $model->{history} })
+	{
+		expect($grants{$key}{$_}, "lock_history does not have token $_ of $key") for sort keys %{ $model->{history}{$key} };
+	}
 	return;
 }
 
@@ -221,7 +389,7 @@ sub expect_holders
 #
 sub check_grant
 {
-	my ($expected, $answer, $r, $clock) = @_;
+	my ($name, $expected, $answer, $r, $clock) = @_;
 	my $own = $expected->{own};
 	my ($token, $end, $at) = @{$answer}{qw(token end acquired_at)};
 	my $before = $token{ $answer->{key} } // 0;
@@ -241,8 +409,9 @@ sub check_grant
 	expect_is($at, $expected->{acquired_at} // $own->{acquired_at}, 'acquired_at') if $own;
 
 	# when it ends
-	my $ttl = $r->{ttl};
-	my @window = defined $ttl ? map { $_ + $ttl } @$clock : ('Inf', 'Inf');
+	my $ttl = exists $expected->{ttl} ? $expected->{ttl} : $r->{ttl};
+	my $life = $expected->{is_transfer} ? $expected->{limit_of_life} : ($r->{lifetime} // '') eq 'transaction' ? 'Inf' : $model->end_of_life($name, $answer->{key}, $at);
+	my @window = map { min($_, $life) } defined $ttl ? map { $_ + $ttl } @$clock : ('Inf', 'Inf');
 	if ($expected->{is_convert} || $answer->{status} eq 'reacquired' && !defined $r->{lifetime})
 	{
 		@window = ($own->{end}) x 2;
@@ -258,6 +427,44 @@ sub check_grant
 		@window = map { max($_, $own->{end}) } @window if $own->{lifetime} ne 'transaction' && ($own->{end} != 'Inf' || $r->{lifetime} eq 'session');
 	}
 	expect_near($end, @window, 'expires_at');
+	return;
+}
+
+#
+# An extension
+#
+sub check_extended
+{
+	my ($expected, $end, $clock, $is_asked) = @_;
+	my $own = $expected->{own};
+	my $ttl = $expected->{ttl};
+	my @window = $ttl ? map { $_ + $ttl } @{$clock}[ 0, 1 ] : ($own->{end}) x 2;
+
+	@window = map { max($_, $own->{end}) } @window unless $is_asked;
+	expect_near($end, (map { min($_, $expected->{limit_of_life} // 'Inf') } @window), 'expires_at');
+	return;
+}
+
+# Extensions of some keys
+sub check_beats
+{
+	my ($expected, $beats, $clock) = @_;
+	my %words = (42501 => 'denied', LK002 => 'not_found', LK003 => 'not_owner', LK004 => 'already_released', LK005 => 'expired', LK008 => 'lifetime_exceeded', LK009 => 'forced', '55P03' => 'pending');
+
+	expect_is(join(' ', map { $_->[0] } @$beats), join(' ', map { $_->{key} } @{ $expected->{beats} }), 'keys') or return;
+	foreach my $i (0 .. $#$beats)
+	{
+		my ($key, $status, $end) = @{ $beats->[$i] };
+		my $beat = $expected->{beats}[$i];
+
+		$seen{"beat $status"}++;
+		if ($beat->{apply})
+		{
+			expect_is($status, 'extended', "status of $key") and check_extended($beat, $end, $clock, defined $expected->{ttl});
+			next;
+		}
+		expect_in($status, [ map { $words{$_} } @{ $beat->{sqlstate} } ], "status of $key");
+	}
 	return;
 }
 
@@ -355,19 +562,84 @@ sub some_request
 	my $limit = rand() < 0.02 ? ($mode eq 'shared' ? one_of(0, -1) : 1) : $mode eq 'shared' && rand() < 0.6 ? some_limit($key) : undef;
 
 	return {
-		key => $key, owner => $owner, mode => $mode, limit => $limit, lifetime => $lifetime,
+		key => $key, owner => $owner, mode => $mode, limit => $limit, lifetime => $lifetime, wait => some_wait($name, $key),
 		session => $started{$name}, asked_ttl => $ttl, ttl => $ttl // ($lifetime eq 'lease' ? 300 : undef),
 		on_reacquire => rand() < 0.05 };
 }
 sub acquire_sql
 {
 	my ($function, $r) = @_;
-	return "SELECT $grant FROM $function('$r->{key}', " . seconds($r->{asked_ttl}) . ", '$r->{owner}', '$r->{mode}', lifetime => '$r->{lifetime}'" . limit_sql($r) . ')';
+	return "SELECT $grant FROM $function('$r->{key}', " . seconds($r->{asked_ttl}) . ", '$r->{owner}', '$r->{mode}', lifetime => '$r->{lifetime}'" . limit_sql($r) . wait_sql($r) . ')';
 }
 sub limit_sql
 {
 	my ($r) = @_;
 	return defined $r->{limit} ? ", max_holders => $r->{limit}" : rand() < 0.2 ? ', max_holders => NULL' : '';
+}
+
+# A wait is asked for only where a policy forbids it.
+sub wait_sql
+{
+	my ($r) = @_;
+	return defined $r->{wait} ? ", wait => '$r->{wait} s'" : '';
+}
+sub some_wait
+{
+	my ($name, $key) = @_;
+	return $is_ruled && $model->value($name, $key, 'max_wait') < 1 && rand() < 0.1 ? 1 : undef;
+}
+
+#
+# Policies
+#
+sub some_roles
+{
+	my @roles = ('al_bob', 'al_cid', 'al_team', 'al_team', $model->{oid}{al_gone} ? "al_gone $model->{oid}{al_gone}" : ());
+	return [ sort keys %{ { map { one_of(@roles) => 1 } 0 .. int rand 2 } } ];
+}
+
+sub some_policy
+{
+	my %some = (
+		default_ttl => sub { one_of(600, 1800, 2 * $hour, 4 * $hour) },
+		max_ttl => sub { $hour * one_of(1, 3, 5) },
+		max_wait => sub { one_of(0, 0, 60) },
+		max_lifetime => sub { $hour * one_of(0, 2, 4) },
+		lock_delay => sub { $hour * one_of(0, 1) },
+		min_hold => sub { $hour * one_of(0, 0, 1) },
+		(map { $_ => sub { one_of(1, 2, 2, 3) } } @numbers),
+		roles => \&some_roles,
+		history => sub { int(rand() < 0.8) },
+		notify => sub { int rand 2 });
+	my %often = (history => 0.6, roles => 0.1, min_hold => 0.15, max_keys_per_owner => 0.4, max_keys_per_role => 0.4);
+
+	return { map { rand() < ($often{$_} // 0.25) ? ($_ => $some{$_}->()) : () } sort keys %some };
+}
+
+sub policy_sql
+{
+	my ($prefix, $policy) = @_;
+	my @arguments = ($prefix);
+
+	foreach my $part (sort keys %$policy)
+	{
+		my $value = $policy->{$part};
+
+		$value = "'$value s'" if grep { $_ eq $part } @durations;
+		$value = $value ? 'true' : 'false' if $part =~ /^(?:history|notify)$/;
+		$value = "'{" . join(',', map { s/ .*//r } @$value) . "}'::regrole[]" if $part eq 'roles';
+		push @arguments, "$part => $value";
+	}
+	return "SELECT 'done', lock_set_policy(" . join(', ', @arguments) . ')';
+}
+
+# One that is refused
+sub bad_policy
+{
+	return one_of(
+		[ '22004', q{NULL, history => true} ], [ '22023', q{repeat('p', 1025)} ], [ '22023', q{'a', max_holders => 0} ], [ '22023', q{'a', max_keys_per_role => -1} ], [ '22023', q{'a', default_ttl => '2 h', max_ttl => '1 h'} ],
+		[ '22023', q{'a', default_ttl => '2 h', max_lifetime => '1 h'} ], [ '22023', q{'a', lock_delay => '-1 s'} ], [ '22023', q{'a', min_hold => '1 month'} ], [ '22023', q{'a', max_ttl => '0'} ], [ '22023', q{'', roles => '{}'} ],
+		[ '22004', q{'', roles => '{NULL}'} ], [ '42704', q{'', roles => '{4294967294}'} ]);
 }
 
 # What is to be expected of it, and how
@@ -401,7 +673,7 @@ my %verbs = (
 
 			$r->{keys} = [ grep { !$model->has_both($name, $_, $r->{owner}) } $r->{key}, map { one_of(@keys) } 1 .. int rand 4 ];
 			$r->{ttl} = $r->{asked_ttl} // 300;
-			return ("SELECT $grant FROM lock_try_acquire_all('{" . join(',', @{ $r->{keys} }) . "}', " . seconds($r->{asked_ttl}) . ", '$r->{owner}', '$r->{mode}'" . limit_sql($r) . ')',
+			return ("SELECT $grant FROM lock_try_acquire_all('{" . join(',', @{ $r->{keys} }) . "}', " . seconds($r->{asked_ttl}) . ", '$r->{owner}', '$r->{mode}'" . limit_sql($r) . wait_sql($r) . ')',
 				expected_of($name, 'acquire_all', $r), $r);
 		} ],
 	try_release => [ 14, sub {
@@ -449,9 +721,46 @@ my %verbs = (
 		} ],
 	steal => [ 2, sub {
 			my ($name) = @_;
-			my $r = { key => one_of(@keys), owner => one_of(@owners), ttl => 7200, lifetime => 'lease' };
+			my $r = { key => one_of(@keys), owner => one_of(@owners), ttl => 7200, asked_ttl => 7200, lifetime => 'lease' };
 			return ("SELECT $grant FROM lock_steal('$r->{key}', '$r->{owner}', 'test', '2 hours')", $model->force($name, $r->{key}, $r), $r);
-		} ]);
+		} ],
+
+	# ... under policies
+	heartbeat => [ 4, sub {
+			my ($name) = @_;
+			my ($key, $owner, $ttl) = (some_holding($name), some_ttl());
+			my @beats = sort keys %{ { map { $_ => 1 } $key, map { one_of(@keys) } 1 .. int rand 3 } };
+			my @expected = map { { key => $_, %{ $model->extend($name, $_, $owner, defined $ttl ? min($ttl, $model->value($name, $_, 'max_ttl')) : undef) } } } @beats;
+			my $sql = "SELECT 'beat', key, status, coalesce(extract(epoch FROM expires_at), 'Infinity') FROM lock_heartbeat('{" . join(',', @beats) . "}', '$owner', " . seconds($ttl) . ')';
+			my %codes = map { map { $_ => 1 } @{ $_->{sqlstate} || [] } } @expected;
+
+			return ($sql, { beats => \@expected, owner => $owner, may => $codes{'55P03'} ? ['55P03'] : undef, ttl => $ttl,
+					apply => sub { my ($answer) = @_; $_->{apply} && $_->{apply}->({ end => $answer->{beats}{ $_->{key} } }) for @expected } });
+		}, 1 ],
+	set_policy => [ 12, sub {
+			my ($name) = @_;
+			my ($prefix, $policy) = (one_of(@prefixes), some_policy());
+			my $is_bad = ($policy->{default_ttl} // 0) > ($policy->{max_ttl} // 'Inf') || ($policy->{default_ttl} // 0) > ($policy->{max_lifetime} || 'Inf');
+
+			if (rand() < 0.1)
+			{
+				my ($code, $arguments) = @{ bad_policy() };
+				return ("SELECT lock_set_policy($arguments)", { sqlstate => [$code] });
+			}
+			return (policy_sql("'$prefix'", $policy), $is_bad ? { sqlstate => ['22023'] } : $model->change_policies($name, sub { $_[0]{$prefix} = $policy }));
+		}, 1 ],
+	drop_policy => [ 7, sub {
+			my ($name) = @_;
+			my $policies = $model->policies($name);
+			my $prefix = one_of(@prefixes, keys %$policies ? ((sort keys %$policies) x 4) : ());
+			my $expected = $model->change_policies($name, sub { delete $_[0]{$prefix} });
+
+			$expected->{dropped} = $policies->{$prefix} ? 't' : 'f';
+			# or as a superuser may, who sees what a snapshot does
+			return ("WITH d AS (DELETE FROM app_lock_policy WHERE prefix = '$prefix' RETURNING admitted) SELECT 'dropped', count(*) > 0 FROM d WHERE admitted = 0", $expected)
+			  if $name eq 'Ada' && !$model->{tx}{$name} && rand() < 0.3;
+			return ("SELECT 'dropped', lock_drop_policy('$prefix')", $expected);
+		}, 1 ]);
 
 # Not calls; only where the model says that they make sense
 my %others = (
@@ -464,13 +773,15 @@ my %others = (
 	disconnect => [ 1, sub { 1 } ],
 	crowd => [ 6, sub { $is_crowded && !$model->{tx}{ $_[0] } && !grep { $_->{claims}{d} } values %{ $model->{tx} } } ],
 	expire => [ 4, sub { 1 } ],
-	sweep => [ 2, sub { !%{ $model->{tx} } } ]);
+	sweep => [ 2, sub { !%{ $model->{tx} } } ],
+	role => [ 1, sub { $is_ruled } ],
+	member => [ 2, sub { $is_ruled } ]);
 
 # Choose by weight; in the same order for the same seed
 sub choose
 {
 	my ($name) = @_;
-	my @weights = ((map { [ $_, $verbs{$_}[0] ] } sort keys %verbs), (map { [ $_, $others{$_}[0] ] } grep { $others{$_}[1]->($name) } sort keys %others));
+	my @weights = ((map { [ $_, $verbs{$_}[0] ] } grep { $is_ruled || !$verbs{$_}[2] } sort keys %verbs), (map { [ $_, $others{$_}[0] ] } grep { $others{$_}[1]->($name) } sort keys %others));
 	my $dice = 0;
 
 	$dice += $_->[1] for @weights;
@@ -492,7 +803,7 @@ sub play_verb
 	my $in_tx = $model->{tx}{$name};
 	my $wrap = !$in_tx && rand() < 0.4;
 	# lock_try_... raises for a transaction in the way of what would wait, no more
-	my $raises = $expected->{may} || $expected->{or} && $verb eq 'acquire' || $expected->{sqlstate} && ($verb !~ /^try_/ || $expected->{sqlstate}[0] =~ /^(55P03|22023)$/);
+	my $raises = $expected->{may} || $expected->{or} && $verb eq 'acquire' || $expected->{sqlstate} && ($verb !~ /^try_/ || $expected->{sqlstate}[0] =~ /^(55P03|22023|42501|53400)$/);
 	my $guard = ($in_tx || $wrap) && $raises;
 	my $error = $r && $r->{on_reacquire} ? "SET atomic_lock.on_reacquire = 'error';" : '';
 	my ($lines, $sqlstate, $outcome, $refused);
@@ -506,15 +817,19 @@ sub play_verb
 		"\\echo sqlstate|:SQLSTATE",
 		$guard ? "\\if :ERROR\nROLLBACK TO guard;\n\\endif\nRELEASE guard;" : '',
 		$traces, $clock,
-		$wrap ? 'COMMIT;' : '',
+		$wrap ? "COMMIT;\n$clock" : '',
 		$error ? 'RESET atomic_lock.on_reacquire;' : '',
 		view());
 	$sqlstate = $lines->{sqlstate}[0][0] // '?';
 	push @trace, "$name" . ($in_tx ? ' (in a transaction)' : $wrap ? ' (one transaction)' : '') . ": " . ($error ? 'on_reacquire error: ' : '') . ($sql =~ s/concat_ws.*?\)\) FROM/... FROM/sr)
-	  . "\n\t-> " . join(', ', $sqlstate, $lines->{error} =~ /ERROR:  \w+: (.*)/, map { my $kind = $_; map { join ' ', $kind, @$_ } @{ $lines->{$kind} } } grep { /^(grant|released|extended|count|done)$/ } sort keys %$lines);
+	  . "\n\t-> " . join(', ', $sqlstate, $lines->{error} =~ /ERROR:  \w+: (.*)/, map { my $kind = $_; map { join ' ', $kind, @$_ } @{ $lines->{$kind} } } grep { /^(grant|released|extended|count|done|beat|dropped)$/ } sort keys %$lines);
 
 	my @grants = map { my %g; @g{qw(key acquired status mode owner token acquired_at end holders max_holders)} = @$_; \%g } @{ $lines->{grant} || [] };
 	my @clock = map { $_->[0] } @{ $lines->{clock} };
+	my $has_written = $expected->{has_written};
+
+	@moments = splice @moments, max(0, @moments - 60);
+	push @moments, @clock;
 
 	# what it is; of those who may be counted, some are not
 	my $or = @grants && $expected->{or_of} ? $expected->{or_of}{ $grants[0]{key} } : $expected->{or};
@@ -524,6 +839,7 @@ sub play_verb
 	{
 		$expected = { sqlstate => $expected->{may} };
 		$refused = 1;
+		$seen{'may be refused'}++;
 	}
 	if ($verb eq 'try_release')
 	{
@@ -540,6 +856,7 @@ sub play_verb
 	$seen{"$verb $outcome by a limit"}++ if $expected->{limit} && $refused;
 	$seen{"$verb $outcome by a crowd"}++ if $expected->{limit} && @grants && $grants[0]{holders} >= $many;
 	$seen{"$verb $outcome within a limit"}++ if $r && $r->{limit} && !$refused;
+	$seen{"$verb $outcome at a closed key"}++ if $expected->{closed};
 	if ($expected->{sqlstate})
 	{
 		expect_in($sqlstate, $expected->{sqlstate}, 'SQLSTATE');
@@ -551,19 +868,22 @@ sub play_verb
 	{
 		expect_is($lines->{count}[0][0], $expected->{count}, 'count');
 	}
+	elsif ($verb eq 'drop_policy')
+	{
+		expect_is($lines->{dropped}[0][0], $expected->{dropped}, 'whether there was a policy');
+	}
+	elsif ($verb eq 'heartbeat')
+	{
+		check_beats($expected, $lines->{beat} || [], \@clock);
+	}
 	elsif ($verb =~ /extend/)
 	{
-		my $own = $expected->{own};
-		my $ttl = $r->{ttl} // $own->{ttl};
-		my @window = $own->{lifetime} eq 'transaction' || !defined $ttl ? ($own->{end}) x 2 : map { $_ + $ttl } @clock;
-
-		@window = map { max($_, $own->{end}) } @window unless defined $r->{ttl};
-		expect_near($lines->{extended}[0][0], @window, 'expires_at');
+		check_extended($expected, $lines->{extended}[0][0], \@clock, defined $r->{ttl});
 	}
 	elsif ($expected->{all})
 	{
 		expect_is(join(' ', map { "$_->{key} $_->{status}" } @grants), join(' ', map { "$_->{key} $_->{status}[0]" } @{ $expected->{all} }), 'answer')
-		  and map { check_grant($expected->{all}[$_], $grants[$_], $r, \@clock) } 0 .. $#grants;
+		  and map { check_grant($name, $expected->{all}[$_], $grants[$_], $r, \@clock) } 0 .. $#grants;
 	}
 	elsif ($expected->{status} && $verb ne 'force')
 	{
@@ -577,7 +897,7 @@ sub play_verb
 		}
 		else
 		{
-			check_grant($expected, $grants[0], $r, \@clock);
+			check_grant($name, $expected, $grants[0], $r, \@clock);
 		}
 	}
 	return if @complaints;
@@ -588,17 +908,20 @@ sub play_verb
 		my ($before, $after) = map { join ' ', @$_ } @{ $lines->{traces} };
 
 		# Some may have been released when it came to what could not be.
-		expect_is($after, $before, 'after a refusal: no transaction id, claims, rows') unless $verb eq 'release_all';
+		# What is rolled back may have taken one.
+		expect_is($after, $before, 'after a refusal: no transaction id, claims, rows') unless $verb =~ /^(?:release_all|heartbeat)$/ || $has_written && $sqlstate ne '00000';
 	}
 
 	$model->begin($name) unless $in_tx;
-	$expected->{apply}->($expected->{count} || !@grants ? { end => $lines->{extended}[0][0] } : $grants[0]) if $expected->{apply};
+	$model->{known}{$name} = $model->{policies};
+	$_->{clock} = [ @clock[ 0, 1 ] ] for @grants;
+	$expected->{apply}->($expected->{count} || !@grants ? { end => $lines->{extended}[0][0], clock => [ @clock[ 0, 1 ] ], beats => { map { @{$_}[ 0, 2 ] } @{ $lines->{beat} || [] } } } : $grants[0]) if $expected->{apply};
 	if ($expected->{all})
 	{
 		# what one key does to the model may not depend on another
-		$model->acquire($name, { %$r, key => $_->{key}, lifetime => 'lease' })->{apply}->($_) for @grants;
+		$model->acquire($name, { %$r, key => $_->{key}, lifetime => 'lease', is_of_set => 1 })->{apply}->($_) for @grants;
 	}
-	$model->commit($name) unless $in_tx;
+	$model->commit($name, [ @clock[ 0, -1 ] ]) unless $in_tx;
 	check_view($name, $lines);
 	return;
 }
@@ -625,14 +948,14 @@ sub play_crowd
 		$model->begin($name);
 		foreach my $n (0 .. $#grants)
 		{
-			my $r = { key => 'd', owner => $readers[$n], mode => 'shared', lifetime => 'lease', limit => 2 * $crowd, ttl => 3600 + 60 * ($n + 1) };
+			my $r = { key => 'd', owner => $readers[$n], mode => 'shared', lifetime => 'lease', limit => 2 * $crowd, asked_ttl => 3600 + 60 * ($n + 1) };
 			my $expected = $model->acquire($name, $r);
 
 			expect_is($grants[$n]{status}, $expected->{status}[0], "status of $readers[$n]") or return;
-			check_grant($expected, $grants[$n], $r, \@clock);
-			$expected->{apply}->($grants[$n]);
+			check_grant($name, $expected, $grants[$n], $r, \@clock);
+			$expected->{apply}->({ %{ $grants[$n] }, clock => \@clock });
 		}
-		$model->commit($name);
+		$model->commit($name, \@clock);
 		check_view($name, $lines);
 	}
 	else
@@ -643,8 +966,8 @@ sub play_crowd
 		$trace[-1] .= ': ' . @readers . ' leave';
 		expect_is(join(' ', map { $_->[0] } @{ $lines->{released} }), join(' ', ('released') x @readers), "leaving $lines->{error}") or return;
 		$model->begin($name);
-		$model->release($name, 'd', $_)->{apply}->() for @readers;
-		$model->commit($name);
+		$model->release($name, 'd', $_)->{apply}->({ clock => [ 0, 0 ] }) for @readers;
+		$model->commit($name, [ 0, 0 ]);
 		check_view($name, $lines);
 	}
 	# The list of all is of all.
@@ -661,26 +984,15 @@ sub play_other
 	return play_crowd($name) if $verb eq 'crowd';
 	if ($verb eq 'disconnect')
 	{
-		end($session{$name});
-		gone($watch, pid($session{$name}));
-		$model->disconnect($name, $started{$name});
+		disconnect_session($name);
 		connect_session($name);
 		check_view($name, run($name, view()));
 		return;
 	}
 	if ($verb eq 'sweep')
 	{
-		my $expired = 0;
+		my $expired = $model->sweep;
 
-		foreach my $rows (values %{ $model->{held} })
-		{
-			foreach my $row (values %$rows)
-			{
-				next if $model->is_live($row) || $row->{state} !~ /^(live|expired)$/;
-				$expired += $row->{sure};
-				%$row = (%$row, state => 'forgotten');
-			}
-		}
 		expect(ask($session{$name}, 'SELECT lock_sweep()') >= $expired, "swept less than $expired");
 		return;
 	}
@@ -694,41 +1006,101 @@ sub play_other
 		{
 			return if grep { !/^(pin|hold)/ } keys %{ $tx->{claims}{$key} || {} };
 		}
-		ask($watch, "UPDATE app_lock SET expires_at = clock_timestamp() - interval '1 s' WHERE key = '$key' AND expires_at > clock_timestamp()");
-		$model->expire($key);
+		my ($at, $epoch) = split /\|/, ask($watch, q{SELECT t, extract(epoch FROM t) FROM (SELECT clock_timestamp() - interval '1 s' AS t OFFSET 0) c});
+		ask($watch, "UPDATE app_lock SET expires_at = '$at' WHERE key = '$key' AND expires_at > clock_timestamp()");
+		$model->expire($key, $epoch);
 		check_view($name, run($name, view()));
+		return;
+	}
+
+	if ($verb eq 'role')
+	{
+		change_role();
+		check_view($name, run($name, view()));
+		return;
+	}
+	if ($verb eq 'member')
+	{
+		my $members = $model->{member}{al_cid};
+
+		ask($watch, $members->{al_team} ? 'REVOKE al_team FROM al_cid' : 'GRANT al_team TO al_cid');
+		$members->{al_team} = !$members->{al_team};
 		return;
 	}
 
 	my %sql = (begin => 'BEGIN ISOLATION LEVEL ' . one_of('READ COMMITTED', 'REPEATABLE READ'), commit => 'COMMIT', rollback => 'ROLLBACK', savepoint => 'SAVEPOINT s', rollback_to => 'ROLLBACK TO s',
 		release_savepoint => 'RELEASE s');
-	$model->$verb($name);
-	check_view($name, run($name, "$sql{$verb};\n" . view()));
+	my $lines = run($name, "$clock\n$sql{$verb};\n$clock\n" . view());
+	$model->$verb($name, [ map { $_->[0] } @{ $lines->{clock} } ]);
+	check_view($name, $lines);
+	return;
+}
+
+# A role is dropped, or there is one with its name, which is another.
+sub change_role
+{
+	if ($model->{oid}{al_gone})
+	{
+		delete $model->{member}{al_bob}{"al_gone $model->{oid}{al_gone}"};
+		$model->{oid}{al_gone} = '';
+		ask($watch, 'DROP ROLE al_gone');
+		return;
+	}
+	ask($watch, 'CREATE ROLE al_gone ROLE al_bob');
+	$model->{oid}{al_gone} = ask($watch, q{SELECT 'al_gone'::regrole::oid});
+	$model->{member}{al_bob}{"al_gone $model->{oid}{al_gone}"} = 1;
+	return;
+}
+
+sub disconnect_session
+{
+	my ($name) = @_;
+	my $before = ask($watch, 'SELECT extract(epoch FROM clock_timestamp())');
+
+	end($session{$name});
+	gone($watch, pid($session{$name}));
+	$model->disconnect($name, $started{$name}, [ $before, ask($watch, 'SELECT extract(epoch FROM clock_timestamp())') ]);
+	return;
+}
+
+# Al_dot is a member of al_team, and has none of its privileges.
+ask_all('CREATE ROLE al_team', map { ("CREATE ROLE $_" . ($_ eq 'al_dot' ? ' NOINHERIT' : ''), 'GRANT SELECT ON app_lock TO ' . $_, map({ my $role = $_; map { "SELECT lock_grant_access('$role', '$_')" } qw(user monitor admin) } $_)) } sort values %roles);
+ask_all('GRANT al_team TO al_bob, al_dot');
+sub ask_all
+{
+	$node->safe_psql('postgres', join ';', @_);
 	return;
 }
 
 my $played = 0;
-foreach my $sequence (@seeds, map { "$_, with a crowd" } @seeds)
+foreach my $sequence (@seeds, map({ "$_, with a crowd" } @seeds), map { "$_, under policies" } @seeds)
 {
+next if $ENV{ONLY} && $sequence !~ /$ENV{ONLY}/;
 	my ($seed) = $sequence =~ /^(\d+)/;
 
 	note "SEED=$sequence";
 	$is_crowded = $sequence =~ /crowd/;
+	$is_ruled = $sequence =~ /policies/;
+	@keys = (@few_keys, $is_ruled ? @more_keys : ());
 	srand $seed;
 	$model = AtomicLockModel->new;
+	$model->{role} = \%roles if $is_ruled;
+	$model->{member} = { al_bob => { al_bob => 1, al_team => 1 }, al_cid => { al_cid => 1 }, al_dot => { al_dot => 1 } };
+	@moments = ();
 	%token = ();
 	@trace = @complaints = ();
 	$watch = session($node, 'Watch');
 	connect_session($_) for @names;
 
 	my $step;
-	my $last = $is_crowded ? int($steps / 4) : $steps;
+	my $last = $is_crowded ? int($steps / 4) : $is_ruled ? int($steps / 2) : $steps;
 	for ($step = 1; $step <= $last && !@complaints; $step++)
 	{
 		my $name = one_of(@names);
 		my $verb = choose($name);
 
 		eval { $verbs{$verb} ? play_verb($name, $verb) : play_other($name, $verb); 1 } or push @complaints, $@;
+		check_history(0) if $is_ruled && $step % 100 == 0 && !@complaints;
 		if ($step % 4 == 0 && !@complaints)
 		{
 			my $other = one_of(@names);
@@ -737,12 +1109,24 @@ foreach my $sequence (@seeds, map { "$_, with a crowd" } @seeds)
 		}
 	}
 	$played += $step - 1;
+	end_ruled() if $is_ruled && !@complaints;
 	ok(!@complaints, "$last steps of sequence $sequence")
-	  or diag("SEED=$sequence, step " . ($step - 1) . ":\n" . join("\n", splice(@trace, -min(25, scalar @trace))) . "\n" . join("\n", @complaints));
+	  or diag("SEED=$sequence, step " . ($step - 1) . ":\n" . join("\n", splice(@trace, -min($ENV{TRACE} || 25, scalar @trace))) . "\n" . join("\n", @complaints));
 	end(values %session);
 	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});
-	ask($watch, 'TRUNCATE app_lock, lock_audit');
+	ask($watch, 'TRUNCATE app_lock, lock_audit, lock_history, app_lock_policy; DROP ROLE IF EXISTS al_gone; REVOKE al_team FROM al_cid');
 	end($watch);
+}
+
+# What has run out is written by a sweep, if history is still asked for.
+sub end_ruled
+{
+	disconnect_session($_) for @names;
+	check_history(0);
+	ask($watch, q{BEGIN; SELECT count(lock_drop_policy(prefix)) FROM lock_policies; SELECT lock_set_policy('', history => true); COMMIT});
+	ask($watch, 'SELECT lock_sweep()');
+	check_history(1);
+	return;
 }
 
 # Was it worth it?
