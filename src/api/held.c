@@ -172,7 +172,7 @@ beat(ReturnSetInfo *rsinfo, Relation rel, const AlKey *key, const AlOwner *owner
 	{
 		KEY, STATUS, EXPIRES_AT, TTL_REMAINING, COLUMNS
 	};
-	AlResult	result;
+	AlResult	result = {.outcome = AL_DENIED};
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS] = {0};
 	bool		is_held;
@@ -180,8 +180,6 @@ beat(ReturnSetInfo *rsinfo, Relation rel, const AlKey *key, const AlOwner *owner
 	CHECK_FOR_INTERRUPTS();
 	if (al_terms_is_admitted(key))
 		al_lease_extend(rel, key, owner, seen, al_terms_cap(key, ttl), &result);
-	else
-		result.outcome = AL_DENIED;
 	is_held = result.outcome == AL_EXTENDED || result.outcome == AL_LIFETIME_EXCEEDED;
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	values[STATUS] = CStringGetTextDatum(al_status_word(&result));
