@@ -432,6 +432,8 @@ class Checker:
                 self.asked_again(record, {}, self.unseen.pop((key, owner), None))
                 if outcome == 'info':
                     until = fate[2] + record['ttl']
+                    if before is not None and record['lifetime'] == 'session':
+                        before.end = min(before.end, record['inv'])	# it may have ended with the session
                     unseen = record.get('unseen')
                     if unseen and unseen.get('acquired') == 't' and fate[0] == 'unknown' and \
                        record['op'] == 'acquire' and record['lifetime'] == 'lease':

@@ -757,7 +757,7 @@ my %verbs = (
 
 			$expected->{dropped} = $policies->{$prefix} ? 't' : 'f';
 			# or as a superuser may, who sees what a snapshot does
-			return ("WITH d AS (DELETE FROM app_lock_policy WHERE prefix = '$prefix' RETURNING admitted) SELECT 'dropped', count(*) > 0 FROM d WHERE admitted = 0", $expected)
+			return ("WITH p AS (DELETE FROM app_lock_policy WHERE prefix = '$prefix' RETURNING prefix), r AS (DELETE FROM app_lock_policy_role WHERE prefix = '$prefix') SELECT 'dropped', count(*) > 0 FROM p", $expected)
 			  if $name eq 'Ada' && !$model->{tx}{$name} && rand() < 0.3;
 			return ("SELECT 'dropped', lock_drop_policy('$prefix')", $expected);
 		}, 1 ]);
@@ -1114,7 +1114,7 @@ next if $ENV{ONLY} && $sequence !~ /$ENV{ONLY}/;
 	  or diag("SEED=$sequence, step " . ($step - 1) . ":\n" . join("\n", splice(@trace, -min($ENV{TRACE} || 25, scalar @trace))) . "\n" . join("\n", @complaints));
 	end(values %session);
 	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});
-	ask($watch, 'TRUNCATE app_lock, lock_audit, lock_history, app_lock_policy; DROP ROLE IF EXISTS al_gone; REVOKE al_team FROM al_cid');
+	ask($watch, 'TRUNCATE app_lock, lock_audit, lock_history, app_lock_policy, app_lock_policy_role; DROP ROLE IF EXISTS al_gone; REVOKE al_team FROM al_cid');
 	end($watch);
 }
 

@@ -344,7 +344,7 @@ my @forbidden = (
 	'SELECT * FROM app_lock', 'SELECT owner FROM app_lock', 'SELECT count(*) FROM app_lock', 'DELETE FROM app_lock', q{UPDATE app_lock SET expires_at = 'infinity'}, 'TRUNCATE app_lock',
 	q{INSERT INTO app_lock SELECT * FROM app_lock}, 'LOCK TABLE app_lock IN ACCESS SHARE MODE', 'SELECT * FROM app_lock_fence', q{SELECT nextval('app_lock_fence')}, q{SELECT setval('app_lock_fence', 1)},
 	'COPY app_lock TO STDOUT', 'CREATE INDEX ON app_lock (holder)', 'ALTER TABLE app_lock ADD x int', 'DROP TABLE app_lock CASCADE', 'DROP EXTENSION atomic_lock CASCADE', q{UPDATE lock_audit SET reason = ''}, 'TRUNCATE lock_audit', 'INSERT INTO lock_audit SELECT * FROM lock_audit',
-	'SELECT * FROM app_lock_policy', q{INSERT INTO app_lock_policy VALUES ('', 0)}, 'DELETE FROM app_lock_policy', 'TRUNCATE app_lock_policy', 'COPY app_lock_policy TO STDOUT', 'DELETE FROM lock_history', q{UPDATE lock_history SET ended_by = 'released'}, q{INSERT INTO lock_policies (prefix) VALUES ('')}, 'SELECT app_lock_policy_changed()',
+	'SELECT * FROM app_lock_policy', q{INSERT INTO app_lock_policy VALUES ('')}, 'DELETE FROM app_lock_policy', 'SELECT * FROM app_lock_policy_role', q{INSERT INTO app_lock_policy_role VALUES ('', 'al_user')}, 'TRUNCATE app_lock_policy', 'COPY app_lock_policy TO STDOUT', 'DELETE FROM lock_history', q{UPDATE lock_history SET ended_by = 'released'}, q{INSERT INTO lock_policies (prefix) VALUES ('')}, 'SELECT app_lock_policy_changed()',
 	'CREATE TRIGGER x BEFORE UPDATE ON app_lock FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()', 'CREATE TABLE like_child () INHERITS (app_lock)', 'ALTER FUNCTION lock_acquire OWNER TO CURRENT_USER',
 	q{SELECT app_lock_change_access('al_none', 'admin', true)}, 'GRANT ALL ON app_lock TO PUBLIC', q{CREATE OR REPLACE FUNCTION locks.lock_holder(key text) RETURNS text LANGUAGE sql AS 'SELECT key'},
 	'SET SESSION AUTHORIZATION postgres', q{SELECT pg_read_file('postgresql.conf')}, 'SET ROLE al_other', q{SET atomic_lock.enforce_guards = off}, q{SET atomic_lock.max_wait = '1 h'}, q{SET atomic_lock.max_claims_per_transaction = 5},
@@ -505,7 +505,7 @@ sub maintenance
 
 	return one_of(
 		'VACUUM locks.app_lock', 'VACUUM (FREEZE, INDEX_CLEANUP on) locks.app_lock', 'VACUUM FULL locks.app_lock', 'REINDEX TABLE locks.app_lock', 'REINDEX TABLE CONCURRENTLY locks.app_lock', 'ANALYZE locks.app_lock', 'CHECKPOINT', 'CLUSTER locks.app_lock USING app_lock_pkey',
-		'SELECT count(locks.lock_drop_policy(prefix)) FROM locks.lock_policies', 'DELETE FROM locks.app_lock_policy', 'TRUNCATE locks.app_lock_policy', 'VACUUM FULL locks.app_lock_policy', q{SELECT locks.lock_set_policy('k', max_ttl => '1 min', max_keys_per_owner => 2, max_keys_per_role => 3, history => true)}, 'REINDEX TABLE CONCURRENTLY locks.lock_history', 'ALTER TABLE locks.app_lock_policy SET (fillfactor = 90)',
+		'SELECT count(locks.lock_drop_policy(prefix)) FROM locks.lock_policies', 'DELETE FROM locks.app_lock_policy', 'TRUNCATE locks.app_lock_policy, locks.app_lock_policy_role', 'DELETE FROM locks.app_lock_policy_role', 'VACUUM FULL locks.app_lock_policy', q{SELECT locks.lock_set_policy('k', max_ttl => '1 min', max_keys_per_owner => 2, max_keys_per_role => 3, history => true)}, 'REINDEX TABLE CONCURRENTLY locks.lock_history', 'ALTER TABLE locks.app_lock_policy SET (fillfactor = 90)',
 		'SELECT pg_reload_conf()', 'SELECT * FROM locks.lock_activity', 'SELECT * FROM locks.lock_status()', 'SELECT locks.lock_sweep()', q{CREATE INDEX extra ON locks.app_lock (holder)}, 'DROP INDEX IF EXISTS locks.extra', 'SELECT pg_sleep(0.01)', 'SELECT pg_sleep(0.01)', q{LOCK TABLE locks.app_lock IN ACCESS EXCLUSIVE MODE},
 		'SELECT count(*) FROM locks.app_lock', q{COMMENT ON TABLE locks.app_lock IS 'x'}, q{SELECT locks.lock_steal('k1', 'o1', 'maintenance')}, (sprintf($all, 'pg_cancel_backend')) x 4, sprintf($all, 'pg_terminate_backend'));
 }
@@ -699,7 +699,7 @@ SKIP:
 {
 	skip 'needs amcheck', 1 unless ask($watch, q{SELECT count(*) FROM pg_available_extensions WHERE name = 'amcheck'});
 	ask($watch, 'CREATE EXTENSION amcheck SCHEMA public');
-	is(ask($watch, q{SELECT count(*) FROM (SELECT bt_index_check(indexrelid, true) FROM pg_index WHERE indrelid IN ('app_lock'::regclass, 'lock_history'::regclass, 'app_lock_policy'::regclass) AND indisvalid) i, unnest('{app_lock,lock_history,app_lock_policy}'::regclass[]) t, verify_heapam(t) h}), '0', 'tables and indexes are sound');
+	is(ask($watch, q{SELECT count(*) FROM (SELECT bt_index_check(indexrelid, true) FROM pg_index WHERE indrelid IN ('app_lock'::regclass, 'lock_history'::regclass, 'app_lock_policy'::regclass, 'app_lock_policy_role'::regclass) AND indisvalid) i, unnest('{app_lock,lock_history,app_lock_policy,app_lock_policy_role}'::regclass[]) t, verify_heapam(t) h}), '0', 'tables and indexes are sound');
 }
 end($watch);
 $node->stop;
