@@ -154,7 +154,7 @@ psql('owned', 'CREATE SCHEMA "Locks"');
 restore('not without a superuser', 'permission denied to create extension "atomic_lock"', '-d', 'owned', '-e', '-L', "$dump.extension", '-U', 'dbo');
 psql('owned', 'CREATE EXTENSION atomic_lock SCHEMA "Locks"');
 restore('where a superuser has made the extension, all but what is in it, and rights',
-	"must be owner of extension atomic_lock\n" . "permission denied for schema Locks\n" x 4 . 'schema "Locks" already exists',
+	"must be owner of extension atomic_lock\n" . "permission denied for schema Locks\n" x 5 . 'schema "Locks" already exists',
 	'-d', 'owned', '-x', '-U', 'dbo');
 is(psql('owned', 'SELECT * FROM orders'), '42', '... and data');
 cmp_ok(psql('owned', q{SELECT (("Locks".lock_acquire('k')).fencing_token)}), '>', psql('shop', q{SELECT (("Locks".lock_acquire('k')).fencing_token)}), '... tokens rise');
