@@ -184,7 +184,8 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 			continue;
 		if (row->released_at == 0)
 			al_history_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED);
-		al_end_row(rel, key, row, now, true);
+		/* It ended when it did, as lock_held_at() tells where no history was asked for. */
+		al_end_row(rel, key, row, row->released_at != 0 ? row->released_at : Min(al_ended_at(row), now), true);
 		was_closed = true;
 	}
 	result->outcome = ended != NIL || was_closed ? AL_RELEASED : AL_NOT_FOUND;

@@ -72,7 +72,14 @@ sub commit
 	# A session may have ended while a transaction had something of it in hand.
 	foreach my $key (keys %{ $tx->{rows} })
 	{
-		$self->lose_session($key, $_) for values %{ $tx->{rows}{$key} };
+		foreach my $row (values %{ $tx->{rows}{$key} })
+		{
+			my $grant = $self->{history}{$key}{ $row->{token} // 0 };
+
+			$self->lose_session($key, $row);
+			# ... that it has made a lease before.
+			delete @{$grant}{qw(lost lost_at)} if $grant && $self->is_live($row);
+		}
 	}
 	return;
 }
@@ -592,12 +599,10 @@ sub places
 		# What a transaction has held itself counts until it ends, whatever became of it.
 		$twice += keys(%$ended) + grep { $rows->{$_} } keys %$mine;
 	}
-	# What the caller's own transaction relies on is a place, too, even its former one.
+	# What the caller's own transaction relies on may be a place, too.
 	foreach my $row (map { /^pin:(.+)/s ? $self->rows($s, $key)->{$1} || () : () } $self->{tx}{$s} ? keys %{ $self->{tx}{$s}{claims}{$key} || {} } : ())
 	{
-		next if $row->{state} !~ /^(?:live|expired)$/ || $self->is_live($row);
-		$must += $row->{owner} ne $owner;
-		$owners{ $row->{owner} } = 1;
+		$owners{ $row->{owner} } = 1 if $row->{state} =~ /^(?:live|expired)$/ && !$self->is_live($row);
 	}
 	$must += grep { $_ ne $owner && !$touched->{$_} } keys %$live;
 	# what is over, and is relied on

@@ -306,6 +306,16 @@ FROM generate_series(1, 200)
 \set ECHO all
 SHOW atomic_lock.history_retention;
 
+-- Who opens a closed key does not change when it was held.
+SELECT lock_set_policy('closed', history => true);
+SELECT lock_acquire('closed:1', '1 h', 'ann') IS NOT NULL AS acquired, lock_acquire('closed:2', '1 h', 'ann') IS NOT NULL AS acquired;
+SELECT lock_set_policy('closed', min_hold => '1 h', history => false);
+SELECT lock_release('closed:1', 'ann'), lock_extend('closed:2', 'ann', '1 ms') IS NOT NULL AS extended, pg_sleep(0.01) IS NOT NULL AS expired, clock_timestamp() AS since \gset
+SELECT force_release('closed:1', 'test'), force_release('closed:2', 'test');
+SELECT lock_set_policy('closed', history => true);
+SELECT count(*) FROM lock_held_at('closed:1', :'since');
+SELECT count(*) FROM lock_held_at('closed:2', :'since');
+
 --
 -- No owner in it
 --
