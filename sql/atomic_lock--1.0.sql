@@ -198,6 +198,48 @@ ALTER TABLE app_lock_policy ENABLE ALWAYS TRIGGER app_lock_policy_changed,
 ALTER TABLE app_lock_policy_role ENABLE ALWAYS TRIGGER app_lock_policy_changed,
 	ENABLE ALWAYS TRIGGER app_lock_policy_truncated;
 
+-- The line for a key.  A row with a positive ticket is a place in line.  Row 0 of a
+-- key tells to which ticket the key was offered last, and until when.  A row with a
+-- negative ticket tells that the end of the lease with that fencing token was
+-- announced.  Nobody may read it but through lock_queue, since it has owners.
+-- A dump leaves it out, as it does leases.
+CREATE TABLE app_lock_queue (
+	key				text COLLATE "C" NOT NULL,
+	ticket			bigint NOT NULL,
+	expires_at		timestamptz NOT NULL,
+	queued_at		timestamptz,
+	offer_us		bigint,
+	offered			bigint,
+	role			oid,
+	holder			text COLLATE "C",
+	owner			text COLLATE "C",
+	owner_hash		bigint,
+	CONSTRAINT app_lock_queue_pkey PRIMARY KEY (key, ticket)
+) USING heap WITH (
+	-- rows come and go
+	fillfactor = 87,
+	autovacuum_vacuum_scale_factor = 0.02,
+	autovacuum_vacuum_threshold = 500,
+	autovacuum_vacuum_cost_delay = 0,
+	vacuum_truncate = false,
+	toast.vacuum_truncate = false
+);
+
+-- This index finds the place of an owner.
+CREATE INDEX app_lock_queue_owner_idx ON app_lock_queue (owner_hash);
+
+COMMENT ON TABLE app_lock_queue IS 'places in line for keys, which lock_queue shows; what was offered and announced';
+COMMENT ON COLUMN app_lock_queue.key IS 'which lock';
+COMMENT ON COLUMN app_lock_queue.ticket IS 'number of the place, which rises in the order of arrival; 0: the offer; negative: the fencing token of a lease whose end was announced';
+COMMENT ON COLUMN app_lock_queue.expires_at IS 'when the place is given up, or the offer or the lease ends';
+COMMENT ON COLUMN app_lock_queue.queued_at IS 'when the place was taken';
+COMMENT ON COLUMN app_lock_queue.offer_us IS 'for how long the lock is offered, in microseconds';
+COMMENT ON COLUMN app_lock_queue.offered IS 'of the offer: to which ticket';
+COMMENT ON COLUMN app_lock_queue.role IS 'role that took the place';
+COMMENT ON COLUMN app_lock_queue.holder IS 'label of whoever took the place';
+COMMENT ON COLUMN app_lock_queue.owner IS 'secret that proves whose place it is';
+COMMENT ON COLUMN app_lock_queue.owner_hash IS 'finds the place of an owner';
+
 CREATE TABLE lock_history (
 	key				text COLLATE "C" NOT NULL,
 	mode			text NOT NULL,
@@ -549,10 +591,11 @@ CREATE TYPE lock_state AS (
 	meta			jsonb,
 	pending			boolean,
 	role			name,
-	closed_until	timestamptz
+	closed_until	timestamptz,
+	queued			integer
 );
 
-COMMENT ON TYPE lock_state IS 'state of a key, or one of its holdings; for a free key, all but key, locked, pending and closed_until are null, and waiters if there are none';
+COMMENT ON TYPE lock_state IS 'state of a key, or one of its holdings; for a free key, all but key, locked, pending, closed_until and queued are null, and waiters if there are none';
 COMMENT ON COLUMN lock_state.key IS 'what is locked';
 COMMENT ON COLUMN lock_state.locked IS 'whether anybody holds the key; not yet, if its transaction is unfinished';
 COMMENT ON COLUMN lock_state.mode IS 'mode of the holding';
@@ -570,6 +613,7 @@ COMMENT ON COLUMN lock_state.meta IS 'what the holder keeps with the lease';
 COMMENT ON COLUMN lock_state.pending IS 'whether an unfinished transaction of another session has acquired, released or changed it, or relies on it';
 COMMENT ON COLUMN lock_state.role IS 'role that acquired it; null if it was dropped';
 COMMENT ON COLUMN lock_state.closed_until IS 'until when nobody gets the key although nobody holds it, by min_hold or lock_delay; null otherwise';
+COMMENT ON COLUMN lock_state.queued IS 'how many have a place in line, from lock_enqueue';
 
 CREATE FUNCTION lock_status(key text) RETURNS lock_state
 AS 'MODULE_PATHNAME', 'atomic_lock_status'
@@ -613,6 +657,104 @@ COMMENT ON COLUMN lock_waiters.since IS 'when it began to wait';
 COMMENT ON COLUMN lock_waiters.place IS 'place in the queue of the key; 1 is next';
 COMMENT ON COLUMN lock_waiters.blocked_by IS 'label of whoever has the lock now; null if it is free, or not known';
 COMMENT ON COLUMN lock_waiters.blocking_pid IS 'process id of an unfinished transaction that has a claim on the key';
+
+CREATE FUNCTION lock_channel(key text)
+RETURNS text
+AS 'MODULE_PATHNAME', 'atomic_lock_channel'
+LANGUAGE C STABLE PARALLEL RESTRICTED;
+
+COMMENT ON FUNCTION lock_channel(text) IS
+'returns the name of the channel to LISTEN on for events of a key; it changes when the extension is created anew; raises 22004 for null';
+
+CREATE FUNCTION lock_ask(
+	key		text,
+	message	text DEFAULT NULL
+)
+RETURNS integer
+AS 'MODULE_PATHNAME', 'atomic_lock_ask'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_ask(text, text) IS
+'tells those who hold a key and listen on its channel that somebody wants it, and returns how many hold it, up to 100; message: at most 1024 bytes; once per second for each role and key (53400); raises 42501 where a policy reserves the key for others';
+
+CREATE TYPE lock_place AS (
+	status			text,
+	place			integer,
+	key				text,
+	expires_at		timestamptz,
+	ttl_remaining	interval,
+	owner			text,
+	fencing_token	bigint,
+	ticket			bigint,
+	holder			text
+);
+
+COMMENT ON TYPE lock_place IS 'what lock_enqueue returns';
+COMMENT ON COLUMN lock_place.status IS 'acquired or reacquired, if the owner has the lock now; queued, if it has a place in line';
+COMMENT ON COLUMN lock_place.place IS 'place in line; 1 is next; null if the owner has the lock';
+COMMENT ON COLUMN lock_place.key IS 'which lock';
+COMMENT ON COLUMN lock_place.expires_at IS 'when the lease ends, or the place is given up';
+COMMENT ON COLUMN lock_place.ttl_remaining IS 'how long that is from now, by the clock of the server';
+COMMENT ON COLUMN lock_place.owner IS 'proves whose place or lease it is; keep it secret';
+COMMENT ON COLUMN lock_place.fencing_token IS 'fencing token of the lease; null for a place';
+COMMENT ON COLUMN lock_place.ticket IS 'number by which the event "offered" names this place; null if the owner has the lock';
+COMMENT ON COLUMN lock_place.holder IS 'label of whoever has the lock, or comes first; null if it is not known';
+
+CREATE FUNCTION lock_enqueue(
+	key		text,
+	owner	text DEFAULT NULL,
+	holder	text DEFAULT NULL,
+	offer	interval DEFAULT NULL,
+	keep	interval DEFAULT NULL
+)
+RETURNS lock_place
+AS 'MODULE_PATHNAME', 'atomic_lock_enqueue'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_enqueue(text, text, text, interval, interval) IS
+'acquires a lock as lock_acquire does, or takes a place in line for it that needs no connection, or renews that; owner: null for the setting, or else one is made; offer: for how long the lock is kept for this place when its turn comes (1 min); keep: for how long the place is kept unless it is renewed (1 h); both up to max_ttl; raises 53400 for too many places, 42501 where a policy reserves the key for others, 22023 for bad values';
+
+CREATE FUNCTION lock_leave(
+	key		text,
+	owner	text DEFAULT NULL
+)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'atomic_lock_leave'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_leave(text, text) IS
+'gives up the place of an owner in the line for a lock; false: it had none; raises 22004 without an owner';
+
+CREATE FUNCTION lock_queue(
+	OUT key text,
+	OUT place integer,
+	OUT holder text,
+	OUT role name,
+	OUT queued_at timestamptz,
+	OUT expires_at timestamptz,
+	OUT offer interval,
+	OUT offered_until timestamptz,
+	OUT ticket bigint
+)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'atomic_lock_queue'
+LANGUAGE C STABLE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION lock_queue() IS
+'returns a row for every place in line that lock_enqueue has given in this database';
+
+CREATE VIEW lock_queue AS SELECT * FROM lock_queue();
+
+COMMENT ON VIEW lock_queue IS 'places in line for locks that no connection waits for, by key, the next one first; lock_waiters shows those who wait in a call';
+COMMENT ON COLUMN lock_queue.key IS 'key that is wanted';
+COMMENT ON COLUMN lock_queue.place IS 'place in line, with those who wait in a call; 1 is next';
+COMMENT ON COLUMN lock_queue.holder IS 'label of whoever has the place';
+COMMENT ON COLUMN lock_queue.role IS 'role that took it; null if it was dropped';
+COMMENT ON COLUMN lock_queue.queued_at IS 'when it was taken';
+COMMENT ON COLUMN lock_queue.expires_at IS 'when it is given up unless it is renewed';
+COMMENT ON COLUMN lock_queue.offer IS 'for how long the lock is kept for it when its turn comes';
+COMMENT ON COLUMN lock_queue.offered_until IS 'until when the lock is kept for it; null if that was not offered yet';
+COMMENT ON COLUMN lock_queue.ticket IS 'number of the place; places with lower numbers come first';
 
 CREATE FUNCTION lock_key(VARIADIC parts text[])
 RETURNS text
@@ -1061,11 +1203,12 @@ BEGIN
 			'lock_release', 'lock_try_release', 'lock_release_all',
 			'lock_extend', 'lock_try_extend', 'lock_extend_all', 'lock_heartbeat', 'lock_held',
 			'lock_assert', 'lock_assert_fence', 'lock_fetch',
-			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key', 'lock_policy']
+			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key', 'lock_policy',
+			'lock_channel', 'lock_ask', 'lock_enqueue', 'lock_leave']
 		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
 			'lock_is_held', 'lock_holder', 'lock_key', 'lock_held_at',
 			'lock_stats', 'lock_contention', 'lock_sweeper_status',
-			'app_lock_longest_wait']
+			'app_lock_longest_wait', 'lock_queue', 'lock_channel']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
 			'lock_steal', 'lock_sweep', 'lock_schedule_sweep',
 			'lock_unschedule_sweep', 'lock_stats_reset', 'lock_protect', 'lock_unprotect',
@@ -1117,7 +1260,7 @@ BEGIN
 			-- lock_status() is for monitors only
 			AND (p.proname <> 'lock_status' OR p.pronargs > 0 OR level = 'monitor')
 			AND NOT (is_kept AND p.pronargs > 0
-				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_key'))
+				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_key', 'lock_channel'))
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT EXECUTE ON FUNCTION %s TO %s', routine, grantee)
@@ -1129,7 +1272,7 @@ BEGIN
 		FROM (VALUES ('monitor', 'lock_waiters', 'SELECT'), ('monitor', 'lock_guards', 'SELECT'),
 			('monitor', 'lock_stats', 'SELECT'), ('monitor', 'lock_contention', 'SELECT'),
 			('monitor', 'lock_activity', 'SELECT'), ('monitor', 'lock_policies', 'SELECT'),
-			('monitor', 'lock_history', 'SELECT'),
+			('monitor', 'lock_history', 'SELECT'), ('monitor', 'lock_queue', 'SELECT'),
 			('admin', 'lock_audit', 'SELECT, DELETE')) AS c (at_level, relname, privileges)
 		WHERE c.at_level = level
 	LOOP
@@ -1177,7 +1320,7 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
-'lets "role" use what belongs to a level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_stats, lock_contention, lock_sweeper_status, lock_guards, lock_policies, lock_history, lock_held_at), admin (force_release, lock_steal, reading and trimming lock_audit, sweeps and their schedule, lock_stats_reset, guards, policies, granting)';
+'lets "role" use what belongs to a level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_queue, lock_stats, lock_contention, lock_sweeper_status, lock_guards, lock_policies, lock_history, lock_held_at), admin (force_release, lock_steal, reading and trimming lock_audit, sweeps and their schedule, lock_stats_reset, guards, policies, granting)';
 
 CREATE FUNCTION lock_revoke_access(role regrole, level text)
 RETURNS void

@@ -18,6 +18,7 @@
 #include "guard/protect.h"
 #include "lease/report.h"
 #include "lease/session_end.h"
+#include "shmem/asked.h"
 #include "shmem/contention.h"
 #include "shmem/hint.h"
 #include "shmem/queue.h"
@@ -25,6 +26,7 @@
 #include "shmem/shmem.h"
 #include "shmem/sole.h"
 #include "shmem/stat.h"
+#include "shmem/tickets.h"
 #include "sweep/launcher.h"
 #include "sweep/worker.h"
 #include "table/catalog.h"
@@ -41,6 +43,8 @@ static const AlShmemPart *const shmem_parts[] = {
 	&al_hint_part,
 	&al_sole_part,
 	&al_queue_part,
+	&al_tickets_part,
+	&al_asked_part,
 	&al_held_part,
 	&al_session_part,
 	&al_stat_part,

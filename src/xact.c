@@ -19,10 +19,10 @@
 #include "claim/claimed.h"
 #include "claim/durability.h"
 #include "claim/held.h"
+#include "lease/record.h"
 #include "lease/report.h"
 #include "shmem/stat.h"
 #include "sweep/sweep.h"
-#include "table/history.h"
 #include "xact.h"
 
 /*
@@ -53,7 +53,7 @@ xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
-			al_history_commit();
+			al_record_commit(event == XACT_EVENT_PRE_PREPARE);
 			al_durability_before_commit(event == XACT_EVENT_PRE_PREPARE);
 			break;
 		case XACT_EVENT_COMMIT:
@@ -71,6 +71,7 @@ xact_callback(XactEvent event, void *arg)
 				al_claimed_forget();
 			al_stat_abort();
 			al_held_abort(0);
+			al_record_forget();
 			al_claimed_changed();
 			al_durability_at_end();
 			break;
@@ -90,12 +91,14 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		al_held_abort(level);
+		al_record_subabort(level);
 		al_stat_subabort(level);
 		al_claimed_subabort(level);
 	}
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
 	{
 		al_held_commit(level);
+		al_record_subcommit(level);
 		al_stat_subcommit(level);
 		al_claimed_subcommit(level);
 	}

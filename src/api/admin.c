@@ -44,7 +44,7 @@ force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 
 	al_key_arg(fcinfo, 0, &key);
 	reason = al_reason_arg(fcinfo, 1);
-	ended = al_lease_end(rel, &key, &claim, AL_ENDED_FORCED, &result);
+	ended = al_lease_end(rel, &key, &claim, AL_ENDED_FORCED, reason, &result);
 	if (result.outcome != AL_RELEASED && raise)
 		al_raise(&key, &result);
 	if (result.outcome == AL_NOT_FOUND)
@@ -95,7 +95,7 @@ atomic_lock_steal(PG_FUNCTION_ARGS)
 	request.holder = al_holder_arg(fcinfo, 4);
 	request.default_holder = al_holder_default;
 
-	ended = al_lease_steal(rel, &key, &request, &result);
+	ended = al_lease_steal(rel, &key, &request, reason, &result);
 	if (!al_is_granted(&result))
 		al_raise(&key, &result);
 	foreach(cell, ended)

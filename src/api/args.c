@@ -314,6 +314,16 @@ al_reason_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_GETARG_TEXT_PP(argno);
 }
 
+/* The message argument; NULL where it is NULL */
+text *
+al_message_arg(FunctionCallInfo fcinfo, int argno)
+{
+	if (PG_ARGISNULL(argno))
+		return NULL;
+	(void) checked_text(fcinfo, argno, "message", 0, AL_MAX_MESSAGE_BYTES);
+	return PG_GETARG_TEXT_PP(argno);
+}
+
 /* The meta argument; NULL where none is given */
 struct varlena *
 al_meta_arg(FunctionCallInfo fcinfo, int argno)

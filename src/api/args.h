@@ -26,6 +26,7 @@ extern const char *al_lifetime_name(AlLifetime lifetime);
 extern text *al_holder_arg(FunctionCallInfo fcinfo, int argno);
 extern text *al_holder_default(void);
 extern text *al_reason_arg(FunctionCallInfo fcinfo, int argno);
+extern text *al_message_arg(FunctionCallInfo fcinfo, int argno);
 extern struct varlena *al_meta_arg(FunctionCallInfo fcinfo, int argno);
 
 #endif							/* AL_API_ARGS_H */

@@ -43,6 +43,7 @@
 #include "table/pending.h"
 #include "table/row.h"
 #include "table/scan.h"
+#include "table/tickets.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_is_held);
 PG_FUNCTION_INFO_V1(atomic_lock_holder);
@@ -54,7 +55,7 @@ PG_FUNCTION_INFO_V1(atomic_lock_longest_wait);
 enum
 {
 	KEY, LOCKED, MODE, OWNER, HOLDER, FENCING_TOKEN, ACQUIRED_AT, EXPIRES_AT,
-	TTL_REMAINING, LIFETIME, HOLDERS, WAITERS, PID, META, PENDING, ROLE, CLOSED_UNTIL, COLUMNS
+	TTL_REMAINING, LIFETIME, HOLDERS, WAITERS, PID, META, PENDING, ROLE, CLOSED_UNTIL, QUEUED, COLUMNS
 };
 
 /*
@@ -156,6 +157,16 @@ set_waiters(const AlKey *key, Datum *values, bool *nulls)
 	nulls[WAITERS] = waiters < 0;
 }
 
+/* The number of those in line for a key without a connection */
+static void
+set_queued(const AlKey *key, Datum *values, bool *nulls)
+{
+	int			of_role;
+
+	values[QUEUED] = Int32GetDatum(al_tickets_count(key, PG_INT64_MAX, InvalidOid, &of_role));
+	nulls[QUEUED] = false;
+}
+
 /*
  * Fill in the columns of lock_status for one of the holdings of a key: live ones, of
  * which there are so many, or with none, one that is pending
@@ -187,6 +198,7 @@ fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampT
 	values[HOLDERS] = Int32GetDatum(holders);
 	nulls[HOLDERS] = holders == 0;
 	set_waiters(key, values, nulls);
+	set_queued(key, values, nulls);
 	values[PID] = Int32GetDatum(holding->pid);
 	nulls[PID] = holding->pid == 0; /* a lease has no backend */
 	if (holding->meta)
@@ -238,6 +250,7 @@ fill_free(const AlKey *key, Datum *values, bool *nulls)
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	values[LOCKED] = values[PENDING] = BoolGetDatum(false);
 	nulls[KEY] = nulls[LOCKED] = nulls[PENDING] = false;
+	set_queued(key, values, nulls);
 	/* Nobody has it yet, but some may be about to. */
 	if (al_queue_count(key) > 0)
 		set_waiters(key, values, nulls);

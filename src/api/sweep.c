@@ -21,6 +21,7 @@
 #include "api/answer.h"
 #include "base/errors.h"
 #include "base/settings.h"
+#include "claim/claimed.h"
 #include "shmem/shmem.h"
 #include "shmem/stat.h"
 #include "sweep/cron.h"
@@ -55,7 +56,7 @@ atomic_lock_sweep(PG_FUNCTION_ARGS)
 	al_sweep(rel, max_rows, InvalidBlockNumber, &swept);
 	al_stat_count(AL_COUNT_SWEEPS, 1);
 	al_stat_swept(started_at, swept.removed, false);
-	table_close(rel, swept.removed > 0 ? NoLock : RowExclusiveLock);
+	table_close(rel, swept.removed > 0 || al_claimed_count() > 0 ? NoLock : RowExclusiveLock);
 	PG_RETURN_INT64(swept.removed + swept.trimmed);
 }
 

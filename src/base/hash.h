@@ -20,6 +20,7 @@ typedef enum AlHashPurpose
 	AL_HASH_OWNERS,
 	AL_HASH_HOLDINGS,
 	AL_HASH_QUOTAS,
+	AL_HASH_CHANNELS,
 	AL_HASH_PURPOSES
 } AlHashPurpose;
 

@@ -35,6 +35,7 @@ double		al_sweep_interval_ms = MINUTE_MS;
 char	   *al_sweep_databases = NULL;
 int			al_sweep_batch = 1000;
 int			al_max_claims = 1000;
+int			al_max_tickets = 10000;
 bool		al_enforce_guards = true;
 
 #ifdef AL_TEST_HOOKS
@@ -202,6 +203,10 @@ al_settings_init(void)
 							"Sets how many keys one transaction may touch.",
 							"Each key takes up to three places in the lock table; see max_locks_per_transaction.",
 							&al_max_claims, 1000, 1, INT_MAX,
+							PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("atomic_lock.max_queue_places",
+							"Sets how many places a role may have in the queue of a key.",
+							"Those who wait in a call do not count.", &al_max_tickets, 10000, 0, INT_MAX,
 							PGC_SUSET, 0, NULL, NULL, NULL);
 #ifdef AL_TEST_HOOKS
 	define_duration("atomic_lock.test_sleep_cap",

@@ -404,6 +404,16 @@ al_claim_quota_end(uint64 hash, LOCKMODE mode)
 }
 
 /*
+ * Claim the ticket of an owner for a key, to the end of the transaction.  Only its other
+ * sessions wait for that.
+ */
+void
+al_claim_ticket(const AlKey *key, const AlOwner *owner)
+{
+	al_claim_quota(al_holding_hash(key, owner), ExclusiveLock);
+}
+
+/*
  * Let others count n holdings without a row of this transaction under a quota.  Those that
  * are older than the policy are not declared yet.
  */

@@ -49,6 +49,7 @@
 #include "table/app_lock.h"
 #include "table/catalog.h"
 #include "table/fence.h"
+#include "table/tickets.h"
 
 /* Microseconds between two searches for a deadlock by one waiter */
 #define SEARCH_INTERVAL		INT64CONST(1000000)
@@ -78,8 +79,10 @@ time_to_look(const AlAttempt *attempt)
 	/* Those who may take the other places need not end before that. */
 	if (result->outcome == AL_CLAIMED)
 		at = result->is_full ? attempt->soonest : DT_NOEND;
-	if (!may_pass(result->outcome) || result->outcome == AL_QUEUED || at == DT_NOEND ||
-		al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), NULL))
+	if (result->outcome == AL_QUEUED)
+		at = attempt->line_until;
+	if (!may_pass(result->outcome) || at == DT_NOEND ||
+		al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), PG_INT64_MAX, NULL))
 		return PG_INT64_MAX;
 	return Max(at - GetCurrentTimestamp(), 0);
 }
@@ -160,6 +163,20 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 	}
 }
 
+/*
+ * The number that tells a waiter from tickets: that of the owner's ticket, or one that is
+ * higher than all there are.
+ */
+static int64
+arrival_of(const AlAttempt *attempt)
+{
+	AlLine		line;
+
+	if (!al_tickets_look(attempt->key, &attempt->request->owner, &line))
+		return 0;
+	return line.mine.number != 0 ? line.mine.number : al_fence_draw(1);
+}
+
 /* Wait in the queue; true: the request is granted or refused, false: wait anew */
 static bool
 wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search)
@@ -168,6 +185,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	AlResult   *result = attempt->result;
 	bool		as_upgrade = is_upgrade(attempt);
 	bool		is_first_upgrade = as_upgrade && al_claim_upgrade(attempt->key);
+	int64		arrival;
 	Wait		wait = {attempt->key, al_monotonic_now()};
 
 	if (as_upgrade && !is_first_upgrade &&
@@ -178,10 +196,11 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 		result->cycle = pstrdup("Another owner that shares the lock is already waiting to convert it to exclusive mode.");
 		return true;
 	}
+	arrival = arrival_of(attempt);
 	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
 	{
 		al_queue_join(attempt->key, &request->owner, request->is_shared, attempt->terms.max_holders,
-					  as_upgrade, request->holder ? request->holder : request->default_holder());
+					  as_upgrade, arrival, request->holder ? request->holder : request->default_holder());
 		attempt_in_queue(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
@@ -361,18 +380,19 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 }
 
 /*
- * Grant a key to an owner, whoever holds it.  Returns the holdings that this ended: a
+ * Grant a key to an owner, whoever holds it or is in line for it.  Returns the holdings that this ended: a
  * list of AlHolding *.  Outcomes: AL_ACQUIRED; AL_IN_TRANSACTION.
  */
 List *
-al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, AlResult *result)
+al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *reason,
+			   AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
 	AlQuota		quota;
 	List	   *ended;
 
 	al_terms_of(key, request, &attempt.terms);
-	ended = al_lease_end(rel, key, &attempt.claim, AL_ENDED_STOLEN, result);
+	ended = al_lease_end(rel, key, &attempt.claim, AL_ENDED_STOLEN, reason, result);
 	if (result->outcome == AL_IN_TRANSACTION)
 		return NIL;
 	al_table_find(rel, key, &attempt.state.rows.exclusive);

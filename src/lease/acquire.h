@@ -15,6 +15,6 @@ extern void al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request
 extern int al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 								AlAcquire *request, AlResult *results);
 extern List *al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request,
-							AlResult *result);
+							const text *reason, AlResult *result);
 
 #endif							/* AL_LEASE_ACQUIRE_H */

@@ -24,6 +24,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
@@ -44,6 +45,7 @@
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 #include "table/pending.h"
+#include "table/tickets.h"
 
 /* How often an attempt that meets a sweep tries again, and microseconds in between */
 #define MOST_RETRIES	25
@@ -235,15 +237,42 @@ al_attempt_is_open(const AlAttempt *attempt)
 }
 
 /*
- * Does a waiter come first?  Not if the owner has the key, or if this transaction has
- * claimed it: what it has released, but not committed, was never offered to waiters.
+ * Would taking the key overtake anybody, in a call or with a ticket?  While the key is
+ * offered to a ticket, nobody else gets it.  "first" is as for al_queue_is_behind().
  */
 static bool
-is_queued(const AlAttempt *attempt, char **first)
+is_behind(AlAttempt *attempt, char **first)
 {
-	return attempt->own == NULL &&
-		al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), first) &&
-		!al_claimed_has(attempt->key->hash);
+	int64		arrival = al_queue_arrival();
+	AlLine		line;
+
+	attempt->line_until = DT_NOEND;
+	if (al_tickets_look(attempt->key, &attempt->request->owner, &line))
+	{
+		if (line.mine.number != 0)
+			arrival = Min(arrival, line.mine.number);
+		if (line.is_offered && line.first.number == line.mine.number)
+			return false;
+		if (line.is_offered || line.first.number < arrival)
+		{
+			attempt->line_until = line.until;
+			if (first)
+				*first = text_to_cstring(line.first.holder);
+			return true;
+		}
+	}
+	return al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), arrival, first);
+}
+
+/*
+ * Does somebody come first?  Not if the owner has the key, or if this transaction has
+ * claimed it: what it has released, but not committed, was never offered to others.
+ */
+static bool
+is_queued(AlAttempt *attempt, char **first)
+{
+	return attempt->own == NULL && !al_claimed_has(attempt->key->hash) &&
+		is_behind(attempt, first);
 }
 
 /*
@@ -288,7 +317,8 @@ look(Relation rel, AlAttempt *attempt, bool all)
 		if (al_attempt_is_open(attempt) && !request->is_convert &&
 			request->lifetime != AL_TRANSACTION &&
 			!al_is_closed(&state->rows.exclusive, now) &&
-			!al_queue_is_behind(attempt->key, true, NULL))
+			!al_queue_is_behind(attempt->key, true, PG_INT64_MAX, NULL) &&
+			!al_tickets_may_be(attempt->key))
 			return;
 	}
 	al_find_shared(rel, attempt->key, &request->owner, rows_to_see(attempt), state);
@@ -343,9 +373,9 @@ needs_claim(const AlAttempt *attempt, AlClaimMode *mode, const AlOwner **owner)
 	return true;
 }
 
-/* Does the claim do for what was judged under it, and has no waiter come before us? */
+/* Does the claim do for what was judged under it, and does nobody come before us? */
 static bool
-is_claim_enough(const AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
+is_claim_enough(AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 {
 	AlClaimMode needed;
 	const AlOwner *needed_owner;
@@ -354,8 +384,7 @@ is_claim_enough(const AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner
 		(mode != needed && (mode != AL_CLAIM_SHARE || needed != AL_CLAIM_SHARE_EXTEND)))
 		return false;
 	return attempt->result->outcome != AL_ACQUIRED || attempt->own ||
-		!attempt->claim.first ||
-		!al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), NULL);
+		!attempt->claim.first || !is_behind(attempt, NULL);
 }
 
 /* Does a pin of an expired exclusive lease keep us from sharing the key? */

@@ -31,6 +31,7 @@
 #include "lease/attempt.h"
 #include "lease/grant.h"
 #include "lease/pin.h"
+#include "lease/record.h"
 #include "lease/release.h"
 #include "lease/session_end.h"
 #include "lease/state.h"
@@ -40,6 +41,7 @@
 #include "table/fence.h"
 #include "table/history.h"
 #include "table/sharers.h"
+#include "table/tickets.h"
 
 /* Let a holding that is granted now end as the request says */
 static void
@@ -131,7 +133,7 @@ note_expired(const AlKey *key, const AlHolding *row)
 	if (!ItemPointerIsValid(&row->tid) || row->released_at != 0)
 		return;
 	al_stat_count(AL_COUNT_EXPIRATIONS, 1);
-	al_history_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED);
+	al_record_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED, NULL);
 }
 
 /* An owner that needs no hash leaves the last one there, so that updates stay HOT. */
@@ -332,7 +334,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 
 	Assert(own || !request->is_convert);
 	if (own)
-		al_history_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED);
+		al_record_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED, NULL);
 	if (request->is_convert ? own->lifetime == AL_TRANSACTION :
 		request->lifetime == AL_TRANSACTION)
 	{
@@ -417,6 +419,8 @@ al_grant(Relation rel, AlAttempt *attempt)
 	else if (!grant_again(rel, attempt))
 		return false;
 	al_attempt_end_place(attempt);
+	if (al_tickets_may_be(attempt->key))
+		(void) al_tickets_drop(attempt->key, &attempt->request->owner);
 	al_stat_count(attempt->own ? AL_COUNT_REGRANTS : AL_COUNT_GRANTS, 1);
 	return true;
 }

@@ -18,6 +18,7 @@
 #include "claim/durability.h"
 #include "claim/held.h"
 #include "claim/holding.h"
+#include "lease/record.h"
 #include "lease/release.h"
 #include "lease/state.h"
 #include "lease/terms.h"
@@ -53,7 +54,7 @@ al_end_mine(const AlKey *key, const AlState *state, const AlOwner *owner,
 		if (lfirst(cell) == but || !al_is_owned_by(lfirst(cell), owner))
 			continue;
 		al_held_end(lfirst(cell), false);
-		al_history_end(key, lfirst(cell), GetCurrentTimestamp(), ended_by);
+		al_record_end(key, lfirst(cell), GetCurrentTimestamp(), ended_by, NULL);
 		al_stat_count(AL_COUNT_RELEASES, 1);
 	}
 }
@@ -88,7 +89,7 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	if (al_is_shared(own))
 		al_sharers_note_over(key, &own->tid);
-	al_history_end(key, own, result->at, AL_ENDED_RELEASED);
+	al_record_end(key, own, result->at, AL_ENDED_RELEASED, NULL);
 	result->holding = *own;
 	al_durability_released();
 	al_stat_count(AL_COUNT_RELEASES, 1);
@@ -137,7 +138,7 @@ claim_soon(AlClaim *claim, const AlKey *key)
  */
 List *
 al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
-			 AlResult *result)
+			 const text *reason, AlResult *result)
 {
 	List	   *others = al_held_by_others(key);
 	List	   *ended = NIL;
@@ -170,7 +171,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 
 		*copy = *holding;
 		ended = lappend(ended, copy);
-		al_history_end(key, copy, now, ended_by);
+		al_record_end(key, copy, now, ended_by, reason);
 		if (holding->lifetime == AL_TRANSACTION)
 			al_held_end(holding, true);
 		else
@@ -183,7 +184,10 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 		if (!ItemPointerIsValid(&row->tid) || now >= al_min_held_until(row))
 			continue;
 		if (row->released_at == 0)
-			al_history_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED);
+		{
+			al_stat_count(AL_COUNT_EXPIRATIONS, 1);
+			al_record_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED, NULL);
+		}
 		/* It ended when it did, as lock_held_at() tells where no history was asked for. */
 		al_end_row(rel, key, row, row->released_at != 0 ? row->released_at : Min(al_ended_at(row), now), true);
 		was_closed = true;

@@ -18,6 +18,6 @@ extern void al_end_mine(const AlKey *key, const AlState *state, const AlOwner *o
 extern void al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 							 const AlHolding *seen, AlResult *result);
 extern List *al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
-						  AlResult *result);
+						  const text *reason, AlResult *result);
 
 #endif							/* AL_LEASE_RELEASE_H */

@@ -43,13 +43,13 @@
 #include "claim/claimed.h"
 #include "claim/durability.h"
 #include "claim/holding.h"
+#include "lease/record.h"
 #include "lease/session_end.h"
 #include "lease/state.h"
 #include "shmem/session.h"
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
-#include "table/history.h"
 
 /* Does this session hold a key by its lifetime, or may it, once others commit? */
 static bool
@@ -117,7 +117,7 @@ end_key(Relation rel, const AlKey *key, bool wait)
 			left = true;
 			continue;
 		}
-		al_history_end(key, &holding, now, AL_ENDED_SESSION);
+		al_record_end(key, &holding, now, AL_ENDED_SESSION, NULL);
 		al_durability_released();
 	}
 	/* A prepared transaction may have a holding of this session, too. */

@@ -183,14 +183,24 @@ next_waiter(int slot, uint64 hash)
 	for (int i = next_waiter(bucket_of(hash)->first, hash); i >= 0; \
 		 i = next_waiter(queue->slots[i].next, hash))
 
+/*
+ * Put a slot into its bucket: an upgrade first, and others last.  Only one that has a
+ * ticket comes before those who arrived after that.
+ */
 static void
 link_slot(Slot *slot)
 {
 	Bucket	   *bucket = bucket_of(slot->waiter.hash);
 	int			number = slot - queue->slots;
 
-	slot->previous = slot->waiter.is_upgrade ? -1 : bucket->last;
 	slot->next = slot->waiter.is_upgrade ? bucket->first : -1;
+	for (int i = next_waiter(bucket->first, slot->waiter.hash); i >= 0 && slot->next < 0;
+		 i = next_waiter(queue->slots[i].next, slot->waiter.hash))
+	{
+		if (queue->slots[i].waiter.arrival > slot->waiter.arrival && !queue->slots[i].waiter.is_upgrade)
+			slot->next = i;
+	}
+	slot->previous = slot->next < 0 ? bucket->last : queue->slots[slot->next].previous;
 	if (slot->previous >= 0)
 		queue->slots[slot->previous].next = number;
 	else
@@ -339,11 +349,12 @@ clip(char *to, int size, AlString from)
 
 /*
  * Join the queue for a key, if there is one, as the last waiter.  An upgrade joins
- * as the first.
+ * as the first.  "arrival" is the number of the owner's ticket, or one that is higher
+ * than those of all tickets there are, or 0 where there is none.
  */
 void
 al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
-			  int max_holders, bool is_upgrade, text *holder)
+			  int max_holders, bool is_upgrade, int64 arrival, text *holder)
 {
 	Slot	   *slot;
 	AlWaiter   *waiter;
@@ -367,6 +378,7 @@ al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	waiter->is_shared = is_shared;
 	waiter->max_holders = max_holders;
 	waiter->is_upgrade = is_upgrade;
+	waiter->arrival = arrival;
 	waiter->key_length = key->name.len;
 	memcpy(waiter->key, key->name.data, key->name.len);
 	waiter->owner_length = owner->generated ? 0 : owner->name.len;
@@ -542,12 +554,20 @@ al_queue_sleep(int64 microseconds, bool behind_claim)
 	AL_TEST_POINT("woken");
 }
 
+/* The number that tells this waiter from earlier and later tickets */
+int64
+al_queue_arrival(void)
+{
+	return my_slot ? my_slot->waiter.arrival : PG_INT64_MAX;
+}
+
 /*
- * Would taking the key overtake a waiter?  An open acquire may overtake open waiters.
- * If so, "first", unless it is NULL, is set to that waiter's label.
+ * Would taking the key overtake a waiter?  An open acquire may overtake open waiters, and
+ * one with a ticket those who arrived after that.  If so, "first", unless it is NULL, is
+ * set to that waiter's label.
  */
 bool
-al_queue_is_behind(const AlKey *key, bool open, char **first)
+al_queue_is_behind(const AlKey *key, bool open, int64 arrival, char **first)
 {
 	char		holder[AL_WAITER_HOLDER_BYTES];
 	bool		behind = false;
@@ -564,7 +584,8 @@ al_queue_is_behind(const AlKey *key, bool open, char **first)
 
 		if (slot == my_slot)
 			break;
-		if (waits_for_key(slot, key) && !is_passed_over(slot, now) && !(open && is_open(slot)))
+		if (waits_for_key(slot, key) && !is_passed_over(slot, now) && !(open && is_open(slot)) &&
+			slot->waiter.arrival <= arrival)
 		{
 			behind = true;
 			memcpy(holder, slot->waiter.holder, sizeof(holder));
@@ -640,6 +661,21 @@ al_queue_count(const AlKey *key)
 	LWLockAcquire(&queue->lock, LW_SHARED);
 	FOR_EACH_WAITER(i, key->hash)
 		count += waits_for_key(&queue->slots[i], key);
+	LWLockRelease(&queue->lock);
+	return count;
+}
+
+/* The number of waiters for a key that come before a ticket */
+int
+al_queue_count_before(const AlKey *key, int64 arrival)
+{
+	int			count = 0;
+
+	if (queue == NULL || pg_atomic_read_u32(&bucket_of(key->hash)->waiters) == 0)
+		return 0;
+	LWLockAcquire(&queue->lock, LW_SHARED);
+	FOR_EACH_WAITER(i, key->hash)
+		count += waits_for_key(&queue->slots[i], key) && queue->slots[i].waiter.arrival < arrival;
 	LWLockRelease(&queue->lock);
 	return count;
 }

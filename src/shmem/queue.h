@@ -27,6 +27,7 @@ typedef struct AlWaiter
 	bool		is_shared;		/* the mode it wants */
 	int			max_holders;	/* that may share it then; 0: any number */
 	bool		is_upgrade;		/* it converts its owner's shared holding */
+	int64		arrival;		/* tickets with lower numbers come before it */
 	int16		key_length;
 	int16		owner_length;	/* 0: as owner_hash */
 	char		holder[AL_WAITER_HOLDER_BYTES];
@@ -41,12 +42,14 @@ extern AlString al_waiter_owner(const AlWaiter *waiter);
 extern void al_queue_wake_strict(uint64 hash);
 extern void al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash);
 extern void al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
-						  int max_holders, bool is_upgrade, text *holder);
+						  int max_holders, bool is_upgrade, int64 arrival, text *holder);
 extern void al_queue_leave(bool granted, int holders);
 extern bool al_queue_resign(const AlWaiter *others, int count);
 extern void al_queue_look(void);
 extern void al_queue_sleep(int64 microseconds, bool behind_claim);
-extern bool al_queue_is_behind(const AlKey *key, bool is_open, char **first);
+extern bool al_queue_is_behind(const AlKey *key, bool is_open, int64 arrival, char **first);
+extern int64 al_queue_arrival(void);
+extern int	al_queue_count_before(const AlKey *key, int64 arrival);
 extern bool al_queue_has_strict(const AlWaiter *waiter, bool *limited);
 extern bool al_queue_has_upgrade(const AlKey *key, const AlOwner *owner);
 extern int al_queue_count(const AlKey *key);

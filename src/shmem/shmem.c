@@ -33,7 +33,7 @@
 #include "shmem/shmem.h"
 
 /* Another layout needs another name. */
-#define MEMORY_NAME	"atomic_lock 4"
+#define MEMORY_NAME	"atomic_lock 5"
 
 /* At the start of the memory, before the parts */
 typedef struct Header

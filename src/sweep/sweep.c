@@ -9,6 +9,9 @@
  * released_retention after it was released, but not before min_hold.  What is left of the
  * number of rows is used to trim lock_history.
  *
+ * Listeners learn from a sweep that a lease will end before the next sweep, or has ended,
+ * and who is next in line (lease/line.c).
+ *
  * A sweep looks, claims and looks again, as all verbs do.  It never waits for a claim:
  * it passes over keys that unfinished transactions have claimed.  An acquire that
  * meets a claim of a sweep waits for a moment (lease/attempt.c).
@@ -31,21 +34,28 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/key.h"
+#include "base/owner.h"
 #include "base/policy.h"
 #include "base/settings.h"
+#include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
 #include "claim/holding.h"
+#include "lease/line.h"
+#include "lease/record.h"
 #include "lease/state.h"
 #include "shmem/queue.h"
 #include "shmem/stat.h"
+#include "shmem/tickets.h"
 #include "sweep/sweep.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
+#include "table/events.h"
 #include "table/history.h"
 #include "table/row.h"
 #include "table/scan.h"
+#include "table/tickets.h"
 
 #ifdef AL_TEST_HOOKS
 #define AHEAD	AL_MS_TO_US(al_test_sweep_ahead_ms)
@@ -92,10 +102,73 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 	if (holding.released_at == 0)
 	{
 		al_stat_count(AL_COUNT_EXPIRATIONS, 1);
-		al_history_end(&key, &holding, al_ended_at(&holding), AL_ENDED_EXPIRED);
+		al_record_end(&key, &holding, al_ended_at(&holding), AL_ENDED_EXPIRED, NULL);
 	}
 	AL_TEST_POINT("sweep-removed");
 	return true;
+}
+
+/*
+ * Announce that a lease ends soon, if listeners want to know.  Returns when to look again:
+ * DT_NOEND: that is not needed.
+ */
+static TimestampTz
+announce(Relation rel, HeapTuple tuple, const AlHolding *seen, TimestampTz now)
+{
+	int64		ahead = AL_MS_TO_US(al_sweep_interval_ms);
+	AlHolding	holding;
+	AlOwner		owner;
+	AlKey		key;
+	AlClaim		claim;
+
+	if (ahead <= 0 || seen->released_at != 0 || seen->expires_at == DT_NOEND)
+		return DT_NOEND;
+	al_key_init(&key, seen->key);
+	if (!al_event_is_wanted(&key))
+		return DT_NOEND;
+	if (now < al_add_duration(seen->expires_at, -ahead))
+		return al_add_duration(seen->expires_at, -ahead);
+	al_row_read(rel, tuple, &holding);
+	if (holding.owner == NULL)
+		return DT_NOEND;
+	al_key_init(&key, holding.key);
+	al_owner_init(&owner, al_string(holding.owner));
+	if (!al_claim_try(&claim, &key, al_is_shared(&holding) ? &owner : NULL,
+					  al_is_shared(&holding) ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_EXTEND))
+		return now;
+	/* It may have been extended since. */
+	if (al_table_find_slot(rel, &key, holding.slot, &holding) && al_is_live(&holding, now) &&
+		holding.expires_at == seen->expires_at && holding.fencing_token == seen->fencing_token &&
+		al_tickets_announce(&key, holding.fencing_token, holding.expires_at))
+	{
+		AlEvent		event = {.word = "expiring", .holder = holding.holder,
+			.fencing_token = holding.fencing_token, .until = holding.expires_at};
+
+		al_event(&key, &event);
+	}
+	else
+		al_claim_drop(&claim);
+	return DT_NOEND;
+}
+
+/*
+ * Remove tickets and offers that are over, and offer free keys to those who are next.
+ * Returns whether that was all.
+ */
+static bool
+sweep_queue(Relation rel, int64 max_rows, TimestampTz now, AlSwept *swept)
+{
+	int64		removed;
+	ListCell   *cell;
+
+	foreach(cell, al_tickets_sweep(max_rows, now, &removed, &swept->next_due))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (al_claimed_count() >= al_max_claims)
+			return false;
+		al_line_offer(rel, lfirst(cell), false);
+	}
+	return removed < max_rows;
 }
 
 /* At the end of a transaction, when its claims are gone.  Raises nothing. */
@@ -116,6 +189,7 @@ al_sweep_begin(Relation rel, AlSwept *swept)
 	swept->left = RelationGetNumberOfBlocks(rel);
 	swept->next_due = DT_NOEND;
 	swept->trim_from = DT_NOBEGIN;
+	swept->queue_done = false;
 }
 
 /*
@@ -135,6 +209,7 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	BlockNumber count = Min(Min(swept->left, max_blocks), blocks);
 	BlockNumber first;
 	BlockNumber looked = count;
+	bool		has_listeners = al_policy_any() || al_tickets_any();
 	AlScan		scan;
 
 	/* Whoever has locked the history is waited for before keys are claimed. */
@@ -175,9 +250,17 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 			MemoryContextSwitchTo(old_context);
 			MemoryContextReset(context);
 		}
-		/* A session may end at any time. */
-		else if (holding.lifetime == AL_SESSION && holding.released_at == 0)
-			over = now;
+		else
+		{
+			old_context = MemoryContextSwitchTo(context);
+			if (has_listeners)
+				over = Min(over, announce(rel, tuple, &holding, now));
+			/* A session may end at any time. */
+			if (holding.lifetime == AL_SESSION && holding.released_at == 0)
+				over = now;
+			MemoryContextSwitchTo(old_context);
+			MemoryContextReset(context);
+		}
 		swept->next_due = Min(swept->next_due, over > now ? over - AHEAD : now);
 	}
 	al_scan_end(&scan);
@@ -186,6 +269,13 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	swept->left -= Min(looked, swept->left);
 	if (blocks == 0)
 		swept->left = 0;
+	/* What is over by now is to be told before it is offered to others. */
+	if (swept->left == 0 && !swept->queue_done)
+	{
+		swept->queue_done = sweep_queue(rel, Max(max_rows - swept->removed, 1), now, swept);
+		if (!swept->queue_done)
+			swept->left = 1;
+	}
 	swept->trimmed = al_history_trim(rel, max_rows - swept->removed, &swept->trim_from);
 	/* There may be more to trim. */
 	if (swept->removed + swept->trimmed >= max_rows)

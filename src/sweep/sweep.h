@@ -15,6 +15,7 @@ typedef struct AlSwept
 	int64		removed;		/* rows of app_lock, by the last call */
 	int64		trimmed;		/* rows of lock_history, by the last call */
 	TimestampTz trim_from;		/* where that went so far */
+	bool		queue_done;		/* app_lock_queue has been swept */
 	uint32		left;			/* blocks not looked at yet; at least 1 if there is more to trim */
 	TimestampTz next_due;		/* when the next row will be over, if known */
 } AlSwept;

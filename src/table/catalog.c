@@ -124,6 +124,19 @@ static const ColumnDefinition lock_history_columns[Natts_lock_history] = {
 	{"ended_by", TEXTOID, InvalidOid},
 };
 
+static const ColumnDefinition queue_columns[Natts_queue] = {
+	{"key", TEXTOID, C_COLLATION_OID},
+	{"ticket", INT8OID, InvalidOid},
+	{"expires_at", TIMESTAMPTZOID, InvalidOid},
+	{"queued_at", TIMESTAMPTZOID, InvalidOid},
+	{"offer_us", INT8OID, InvalidOid},
+	{"offered", INT8OID, InvalidOid},
+	{"role", OIDOID, InvalidOid},
+	{"holder", TEXTOID, InvalidOid},
+	{"owner", TEXTOID, InvalidOid},
+	{"owner_hash", INT8OID, InvalidOid},
+};
+
 /* One of our relations */
 typedef struct CachedRelation
 {
@@ -165,13 +178,20 @@ static CachedRelation lock_history = {
 	.columns = lock_history_columns,
 	.natts = Natts_lock_history
 };
+static CachedRelation app_lock_queue = {
+	.name = "app_lock_queue",
+	.relkind = RELKIND_RELATION,
+	.columns = queue_columns,
+	.natts = Natts_queue
+};
 static CachedRelation fence = {
 	.name = "app_lock_fence",
 	.relkind = RELKIND_SEQUENCE
 };
 
 static CachedRelation *const our_relations[] = {
-	&app_lock, &lock_audit, &app_lock_policy, &app_lock_policy_role, &lock_history, &fence
+	&app_lock, &lock_audit, &app_lock_policy, &app_lock_policy_role, &lock_history, &app_lock_queue,
+	&fence
 };
 
 static bool oids_valid = false;
@@ -479,6 +499,12 @@ al_open_history(LOCKMODE lockmode)
 	return open_cached(&lock_history, lockmode, false);
 }
 
+Relation
+al_open_queue(LOCKMODE lockmode)
+{
+	return open_cached(&app_lock_queue, lockmode, false);
+}
+
 /*
  * Raise 25006 in a read-only transaction and on a standby, and 25000 in parallel mode,
  * naming the function that wants to write.
@@ -517,7 +543,7 @@ Relation
 al_open_now(bool *missing)
 {
 	static CachedRelation *const others[] = {
-		&app_lock_policy, &app_lock_policy_role, &lock_history, &fence
+		&app_lock_policy, &app_lock_policy_role, &lock_history, &app_lock_queue, &fence
 	};
 	Relation	rel;
 
@@ -531,12 +557,13 @@ al_open_now(bool *missing)
 	}
 	if (!OidIsValid(app_lock.oid) || !ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock))
 		return NULL;
-	/* They may have to be read, or history written to. */
+	/* They may have to be read, and history and queue written to. */
 	for (int i = 0; i < (int) lengthof(others); i++)
 	{
+		bool		is_written = others[i] == &lock_history || others[i] == &app_lock_queue;
+
 		if (!OidIsValid(others[i]->oid) ||
-			!ConditionalLockRelationOid(others[i]->oid, others[i] == &lock_history ?
-										RowExclusiveLock : AccessShareLock))
+			!ConditionalLockRelationOid(others[i]->oid, is_written ? RowExclusiveLock : AccessShareLock))
 			return NULL;
 	}
 	rel = open_cached(&app_lock, RowExclusiveLock, true);

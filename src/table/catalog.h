@@ -15,6 +15,7 @@ extern Relation al_open_app_lock(LOCKMODE lockmode);
 extern Relation al_open_policies(LOCKMODE lockmode);
 extern Relation al_open_policy_roles(LOCKMODE lockmode);
 extern Relation al_open_history(LOCKMODE lockmode);
+extern Relation al_open_queue(LOCKMODE lockmode);
 extern void al_prevent_writing(const char *function);
 extern Relation al_open_for_writing(const char *function);
 extern bool al_is_installed(void);

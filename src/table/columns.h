@@ -57,4 +57,16 @@
 #define Anum_lock_history_ended_by		11
 #define Natts_lock_history				11
 
+#define Anum_queue_key			1
+#define Anum_queue_ticket		2
+#define Anum_queue_expires_at	3
+#define Anum_queue_queued_at	4
+#define Anum_queue_offer_us		5
+#define Anum_queue_offered		6
+#define Anum_queue_role			7
+#define Anum_queue_holder		8
+#define Anum_queue_owner		9
+#define Anum_queue_owner_hash	10
+#define Natts_queue				10
+
 #endif							/* AL_TABLE_COLUMNS_H */

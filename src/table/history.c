@@ -162,27 +162,6 @@ al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at, AlEnd
 	table_close(rel, NoLock);
 }
 
-/* A transaction is about to commit or to be prepared: what it holds without a row ends. */
-void
-al_history_commit(void)
-{
-	ListCell   *cell;
-
-	/* It may have dropped the extension. */
-	if (!al_policy_any() || al_held_count() == 0 || !al_is_installed())
-		return;
-	/* The last statement's snapshot has gone. */
-	PushActiveSnapshot(GetTransactionSnapshot());
-	foreach(cell, al_held_mine(NULL))
-	{
-		const AlHolding *holding = lfirst(cell);
-		AlKey		key = {.name = holding->key};
-
-		al_history_end(&key, holding, GetCurrentTimestamp(), AL_ENDED_TRANSACTION);
-	}
-	PopActiveSnapshot();
-}
-
 /* The rows of the key that was looked at last */
 typedef struct Looked
 {

@@ -1,0 +1,243 @@
+/*-------------------------------------------------------------------------
+ *
+ * queue.c
+ *		lock_channel(), lock_ask(), lock_enqueue(), lock_leave(), lock_queue(): events, and
+ *		waiting without a connection.
+ *
+ * Locking rules: those of lease/enqueue.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "api/answer.h"
+#include "api/args.h"
+#include "base/errors.h"
+#include "base/key.h"
+#include "base/policy.h"
+#include "base/settings.h"
+#include "base/str.h"
+#include "lease/enqueue.h"
+#include "lease/report.h"
+#include "lease/state.h"
+#include "lease/terms.h"
+#include "shmem/asked.h"
+#include "shmem/queue.h"
+#include "shmem/shmem.h"
+#include "table/catalog.h"
+#include "table/events.h"
+#include "table/tickets.h"
+
+PG_FUNCTION_INFO_V1(atomic_lock_channel);
+PG_FUNCTION_INFO_V1(atomic_lock_ask);
+PG_FUNCTION_INFO_V1(atomic_lock_enqueue);
+PG_FUNCTION_INFO_V1(atomic_lock_leave);
+PG_FUNCTION_INFO_V1(atomic_lock_queue);
+
+#define DEFAULT_OFFER	USECS_PER_MINUTE
+#define DEFAULT_KEEP	USECS_PER_HOUR
+
+/* lock_channel(key): the name to LISTEN on */
+Datum
+atomic_lock_channel(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_app_lock(AccessShareLock);
+	AlKey		key;
+	text	   *channel;
+
+	al_key_arg(fcinfo, 0, &key);
+	channel = cstring_to_text(al_event_channel(&key));
+	table_close(rel, AccessShareLock);
+	PG_RETURN_TEXT_P(channel);
+}
+
+/* lock_ask(key, message): how many hold the key, all of whom are told */
+Datum
+atomic_lock_ask(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_ask()");
+	AlEvent		event = {.word = "asked", .by = GetUserId()};
+	AlKey		key;
+	List	   *holdings;
+	int			more;
+	TimestampTz now;
+
+	al_key_arg(fcinfo, 0, &key);
+	event.reason = al_message_arg(fcinfo, 1);
+	al_terms_admit(&key);
+	holdings = al_holdings_of_key(rel, &key, NULL, AL_LOOK_SOME, &more, &now);
+	more += list_length(holdings);
+	if (more > 0)
+	{
+		if (!al_asked_note(&key, GetUserId()))
+			ereport(ERROR,
+					(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+					 errmsg("lock \"%s\" was asked for a moment ago", al_display(key.name)),
+					 errdetail("A role may ask for a lock once per second."),
+					 errhint("Retry later.")));
+		if (more == 1)
+		{
+			event.holder = ((AlHolding *) linitial(holdings))->holder;
+			event.fencing_token = ((AlHolding *) linitial(holdings))->fencing_token;
+		}
+		event.from = al_holder_default();
+		al_event(&key, &event);
+	}
+	table_close(rel, RowExclusiveLock);
+	PG_RETURN_INT32(more);
+}
+
+/* A duration that is at most max_ttl of the key, as what nobody asked for is, too */
+static int64
+duration_arg(FunctionCallInfo fcinfo, int argno, const char *name, const AlKey *key, int64 preset)
+{
+	int64		max = al_policy_value(key->name, AL_MAX_TTL);
+	int64		value = al_ttl_arg(fcinfo, argno);
+
+	if (value == AL_NO_TTL)
+		return Min(preset, max);
+	if (value < AL_MIN_TTL || value > max)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be between 1ms and max_ttl, which is %lld ms", name,
+						(long long) (max / 1000)),
+				 errhint("lock_policy(key) shows max_ttl.  Months and years are not allowed.")));
+	return value;
+}
+
+enum
+{
+	STATUS, PLACE, KEY, EXPIRES_AT, TTL_REMAINING, OWNER, FENCING_TOKEN, TICKET, HOLDER,
+	COLUMNS
+};
+
+/* lock_enqueue(key, owner, holder, offer, keep): the key, or a place in line */
+Datum
+atomic_lock_enqueue(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_enqueue()");
+	AlKey		key;
+	AlAcquire	request = {.ttl = AL_NO_TTL, .lifetime = AL_LEASE, .role = GetUserId(),
+		.on_reacquire = al_on_reacquire, .default_holder = al_holder_default};
+	int64		offer;
+	int64		keep;
+	AlResult	result;
+	AlTicket	ticket;
+	int			place;
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS] = {0};
+	TimestampTz expires_at;
+	text	   *holder;
+
+	al_key_arg(fcinfo, 0, &key);
+	al_owner_arg_or_new(fcinfo, 1, &request.owner);
+	request.holder = al_holder_arg(fcinfo, 2);
+	offer = duration_arg(fcinfo, 3, "offer", &key, DEFAULT_OFFER);
+	keep = duration_arg(fcinfo, 4, "keep", &key, DEFAULT_KEEP);
+
+	al_lease_enqueue(&rel, &key, &request, offer, keep, &result, &ticket, &place);
+	if (!al_is_granted(&result) && ticket.number == 0)
+		al_raise(&key, &result);
+	table_close(rel, NoLock);
+
+	expires_at = ticket.number != 0 ? ticket.expires_at : result.holding.expires_at;
+	holder = result.outcome == AL_QUEUED ? cstring_to_text(result.first) : result.holding.holder;
+	values[STATUS] = CStringGetTextDatum(ticket.number != 0 ? "queued" : al_status_word(&result));
+	values[PLACE] = Int32GetDatum(place);
+	values[KEY] = PointerGetDatum(al_string_text(key.name));
+	values[EXPIRES_AT] = TimestampTzGetDatum(expires_at);
+	values[TTL_REMAINING] = al_interval_datum(expires_at == DT_NOEND ? 0 : expires_at - GetCurrentTimestamp());
+	nulls[EXPIRES_AT] = nulls[TTL_REMAINING] = expires_at == DT_NOEND;
+	values[OWNER] = PointerGetDatum(al_string_text(request.owner.name));
+	values[FENCING_TOKEN] = Int64GetDatum(result.holding.fencing_token);
+	values[TICKET] = Int64GetDatum(ticket.number);
+	nulls[FENCING_TOKEN] = ticket.number != 0;
+	nulls[PLACE] = nulls[TICKET] = ticket.number == 0;
+	values[HOLDER] = PointerGetDatum(holder);
+	nulls[HOLDER] = holder == NULL;
+	return al_row_datum(fcinfo, COLUMNS, values, nulls);
+}
+
+/* lock_leave(key, owner): had the owner a place in line? */
+Datum
+atomic_lock_leave(PG_FUNCTION_ARGS)
+{
+	Relation	rel = al_open_for_writing("lock_leave()");
+	AlKey		key;
+	AlOwner		owner;
+	bool		has_left;
+
+	al_key_arg(fcinfo, 0, &key);
+	al_owner_arg(fcinfo, 1, &owner);
+	has_left = al_lease_leave(&key, &owner);
+	table_close(rel, has_left ? NoLock : RowExclusiveLock);
+	PG_RETURN_BOOL(has_left);
+}
+
+/* lock_queue(): a row for each ticket that is valid, in the order of keys and places */
+Datum
+atomic_lock_queue(PG_FUNCTION_ARGS)
+{
+	enum
+	{
+		KEY, PLACE, HOLDER, ROLE, QUEUED_AT, EXPIRES_AT, OFFER, OFFERED_UNTIL, TICKET, COLUMNS
+	};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Relation	rel = al_open_app_lock(AccessShareLock);
+	TimestampTz now;
+	AlTicket	offer = {.number = 0};
+	AlKey		key = {.hash = 0};
+	int			place = 0;
+	ListCell   *cell;
+
+	PreventCommandIfParallelMode("lock_queue()");
+	(void) al_shmem_attach();
+	InitMaterializedSRF(fcinfo, 0);
+	now = GetCurrentTimestamp();
+	foreach(cell, al_tickets_list(al_cstring(""), false))
+	{
+		const AlTicket *ticket = lfirst(cell);
+		Datum		values[COLUMNS];
+		bool		nulls[COLUMNS] = {0};
+		bool		is_offered;
+		char	   *role;
+
+		if (key.hash == 0 || !al_string_equal(ticket->key, key.name))
+		{
+			al_key_init(&key, ticket->key);
+			offer.offer = 0;
+			place = 0;
+		}
+		if (ticket->number == 0)
+		{
+			offer = *ticket;
+			continue;
+		}
+		is_offered = ticket->number == offer.offer && now < offer.expires_at;
+		if (!is_offered && (ticket->number == offer.offer || now >= ticket->expires_at))
+			continue;
+
+		role = GetUserNameFromId(ticket->role, true);
+		values[KEY] = PointerGetDatum(al_string_text(key.name));
+		values[PLACE] = Int32GetDatum(++place + al_queue_count_before(&key, ticket->number));
+		values[HOLDER] = PointerGetDatum(ticket->holder);
+		nulls[ROLE] = role == NULL;
+		values[ROLE] = role ? DirectFunctionCall1(namein, CStringGetDatum(role)) : 0;
+		values[QUEUED_AT] = TimestampTzGetDatum(ticket->queued_at);
+		values[EXPIRES_AT] = TimestampTzGetDatum(ticket->expires_at);
+		values[OFFER] = al_interval_datum(ticket->offer);
+		values[OFFERED_UNTIL] = TimestampTzGetDatum(offer.expires_at);
+		nulls[OFFERED_UNTIL] = !is_offered;
+		values[TICKET] = Int64GetDatum(ticket->number);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	table_close(rel, AccessShareLock);
+	return (Datum) 0;
+}

@@ -1,0 +1,134 @@
+/*-------------------------------------------------------------------------
+ *
+ * enqueue.c
+ *		Taking and giving up a place in the line for a key.
+ *
+ * Model: whoever cannot acquire a key takes a ticket instead (lease/line.c), which is
+ * renewed by asking again.  An owner has one ticket for a key.
+ *
+ * Locking rules: a ticket is claimed by its owner, to the end of the transaction, before
+ * the key.  Only sessions of the same owner wait for that claim.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "base/clock.h"
+#include "base/errors.h"
+#include "base/owner.h"
+#include "base/policy.h"
+#include "base/settings.h"
+#include "base/str.h"
+#include "base/testpoint.h"
+#include "claim/claim.h"
+#include "claim/durability.h"
+#include "lease/acquire.h"
+#include "lease/enqueue.h"
+#include "lease/line.h"
+#include "lease/quota.h"
+#include "lease/state.h"
+#include "shmem/queue.h"
+#include "shmem/stat.h"
+#include "table/fence.h"
+#include "table/tickets.h"
+
+/* So often a key that is in the hands of a transaction is tried, and the pause */
+#define MOST_TRIES		20
+#define TRY_PAUSE		1000L
+
+/* Raise 53400 where a role has so many tickets for a key that it may have no more. */
+static void
+check_count(const AlKey *key, const AlAcquire *request, int of_role)
+{
+	char	   *role = GetUserNameFromId(request->role, true);
+
+	if (of_role < al_max_tickets)
+		return;
+	ereport(ERROR,
+			(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("too many places in the queue of lock \"%s\"", al_display(key->name)),
+			 errdetail("Role \"%s\" has %d of at most %d places.",
+					   role ? al_display(al_cstring(role)) : "?", of_role, al_max_tickets),
+			 errhint("Retry later, or ask an administrator to raise atomic_lock.max_queue_places.")));
+}
+
+/*
+ * Acquire a key, or where that is refused, take a ticket for it, or renew the one that
+ * the owner has.  "offer" and "keep" are in microseconds.  Outcomes: those of
+ * al_lease_acquire().  Where the key may be had later, the ticket has a number, and
+ * "place" is its place in line.  Raises 42501, 53400, and what al_terms_of() raises.
+ */
+void
+al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offer, int64 keep,
+				 AlResult *result, AlTicket *ticket, int *place)
+{
+	AlQuotaUse	use = {.key = key, .owner = &request->owner, .role = request->role, .lifetime = AL_LEASE};
+	AlQuota		quota;
+	AlLine		line;
+	int			of_role;
+
+	memset(ticket, 0, sizeof(AlTicket));
+	/* The owner is the proof of a ticket, too. */
+	if (request->owner.generated)
+	{
+		request->owner.in_index = true;
+		al_owner_generate(&request->owner, InvalidBlockNumber);
+	}
+	al_claim_ticket(key, &request->owner);
+	for (int tries = 0; tries < MOST_TRIES; tries++)
+	{
+		al_lease_acquire(rel, key, request, result);
+		/* Most transactions are about to end, and then the key is free. */
+		if (result->outcome != AL_CLAIMED)
+			break;
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(TRY_PAUSE);
+	}
+	if (result->outcome != AL_HELD && result->outcome != AL_CLAIMED &&
+		result->outcome != AL_CLOSED && result->outcome != AL_QUEUED)
+		return;
+
+	AL_TEST_POINT("before-ticket");
+	(void) al_tickets_look(key, &request->owner, &line);
+	use.is_new = line.mine.number == 0;
+	quota.count = 0;
+	if (al_policy_any())
+		al_quota_claim(*rel, &use, 1, &quota);
+	*place = 1 + al_tickets_count(key, use.is_new ? PG_INT64_MAX : line.mine.number,
+								  request->role, &of_role);
+	if (use.is_new)
+		check_count(key, request, of_role);
+
+	(void) al_tickets_drop(key, &request->owner);
+	ticket->number = use.is_new ? al_fence_draw(1) : line.mine.number;
+	ticket->queued_at = use.is_new ? GetCurrentTimestamp() : line.mine.queued_at;
+	ticket->expires_at = al_add_duration(GetCurrentTimestamp(), keep);
+	ticket->offer = offer;
+	ticket->role = request->role;
+	ticket->holder = request->holder ? request->holder : request->default_holder();
+	ticket->owner = al_string_text(request->owner.name);
+	al_ticket_insert(key, ticket);
+	al_quota_end(&quota);
+	*place += al_queue_count_before(key, ticket->number);
+	al_durability_granted();
+	al_stat_changed();
+}
+
+/* Give up the ticket of an owner for a key; false: it has none that is valid */
+bool
+al_lease_leave(const AlKey *key, const AlOwner *owner)
+{
+	AlLine		line;
+
+	if (!al_tickets_may_be(key))
+		return false;
+	al_claim_ticket(key, owner);
+	(void) al_tickets_look(key, owner, &line);
+	if (al_tickets_drop(key, owner))
+		al_line_let_go(key);
+	return line.mine.number != 0;
+}

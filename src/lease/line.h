@@ -1,0 +1,18 @@
+/*
+ * line.h
+ *		The line for a key: those who wait for it without a connection.
+ */
+#ifndef AL_LEASE_LINE_H
+#define AL_LEASE_LINE_H
+
+#include "utils/relcache.h"
+
+#include "atomic_lock.h"
+
+extern void al_line_let_go(const AlKey *key);
+extern bool al_line_has_let_go(void);
+extern void al_line_offer(Relation rel, const AlKey *key, bool at_commit);
+extern void al_line_commit(void);
+extern void al_line_forget(void);
+
+#endif							/* AL_LEASE_LINE_H */

@@ -1,0 +1,120 @@
+/*-------------------------------------------------------------------------
+ *
+ * record.c
+ *		What is to be told of holdings that begin and end.
+ *
+ * Model: a verb that ends a holding says so here once, and here is decided who is told:
+ * the history (table/history.c), listeners (table/events.c), and who is next in line
+ * (lease/line.c).  A holding with the lifetime of a transaction ends with the commit.
+ *
+ * Locking rules: those of the three files.  The caller has the claim under which the
+ * holding ends.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "base/key.h"
+#include "base/policy.h"
+#include "claim/held.h"
+#include "lease/line.h"
+#include "lease/record.h"
+#include "shmem/tickets.h"
+#include "table/catalog.h"
+#include "table/events.h"
+
+/* The word of the event that tells of an end; NULL: none does, since the owner stays */
+static const char *
+word_of(AlEndedBy ended_by)
+{
+	static const char *const words[] = {
+		[AL_ENDED_RELEASED] = "released",
+		[AL_ENDED_EXPIRED] = "expired",
+		[AL_ENDED_FORCED] = "forced",
+		[AL_ENDED_STOLEN] = "stolen",
+		[AL_ENDED_TRANSFERRED] = "transferred",
+		[AL_ENDED_CONVERTED] = NULL,
+		[AL_ENDED_SESSION] = "released",
+		[AL_ENDED_TRANSACTION] = "released"
+	};
+
+	return words[ended_by];
+}
+
+/*
+ * A holding ended, as it was before.  The reason is that of an administrator, or NULL.
+ */
+void
+al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
+			  AlEndedBy ended_by, const text *reason)
+{
+	const char *word = word_of(ended_by);
+
+	al_history_end(key, holding, at, ended_by);
+	al_line_let_go(key);
+	if (word && al_event_is_wanted(key))
+	{
+		AlEvent		event = {.word = word, .holder = holding->holder,
+			.fencing_token = holding->fencing_token, .reason = reason,
+			.by = ended_by == AL_ENDED_EXPIRED ? InvalidOid : GetUserId()};
+
+		al_event(key, &event);
+	}
+}
+
+/*
+ * A transaction is about to commit or to be prepared: what it holds without a row ends,
+ * those who are next in line are offered what it has let go of, and listeners are told.
+ */
+void
+al_record_commit(bool is_prepared)
+{
+	bool		has_ends = (al_policy_any() || al_tickets_any()) && al_held_count() > 0;
+	ListCell   *cell;
+
+	/* It may have dropped the extension. */
+	if ((has_ends || al_line_has_let_go()) && al_is_installed())
+	{
+		/* The last statement's snapshot has gone. */
+		PushActiveSnapshot(GetTransactionSnapshot());
+		foreach(cell, has_ends ? al_held_mine(NULL) : NIL)
+		{
+			const AlHolding *holding = lfirst(cell);
+			AlKey		key;
+
+			al_key_init(&key, holding->key);
+			al_record_end(&key, holding, GetCurrentTimestamp(), AL_ENDED_TRANSACTION, NULL);
+		}
+		/* Nobody may rely on the end of a prepared transaction; a sweep will offer the key. */
+		if (!is_prepared)
+			al_line_commit();
+		PopActiveSnapshot();
+	}
+	if (!is_prepared)
+		al_events_commit();
+}
+
+/* The transaction is over. */
+void
+al_record_forget(void)
+{
+	al_line_forget();
+	al_events_forget();
+}
+
+void
+al_record_subabort(int level)
+{
+	al_events_subabort(level);
+}
+
+void
+al_record_subcommit(int level)
+{
+	al_events_subcommit(level);
+}

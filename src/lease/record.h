@@ -1,0 +1,21 @@
+/*
+ * record.h
+ *		What is to be told of holdings that begin and end.
+ */
+#ifndef AL_LEASE_RECORD_H
+#define AL_LEASE_RECORD_H
+
+#include "utils/relcache.h"
+
+#include "atomic_lock.h"
+#include "claim/holding.h"
+#include "table/history.h"
+
+extern void al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
+						  AlEndedBy ended_by, const text *reason);
+extern void al_record_commit(bool is_prepared);
+extern void al_record_forget(void);
+extern void al_record_subabort(int level);
+extern void al_record_subcommit(int level);
+
+#endif							/* AL_LEASE_RECORD_H */

@@ -1,0 +1,118 @@
+/*-------------------------------------------------------------------------
+ *
+ * tickets.c
+ *		Keys that may have tickets: places in line that no connection waits for.
+ *
+ * Model: tickets are rows of a table, and almost no key has any.  So that whoever
+ * acquires or releases a key need not look, there is a moment for each of many groups of
+ * keys: until then, a ticket for a key of the group may be valid.  It only rises.  Whoever
+ * writes a ticket raises it before the commit, so no commit shows a ticket that others do
+ * not look for.  A ticket that goes earlier costs the keys of its group some looks.
+ *
+ * After a start of the server nothing is known of a database until somebody has read
+ * its table and raised the moments of all tickets (table/tickets.c).  Tickets that are
+ * written meanwhile raise them as well, so the order does not matter.
+ *
+ * Without shared memory, every key may have tickets.
+ *
+ * Locking: none; the words are atomic.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "shmem/tickets.h"
+
+#define GROUPS		16384
+#define DATABASES	1024
+
+typedef struct Tickets
+{
+	pg_atomic_uint64 until[GROUPS]; /* 0, or a moment after the year 2000 */
+	pg_atomic_uint64 last;		/* the highest of them */
+	pg_atomic_uint64 counted[DATABASES];	/* OIDs, each in the place of its hash */
+} Tickets;
+
+static Tickets *tickets = NULL;
+
+static void
+init_tickets(void *memory)
+{
+	Tickets    *new_tickets = memory;
+
+	al_shmem_init_words(new_tickets->until, GROUPS);
+	al_shmem_init_words(&new_tickets->last, 1);
+	al_shmem_init_words(new_tickets->counted, DATABASES);
+}
+
+const AlShmemPart al_tickets_part = {sizeof(Tickets), 0, init_tickets, (void **) &tickets};
+
+static pg_atomic_uint64 *
+group_of(const AlKey *key)
+{
+	return &tickets->until[hash_combine64(key->hash, murmurhash32(MyDatabaseId)) % GROUPS];
+}
+
+static bool
+is_counted(void)
+{
+	return pg_atomic_read_u64(&tickets->counted[murmurhash32(MyDatabaseId) % DATABASES]) == MyDatabaseId;
+}
+
+/* Until a moment, or 0: is that over? */
+static bool
+is_over(uint64 until)
+{
+	return until == 0 || GetCurrentTimestamp() > (TimestampTz) until;
+}
+
+/* May any key of any database have a ticket that is valid? */
+bool
+al_tickets_any(void)
+{
+	return tickets == NULL || !is_counted() || !is_over(pg_atomic_read_u64(&tickets->last));
+}
+
+/* May a key have a ticket that is valid? */
+AlTicketed
+al_tickets_of(const AlKey *key)
+{
+	if (tickets == NULL)
+		return AL_TICKETED_MAYBE;
+	if (!is_counted())
+		return AL_TICKETED_UNKNOWN;
+	return is_over(pg_atomic_read_u64(group_of(key))) ? AL_TICKETED_NO : AL_TICKETED_MAYBE;
+}
+
+static void
+raise_to(pg_atomic_uint64 *word, TimestampTz until)
+{
+	uint64		known = pg_atomic_read_u64(word);
+
+	while ((TimestampTz) known < until &&
+		   !pg_atomic_compare_exchange_u64(word, &known, (uint64) until))
+		;
+}
+
+/* A ticket for the key may be valid until a moment. */
+void
+al_tickets_note(const AlKey *key, TimestampTz until)
+{
+	if (tickets == NULL)
+		return;
+	raise_to(group_of(key), until);
+	raise_to(&tickets->last, until);
+}
+
+/* All tickets of this database have been noted. */
+void
+al_tickets_counted(void)
+{
+	if (tickets)
+		pg_atomic_write_u64(&tickets->counted[murmurhash32(MyDatabaseId) % DATABASES], MyDatabaseId);
+}

@@ -1,0 +1,27 @@
+/*
+ * tickets.h
+ *		Keys that may have tickets: places in line that no connection waits for.
+ */
+#ifndef AL_SHMEM_TICKETS_H
+#define AL_SHMEM_TICKETS_H
+
+#include "datatype/timestamp.h"
+
+#include "atomic_lock.h"
+#include "shmem/shmem.h"
+
+typedef enum AlTicketed
+{
+	AL_TICKETED_NO,
+	AL_TICKETED_MAYBE,
+	AL_TICKETED_UNKNOWN			/* nobody has counted the tickets of this database */
+} AlTicketed;
+
+extern const AlShmemPart al_tickets_part;
+
+extern bool al_tickets_any(void);
+extern AlTicketed al_tickets_of(const AlKey *key);
+extern void al_tickets_note(const AlKey *key, TimestampTz until);
+extern void al_tickets_counted(void);
+
+#endif							/* AL_SHMEM_TICKETS_H */

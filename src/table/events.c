@@ -1,0 +1,228 @@
+/*-------------------------------------------------------------------------
+ *
+ * events.c
+ *		Events: what listeners are told of a key, by NOTIFY.
+ *
+ * Model: an event is noted when the thing is done, and sent by the commit that makes it
+ * true.  What is rolled back sends nothing.  Neither does a prepared transaction, for
+ * which PostgreSQL has no NOTIFY: nobody who waits for a key of another shall keep that
+ * one's transaction from being prepared.
+ *
+ * An event is sent where somebody asked for it: by the policy of the key, or by a ticket.
+ * It is a hint.  Whoever knows the name of a channel can send anything there, so
+ * listeners look before they believe.
+ *
+ * The name of a channel is a hash of the key that nobody can predict: whoever may not ask
+ * for it cannot guess it.
+ *
+ * If the notification queue of the server is nearly full, events are left out, with a
+ * message in the server log: PostgreSQL would roll back the commit.
+ *
+ * Locking: none of its own.  PostgreSQL lets commits that notify follow one another.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type_d.h"
+#include "commands/async.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "utils/builtins.h"
+#include "utils/datetime.h"
+#include "utils/fmgrprotos.h"
+#include "utils/json.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/policy.h"
+#include "base/str.h"
+#include "table/events.h"
+#include "table/tickets.h"
+
+/* NOTIFY takes less than 8000 bytes.  A label has this many of them, a message the rest. */
+#define MOST_BYTES		7900
+#define LABEL_BYTES		400
+
+/* Events are left out while the queue is fuller than this. */
+#define FULL			0.9
+
+typedef struct NotedEvent
+{
+	int			level;			/* of nesting at which it was noted */
+	char	   *channel;
+	char	   *payload;
+} NotedEvent;
+
+/* In the order of their levels, in TopTransactionContext */
+static List *events = NIL;
+
+/* Has somebody asked for the events of a key? */
+bool
+al_event_is_wanted(const AlKey *key)
+{
+	AlLine		line;
+
+	return (al_policy_any() && al_policy_value(key->name, AL_NOTIFY) > 0) ||
+		al_tickets_look(key, NULL, &line);
+}
+
+/* The channel of a key */
+char *
+al_event_channel(const AlKey *key)
+{
+	AlHash		hash;
+
+	al_hash_for(AL_HASH_CHANNELS, key->name, &hash);
+	return psprintf("atomic_lock_%016llx%016llx", (unsigned long long) hash.words[0],
+					(unsigned long long) hash.words[1]);
+}
+
+/*
+ * Add a text as a member of the object, of at most so many bytes in JSON.  It is cut
+ * between characters.
+ */
+static void
+add_text(StringInfo json, const char *name, const text *value, int most)
+{
+	StringInfoData escaped;
+
+	appendStringInfo(json, ",\"%s\":", name);
+	if (value == NULL)
+	{
+		appendStringInfoString(json, "null");
+		return;
+	}
+	initStringInfo(&escaped);
+	for (int size = most;; size = size * 3 / 4)
+	{
+		AlString	string = al_string(unconstify(text *, value));
+		char	   *cut;
+
+		string.len = al_clip_length(string, size);
+		cut = pnstrdup(string.data, string.len);
+		resetStringInfo(&escaped);
+		escape_json(&escaped, cut);
+		pfree(cut);
+		if (escaped.len <= most)
+			break;
+	}
+	appendBinaryStringInfo(json, escaped.data, escaped.len);
+	pfree(escaped.data);
+}
+
+static void
+add_number(StringInfo json, const char *name, int64 value)
+{
+	if (value != 0)
+		appendStringInfo(json, ",\"%s\":%lld", name, (long long) value);
+	else
+		appendStringInfo(json, ",\"%s\":null", name);
+}
+
+static void
+add_time(StringInfo json, const char *name, TimestampTz at)
+{
+	char		buffer[MAXDATELEN + 1];
+	int			utc = 0;
+
+	if (at == 0)
+		appendStringInfo(json, ",\"%s\":null", name);
+	else
+		appendStringInfo(json, ",\"%s\":\"%s\"", name,
+						 JsonEncodeDateTime(buffer, TimestampTzGetDatum(at), TIMESTAMPTZOID, &utc));
+}
+
+/* Note an event, to be sent by the commit */
+void
+al_event(const AlKey *key, const AlEvent *event)
+{
+	MemoryContext old_context = MemoryContextSwitchTo(TopTransactionContext);
+	NotedEvent *noted = palloc(sizeof(NotedEvent));
+	char	   *by = OidIsValid(event->by) ? GetUserNameFromId(event->by, true) : NULL;
+	StringInfoData json;
+
+	initStringInfo(&json);
+	appendStringInfo(&json, "{\"event\":\"%s\"", event->word);
+	/* The longest key fits whatever is in it. */
+	add_text(&json, "key", al_string_text(key->name), MOST_BYTES);
+	add_text(&json, "holder", event->holder, LABEL_BYTES);
+	add_number(&json, "fencing_token", event->fencing_token);
+	add_text(&json, "by", by ? al_string_text(al_cstring(by)) : NULL, LABEL_BYTES);
+	add_text(&json, "from", event->from, LABEL_BYTES);
+	add_number(&json, "ticket", event->ticket);
+	add_time(&json, "until", event->until);
+	add_time(&json, "at", GetCurrentTimestamp());
+	add_text(&json, "reason", event->reason, Max(MOST_BYTES - json.len, 2));
+	appendStringInfoChar(&json, '}');
+
+	noted->level = GetCurrentTransactionNestLevel();
+	noted->channel = al_event_channel(key);
+	noted->payload = json.data;
+	events = lappend(events, noted);
+	MemoryContextSwitchTo(old_context);
+}
+
+static bool
+is_queue_full(void)
+{
+	LOCAL_FCINFO(usage, 0);
+
+	InitFunctionCallInfoData(*usage, NULL, 0, InvalidOid, NULL, NULL);
+	return DatumGetFloat8(pg_notification_queue_usage(usage)) > FULL;
+}
+
+/* The transaction is about to commit: let it send what was noted. */
+void
+al_events_commit(void)
+{
+	ListCell   *cell;
+
+	if (events == NIL)
+		return;
+	if (is_queue_full())
+		ereport(LOG,
+				(al_hide_owners(),
+				 errmsg_plural("%d event of a lock was left out", "%d events of locks were left out",
+							   list_length(events), list_length(events)),
+				 errdetail("The notification queue is nearly full."),
+				 errhint("A session that listens may be in a long transaction; see pg_notification_queue_usage().")));
+	else
+		foreach(cell, events)
+		{
+			const NotedEvent *noted = lfirst(cell);
+
+			Async_Notify(noted->channel, noted->payload);
+		}
+	events = NIL;
+}
+
+/* The transaction is over. */
+void
+al_events_forget(void)
+{
+	events = NIL;
+}
+
+void
+al_events_subabort(int level)
+{
+	while (events != NIL && ((NotedEvent *) llast(events))->level >= level)
+		events = list_delete_last(events);
+}
+
+void
+al_events_subcommit(int level)
+{
+	for (int i = list_length(events) - 1; i >= 0; i--)
+	{
+		NotedEvent *noted = list_nth(events, i);
+
+		if (noted->level < level)
+			break;
+		noted->level = level - 1;
+	}
+}

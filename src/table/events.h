@@ -1,0 +1,32 @@
+/*
+ * events.h
+ *		Events: what listeners are told of a key, by NOTIFY.
+ */
+#ifndef AL_TABLE_EVENTS_H
+#define AL_TABLE_EVENTS_H
+
+#include "datatype/timestamp.h"
+
+#include "atomic_lock.h"
+
+typedef struct AlEvent
+{
+	const char *word;
+	const text *holder;			/* NULL: it concerns no one holder */
+	int64		fencing_token;	/* 0: none */
+	Oid			by;				/* role that did it; 0: nobody did */
+	const text *from;			/* label of who asks; or NULL */
+	const text *reason;			/* or message; or NULL */
+	TimestampTz until;			/* 0: none */
+	int64		ticket;			/* 0: none */
+} AlEvent;
+
+extern bool al_event_is_wanted(const AlKey *key);
+extern char *al_event_channel(const AlKey *key);
+extern void al_event(const AlKey *key, const AlEvent *event);
+extern void al_events_commit(void);
+extern void al_events_forget(void);
+extern void al_events_subabort(int level);
+extern void al_events_subcommit(int level);
+
+#endif							/* AL_TABLE_EVENTS_H */

@@ -1,0 +1,565 @@
+/*-------------------------------------------------------------------------
+ *
+ * tickets.c
+ *		Rows of app_lock_queue: tickets, offers, and what was announced.
+ *
+ * Model: a ticket is a place in line for a key that no connection waits for.  Its number
+ * is drawn where fencing tokens are drawn, so numbers rise in the order of arrival.  A
+ * ticket is valid until it expires, and while the key is offered to it.  It has lapsed if
+ * its owner did not take the key while that was offered.
+ *
+ * Row 0 of a key tells to which ticket the key was offered last, and until when.  Offers
+ * have a row of their own, since whoever lets go of a key writes one, and nobody but its
+ * owner may write a ticket: otherwise an unfinished transaction of one would let the
+ * other wait.
+ *
+ * A row with a negative number says that it was announced that the lease with that
+ * fencing token ends soon, so that nobody announces it again.
+ *
+ * Rows are read and written below the executor, and reads see the newest committed
+ * state, as those of app_lock do.
+ *
+ * Locking rules: app_lock_queue is opened with RowExclusiveLock to write, which is kept.
+ * A ticket is written by its owner, who has claimed it (lease/enqueue.c), and deleted by a
+ * sweep once it is over.  Row 0 is written by whoever has claimed the key to take it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/indexing.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "atomic_lock.h"
+#include "base/compat.h"
+#include "base/key.h"
+#include "base/owner.h"
+#include "base/str.h"
+#include "shmem/tickets.h"
+#include "table/catalog.h"
+#include "table/columns.h"
+#include "table/scan.h"
+#include "table/tickets.h"
+
+#define VALUE(column) values[Anum_queue_##column - 1]
+#define IS_NULL(column) nulls[Anum_queue_##column - 1]
+
+/* A row of any kind, whose texts last as long as the tuple */
+typedef struct Row
+{
+	AlTicket	ticket;
+	int64		offered;		/* row 0: the number of the ticket */
+} Row;
+
+static void
+read_row(Relation rel, HeapTuple tuple, Row *row)
+{
+	Datum		values[Natts_queue];
+	bool		nulls[Natts_queue];
+
+	memset(row, 0, sizeof(Row));
+	heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+	row->ticket.tid = tuple->t_self;
+	row->ticket.key = al_string(DatumGetTextPP(VALUE(key)));
+	row->ticket.number = DatumGetInt64(VALUE(ticket));
+	row->ticket.expires_at = DatumGetTimestampTz(VALUE(expires_at));
+	if (row->ticket.number <= 0)
+	{
+		row->offered = IS_NULL(offered) ? 0 : DatumGetInt64(VALUE(offered));
+		return;
+	}
+	row->ticket.queued_at = DatumGetTimestampTz(VALUE(queued_at));
+	row->ticket.offer = DatumGetInt64(VALUE(offer_us));
+	row->ticket.role = DatumGetObjectId(VALUE(role));
+	row->ticket.holder = DatumGetTextPP(VALUE(holder));
+	row->ticket.owner = DatumGetTextPP(VALUE(owner));
+}
+
+/* A copy of a ticket that outlives its tuple */
+static AlTicket
+copy_ticket(const AlTicket *ticket)
+{
+	AlTicket	copy = *ticket;
+
+	copy.key = al_string(al_string_text(ticket->key));
+	if (ticket->number > 0)
+	{
+		copy.holder = al_string_text(al_string(ticket->holder));
+		copy.owner = al_string_text(al_string(ticket->owner));
+	}
+	return copy;
+}
+
+/* Begin to read the rows of a key in the order of their numbers, from a number on */
+static void
+begin_rows(AlScan *scan, Relation rel, const AlKey *key, StrategyNumber strategy, int64 number)
+{
+	static const AttrNumber columns[] = {Anum_queue_key, Anum_queue_ticket};
+	ScanKeyData keys[lengthof(columns)];
+
+	ScanKeyInit(&keys[0], columns[0], BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(al_string_text(key->name)));
+	ScanKeyInit(&keys[1], columns[1], strategy,
+				strategy == BTEqualStrategyNumber ? F_INT8EQ : F_INT8GE, Int64GetDatum(number));
+	al_scan_begin(scan, rel, al_scan_index(rel, lengthof(columns), columns),
+				  lengthof(columns), keys);
+}
+
+/* Note all tickets of this database in shared memory, whoever may see them. */
+static void
+count_tickets(void)
+{
+	Relation	rel = al_open_queue(AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, SnapshotAny, 0, NULL);
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Row			row;
+		AlKey		key;
+
+		CHECK_FOR_INTERRUPTS();
+		read_row(rel, tuple, &row);
+		if (row.ticket.number < 0)
+			continue;
+		al_key_init(&key, row.ticket.key);
+		al_tickets_note(&key, row.ticket.expires_at);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	al_tickets_counted();
+}
+
+/*
+ * May a key have a ticket that is valid?  Almost never, and then nothing is read.  On a
+ * standby tickets come without a note.
+ */
+bool
+al_tickets_may_be(const AlKey *key)
+{
+	AlTicketed	ticketed = al_tickets_of(key);
+
+	if (ticketed == AL_TICKETED_UNKNOWN && !RecoveryInProgress())
+	{
+		count_tickets();
+		ticketed = al_tickets_of(key);
+	}
+	return ticketed != AL_TICKETED_NO;
+}
+
+/*
+ * The rows of an owner's tickets for a key, over or not: a list of AlTicket *.  Usually
+ * there is one.
+ */
+static List *
+tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner)
+{
+	static const AttrNumber column = Anum_queue_owner_hash;
+	List	   *tickets = NIL;
+	AlScan		scan;
+	ScanKeyData scan_key;
+	HeapTuple	tuple;
+
+	if (owner == NULL || owner->name.len == 0)
+		return NIL;
+	ScanKeyInit(&scan_key, column, BTEqualStrategyNumber, F_INT8EQ,
+				Int64GetDatum(al_owner_index_hash(owner->name, key->name)));
+	al_scan_begin(&scan, rel, al_scan_index(rel, 1, &column), 1, &scan_key);
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		Row			row;
+
+		read_row(rel, tuple, &row);
+		if (row.ticket.number > 0 && al_string_equal(row.ticket.key, key->name) &&
+			al_owner_equal(al_string(row.ticket.owner), owner->name))
+		{
+			AlTicket   *copy = palloc(sizeof(AlTicket));
+
+			*copy = copy_ticket(&row.ticket);
+			tickets = lappend(tickets, copy);
+		}
+	}
+	al_scan_end(&scan);
+	return tickets;
+}
+
+/*
+ * Who is next in the line of a key, and which ticket has an owner, if that is not NULL?
+ * False: nobody is in line.  What is read is a few rows, however long the line is.
+ */
+bool
+al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
+{
+	TimestampTz now;
+	Relation	rel;
+	AlScan		scan;
+	HeapTuple	tuple;
+	int64		offered = 0;
+	TimestampTz until = 0;
+	ListCell   *cell;
+
+	memset(line, 0, sizeof(AlLine));
+	ItemPointerSetInvalid(&line->lapsed);
+	if (!al_tickets_may_be(key))
+		return false;
+	rel = al_open_queue(AccessShareLock);
+	now = GetCurrentTimestamp();
+	begin_rows(&scan, rel, key, BTGreaterEqualStrategyNumber, 0);
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		Row			row;
+		bool		is_offered;
+
+		read_row(rel, tuple, &row);
+		if (row.ticket.number == 0)
+		{
+			offered = row.offered;
+			until = row.ticket.expires_at;
+			continue;
+		}
+		is_offered = row.ticket.number == offered && now < until;
+		if (row.ticket.number == offered && !is_offered)
+		{
+			line->lapsed = row.ticket.tid;
+			line->lapsed_number = offered;
+			continue;
+		}
+		if (is_offered || (line->first.number == 0 && now < row.ticket.expires_at))
+			line->first = copy_ticket(&row.ticket);
+		line->is_offered = is_offered;
+		/* A ticket with a lower number may have been committed after the offer. */
+		if (is_offered || (line->first.number != 0 && (now >= until || row.ticket.number > offered)))
+			break;
+	}
+	al_scan_end(&scan);
+	line->until = line->is_offered ? until : line->first.expires_at;
+	foreach(cell, line->first.number != 0 ? tickets_of_owner(rel, key, owner) : NIL)
+	{
+		const AlTicket *ticket = lfirst(cell);
+
+		if (ticket->number == line->first.number ||
+			(ticket->number != line->lapsed_number && now < ticket->expires_at))
+			line->mine = *ticket;
+	}
+	table_close(rel, AccessShareLock);
+	return line->first.number != 0;
+}
+
+/*
+ * How many valid tickets for a key have lower numbers, and how many a role has?  This
+ * reads all of them.
+ */
+int
+al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
+{
+	AlLine		line;
+	Relation	rel;
+	TimestampTz now;
+	AlScan		scan;
+	HeapTuple	tuple;
+	int			count = 0;
+
+	*of_role = 0;
+	if (!al_tickets_look(key, NULL, &line))
+		return 0;
+	rel = al_open_queue(AccessShareLock);
+	now = GetCurrentTimestamp();
+	begin_rows(&scan, rel, key, BTGreaterEqualStrategyNumber, 1);
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		Row			row;
+
+		read_row(rel, tuple, &row);
+		if (row.ticket.number == line.lapsed_number ||
+			(now >= row.ticket.expires_at && row.ticket.number != line.first.number))
+			continue;
+		*of_role += row.ticket.role == role;
+		count += row.ticket.number < before;
+	}
+	al_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+	return count;
+}
+
+/*
+ * The tickets and offers for keys with a prefix, in the order of keys and numbers: a list
+ * of AlTicket *.  An offer has the number 0, and in "offer" the number of the ticket.
+ * "dirty": also those of unfinished transactions.
+ */
+List *
+al_tickets_list(AlString prefix, bool dirty)
+{
+	static const AttrNumber columns[] = {Anum_queue_key, Anum_queue_ticket};
+	Relation	rel = al_open_queue(AccessShareLock);
+	List	   *tickets = NIL;
+	SnapshotData dirty_snapshot;
+	AlScan		scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	InitDirtySnapshot(dirty_snapshot);
+	ScanKeyInit(&key, columns[0], BTGreaterEqualStrategyNumber, F_TEXT_GE,
+				PointerGetDatum(al_string_text(prefix)));
+	al_scan_begin_seen(&scan, rel, al_scan_index(rel, lengthof(columns), columns), 1, &key,
+					   dirty ? &dirty_snapshot : NULL);
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		Row			row;
+		AlTicket   *copy;
+
+		read_row(rel, tuple, &row);
+		if (!al_string_begins(row.ticket.key, prefix))
+			break;
+		if (row.ticket.number < 0)
+			continue;
+		copy = palloc(sizeof(AlTicket));
+		*copy = copy_ticket(&row.ticket);
+		if (row.ticket.number == 0)
+			copy->offer = row.offered;
+		tickets = lappend(tickets, copy);
+	}
+	al_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+	return tickets;
+}
+
+/* Write a row that only has a key, a number and an end, apart from "values" */
+static void
+insert_row(Relation rel, const AlKey *key, int64 number, TimestampTz expires_at,
+		   Datum *values, bool *nulls)
+{
+	VALUE(key) = PointerGetDatum(al_string_text(key->name));
+	VALUE(ticket) = Int64GetDatum(number);
+	VALUE(expires_at) = TimestampTzGetDatum(expires_at);
+	IS_NULL(key) = IS_NULL(ticket) = IS_NULL(expires_at) = false;
+	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values, nulls));
+	CommandCounterIncrement();
+}
+
+/* Write a ticket.  Its owner has no other, or has deleted that. */
+void
+al_ticket_insert(const AlKey *key, AlTicket *ticket)
+{
+	Relation	rel = al_open_queue(RowExclusiveLock);
+	Datum		values[Natts_queue] = {0};
+	bool		nulls[Natts_queue] = {0};
+
+	VALUE(queued_at) = TimestampTzGetDatum(ticket->queued_at);
+	VALUE(offer_us) = Int64GetDatum(ticket->offer);
+	IS_NULL(offered) = true;
+	VALUE(role) = ObjectIdGetDatum(ticket->role);
+	VALUE(holder) = PointerGetDatum(ticket->holder);
+	VALUE(owner) = PointerGetDatum(ticket->owner);
+	VALUE(owner_hash) = Int64GetDatum(al_owner_index_hash(al_string(ticket->owner), key->name));
+	insert_row(rel, key, ticket->number, ticket->expires_at, values, nulls);
+	/* The row must be there first: whoever counts all may have missed it. */
+	al_tickets_note(key, ticket->expires_at);
+	table_close(rel, NoLock);
+}
+
+/* Delete a ticket; false: somebody else is doing so */
+bool
+al_ticket_delete(const AlTicket *ticket)
+{
+	Relation	rel = al_open_queue(RowExclusiveLock);
+	ItemPointerData tid = ticket->tid;
+	bool		deleted = al_heap_try_delete(rel, &tid);
+
+	CommandCounterIncrement();
+	table_close(rel, NoLock);
+	return deleted;
+}
+
+/* Delete what an owner has in the line of a key; true: there was something */
+bool
+al_tickets_drop(const AlKey *key, const AlOwner *owner)
+{
+	Relation	rel = al_open_queue(RowExclusiveLock);
+	bool		deleted = false;
+	ListCell   *cell;
+
+	foreach(cell, tickets_of_owner(rel, key, owner))
+		deleted = al_ticket_delete(lfirst(cell)) || deleted;
+	table_close(rel, NoLock);
+	return deleted;
+}
+
+/*
+ * Write row 0: the key is offered to a ticket until a moment; number 0: to nobody any
+ * more.  The key is claimed.
+ */
+void
+al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
+{
+	Relation	rel = al_open_queue(RowExclusiveLock);
+	Datum		values[Natts_queue] = {0};
+	bool		nulls[Natts_queue];
+	AlScan		scan;
+	HeapTuple	tuple;
+
+	memset(nulls, true, sizeof(nulls));
+	VALUE(offered) = Int64GetDatum(ticket->number);
+	IS_NULL(offered) = false;
+	begin_rows(&scan, rel, key, BTEqualStrategyNumber, 0);
+	tuple = al_scan_next(&scan);
+	if (ticket->number == 0)
+	{
+		if (HeapTupleIsValid(tuple))
+			CatalogTupleDelete(rel, &tuple->t_self);
+		CommandCounterIncrement();
+	}
+	else if (HeapTupleIsValid(tuple))
+	{
+		bool		replaces[Natts_queue] = {0};
+
+		VALUE(expires_at) = TimestampTzGetDatum(until);
+		IS_NULL(expires_at) = false;
+		replaces[Anum_queue_offered - 1] = replaces[Anum_queue_expires_at - 1] = true;
+		tuple = heap_modify_tuple(tuple, RelationGetDescr(rel), values, nulls, replaces);
+		CatalogTupleUpdate(rel, &tuple->t_self, tuple);
+		CommandCounterIncrement();
+	}
+	else
+		insert_row(rel, key, 0, until, values, nulls);
+	al_scan_end(&scan);
+	al_tickets_note(key, until);
+	table_close(rel, NoLock);
+}
+
+/*
+ * Note that the end of a lease is announced; false: it was announced before.  The lease is
+ * claimed, so nobody else does so.
+ */
+bool
+al_tickets_announce(const AlKey *key, int64 fencing_token, TimestampTz expires_at)
+{
+	Relation	rel = al_open_queue(RowExclusiveLock);
+	Datum		values[Natts_queue] = {0};
+	bool		nulls[Natts_queue];
+	bool		is_new = true;
+	AlScan		scan;
+	HeapTuple	tuple;
+
+	begin_rows(&scan, rel, key, BTEqualStrategyNumber, -fencing_token);
+	while (is_new && HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		Row			row;
+
+		read_row(rel, tuple, &row);
+		is_new = row.ticket.expires_at != expires_at && al_ticket_delete(&row.ticket);
+	}
+	al_scan_end(&scan);
+	memset(nulls, true, sizeof(nulls));
+	if (is_new)
+		insert_row(rel, key, -fencing_token, expires_at, values, nulls);
+	table_close(rel, NoLock);
+	return is_new;
+}
+
+/* What a sweep has seen of a key */
+typedef struct SweptKey
+{
+	text	   *name;			/* NULL: there was no key yet */
+	int64		offered;
+	TimestampTz until;
+	bool		has_row_0;
+	bool		has_line;
+	bool		is_offered;
+	bool		has_lapsed;
+} SweptKey;
+
+/* Is there something to do about a key, under a claim? */
+static bool
+needs_offer(const SweptKey *swept, TimestampTz now)
+{
+	return swept->has_lapsed || (swept->has_line && !swept->is_offered) ||
+		(swept->has_row_0 && !swept->has_line && now >= swept->until);
+}
+
+/*
+ * Delete what is over, at most so many rows, and note when something will be over next.
+ * Returns the keys for which an offer may have to be made, or is over: a list of AlKey *.
+ */
+List *
+al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *next_due)
+{
+	static const AttrNumber columns[] = {Anum_queue_key, Anum_queue_ticket};
+	Relation	rel = al_open_queue(RowExclusiveLock);
+	SweptKey	swept = {NULL};
+	List	   *keys = NIL;
+	AlScan		scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	*removed = 0;
+	ScanKeyInit(&key, columns[0], BTGreaterEqualStrategyNumber, F_TEXT_GE,
+				PointerGetDatum(al_string_text(al_cstring(""))));
+	al_scan_begin(&scan, rel, al_scan_index(rel, lengthof(columns), columns), 1, &key);
+	for (;;)
+	{
+		Row			row = {0};
+		bool		is_over;
+
+		tuple = *removed < max_rows ? al_scan_next(&scan) : NULL;
+		if (HeapTupleIsValid(tuple))
+			read_row(rel, tuple, &row);
+		if (swept.name && (!HeapTupleIsValid(tuple) ||
+						   !al_string_equal(row.ticket.key, al_string(swept.name))))
+		{
+			if (needs_offer(&swept, now))
+			{
+				AlKey	   *copy = palloc(sizeof(AlKey));
+
+				al_key_init(copy, al_string(swept.name));
+				keys = lappend(keys, copy);
+			}
+			else
+				pfree(swept.name);
+			swept.name = NULL;
+		}
+		if (!HeapTupleIsValid(tuple))
+			break;
+		if (swept.name == NULL)
+			swept = (SweptKey) {.name = al_string_text(row.ticket.key)};
+
+		is_over = now >= row.ticket.expires_at;
+		if (row.ticket.number == 0)
+		{
+			swept.has_row_0 = true;
+			swept.offered = row.offered;
+			swept.until = row.ticket.expires_at;
+			continue;
+		}
+		if (row.ticket.number > 0 && row.ticket.number == swept.offered)
+		{
+			/* Whoever makes the next offer deletes it, under a claim. */
+			swept.has_lapsed = now >= swept.until;
+			swept.is_offered = !swept.has_lapsed;
+			*next_due = Min(*next_due, Max(swept.until, now));
+			if (swept.has_lapsed)
+				continue;
+			is_over = false;
+		}
+		if (is_over)
+			*removed += al_ticket_delete(&row.ticket);
+		else if (row.ticket.number > 0)
+			swept.has_line = true;
+		if (!is_over)
+			*next_due = Min(*next_due, Max(row.ticket.expires_at, now));
+	}
+	al_scan_end(&scan);
+	table_close(rel, NoLock);
+	if (*removed >= max_rows)
+		*next_due = now;
+	return keys;
+}

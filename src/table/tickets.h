@@ -1,0 +1,51 @@
+/*
+ * tickets.h
+ *		Rows of app_lock_queue: tickets, offers, and what was announced.
+ */
+#ifndef AL_TABLE_TICKETS_H
+#define AL_TABLE_TICKETS_H
+
+#include "nodes/pg_list.h"
+#include "storage/itemptr.h"
+#include "utils/relcache.h"
+
+#include "atomic_lock.h"
+
+/* A ticket is a place in line for a key. */
+typedef struct AlTicket
+{
+	ItemPointerData tid;
+	AlString	key;
+	int64		number;			/* rises in the order of arrival; 0: none */
+	TimestampTz queued_at;
+	TimestampTz expires_at;
+	int64		offer;			/* for how long the key is offered, in microseconds */
+	Oid			role;
+	text	   *holder;
+	text	   *owner;
+} AlTicket;
+
+/* The tickets of a key that decide who is next */
+typedef struct AlLine
+{
+	AlTicket	first;			/* its owner may take the key before all others */
+	bool		is_offered;		/* and has been told so */
+	TimestampTz until;			/* when the first ticket ends, or is_offered: the offer */
+	ItemPointerData lapsed;		/* a ticket whose offer was not taken; or invalid */
+	int64		lapsed_number;
+	AlTicket	mine;			/* of the owner that was asked for */
+} AlLine;
+
+extern bool al_tickets_may_be(const AlKey *key);
+extern bool al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line);
+extern int	al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role);
+extern List *al_tickets_list(AlString prefix, bool dirty);
+extern void al_ticket_insert(const AlKey *key, AlTicket *ticket);
+extern bool al_ticket_delete(const AlTicket *ticket);
+extern bool al_tickets_drop(const AlKey *key, const AlOwner *owner);
+extern void al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until);
+extern bool al_tickets_announce(const AlKey *key, int64 fencing_token, TimestampTz expires_at);
+extern List *al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed,
+							  TimestampTz *next_due);
+
+#endif							/* AL_TABLE_TICKETS_H */
