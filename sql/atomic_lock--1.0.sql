@@ -201,7 +201,7 @@ ALTER TABLE app_lock_policy_role ENABLE ALWAYS TRIGGER app_lock_policy_changed,
 -- The line for a key.  A row with a positive ticket is a place in line.  Row 0 of a
 -- key tells to which ticket the key was offered last, and until when.  A row with a
 -- negative ticket tells that the end of the lease with that fencing token was
--- announced.  Nobody may read it but through lock_queue, since it has owners.
+-- announced.  Its owners are for nobody; an admin may delete places.
 -- A dump leaves it out, as it does leases.
 CREATE TABLE app_lock_queue (
 	key				text COLLATE "C" NOT NULL,
@@ -1273,6 +1273,7 @@ BEGIN
 			('monitor', 'lock_stats', 'SELECT'), ('monitor', 'lock_contention', 'SELECT'),
 			('monitor', 'lock_activity', 'SELECT'), ('monitor', 'lock_policies', 'SELECT'),
 			('monitor', 'lock_history', 'SELECT'), ('monitor', 'lock_queue', 'SELECT'),
+			('admin', 'app_lock_queue', 'SELECT (key, ticket, expires_at, queued_at, offered, role, holder), DELETE'),
 			('admin', 'lock_audit', 'SELECT, DELETE')) AS c (at_level, relname, privileges)
 		WHERE c.at_level = level
 	LOOP
@@ -1320,7 +1321,7 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
-'lets "role" use what belongs to a level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_queue, lock_stats, lock_contention, lock_sweeper_status, lock_guards, lock_policies, lock_history, lock_held_at), admin (force_release, lock_steal, reading and trimming lock_audit, sweeps and their schedule, lock_stats_reset, guards, policies, granting)';
+'lets "role" use what belongs to a level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_queue, lock_stats, lock_contention, lock_sweeper_status, lock_guards, lock_policies, lock_history, lock_held_at), admin (force_release, lock_steal, reading and trimming lock_audit, deleting places from app_lock_queue, sweeps and their schedule, lock_stats_reset, guards, policies, granting)';
 
 CREATE FUNCTION lock_revoke_access(role regrole, level text)
 RETURNS void

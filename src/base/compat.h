@@ -15,6 +15,7 @@
 #include "access/genam.h"
 #include "access/heapam.h"
 #include "access/xact.h"
+#include "commands/async.h"
 #include "miscadmin.h"
 #include "replication/syncrep.h"
 #include "replication/walsender.h"
@@ -117,6 +118,13 @@ al_heap_try_delete(Relation rel, ItemPointer tid)
 #if PG_VERSION_NUM < 190000
 #define PG_SIG_IGN SIG_IGN
 #define TupleDescFinalize(desc) ((void) 0)
+#endif
+
+/* How many pages the notification queue may have */
+#if PG_VERSION_NUM >= 170000
+#define AL_NOTIFY_QUEUE_PAGES	max_notify_queue_pages
+#else
+#define AL_NOTIFY_QUEUE_PAGES	(8192 * 128)
 #endif
 
 /* Prune the page.  Its buffer is pinned and not locked. */

@@ -405,12 +405,17 @@ al_claim_quota_end(uint64 hash, LOCKMODE mode)
 
 /*
  * Claim the ticket of an owner for a key, to the end of the transaction.  Only its other
- * sessions wait for that.
+ * sessions wait for that.  It counts as a key that the transaction has claimed, since it
+ * takes as much room.
  */
 void
 al_claim_ticket(const AlKey *key, const AlOwner *owner)
 {
-	al_claim_quota(al_holding_hash(key, owner), ExclusiveLock);
+	uint64		hash = al_holding_hash(key, owner);
+
+	al_claimed_reserve(hash);
+	al_claim_quota(hash, ExclusiveLock);
+	al_claimed_add(hash, true);
 }
 
 /*

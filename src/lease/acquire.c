@@ -396,6 +396,7 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 	if (result->outcome == AL_IN_TRANSACTION)
 		return NIL;
 	al_table_find(rel, key, &attempt.state.rows.exclusive);
+	attempt.has_line = al_tickets_may_be(key);
 	result->outcome = AL_ACQUIRED;
 	result->waited = 0;
 	(void) al_quota_claim_attempts(rel, &attempt, 1, &quota);

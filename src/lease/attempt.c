@@ -247,7 +247,8 @@ is_behind(AlAttempt *attempt, char **first)
 	AlLine		line;
 
 	attempt->line_until = DT_NOEND;
-	if (al_tickets_look(attempt->key, &attempt->request->owner, &line))
+	attempt->has_line = al_tickets_look(attempt->key, &attempt->request->owner, &line);
+	if (attempt->has_line)
 	{
 		if (line.mine.number != 0)
 			arrival = Min(arrival, line.mine.number);
@@ -271,8 +272,8 @@ is_behind(AlAttempt *attempt, char **first)
 static bool
 is_queued(AlAttempt *attempt, char **first)
 {
-	return attempt->own == NULL && !al_claimed_has(attempt->key->hash) &&
-		is_behind(attempt, first);
+	return attempt->own == NULL && is_behind(attempt, first) &&
+		!al_claimed_has(attempt->key->hash);
 }
 
 /*

@@ -36,7 +36,7 @@
 #include "table/fence.h"
 #include "table/tickets.h"
 
-/* So often a key that is in the hands of a transaction is tried, and the pause */
+/* So often it is asked whether a transaction still has the key in hand, and the pause */
 #define MOST_TRIES		20
 #define TRY_PAUSE		1000L
 
@@ -68,7 +68,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 {
 	AlQuotaUse	use = {.key = key, .owner = &request->owner, .role = request->role, .lifetime = AL_LEASE};
 	AlQuota		quota;
-	AlLine		line;
+	AlLine		line = {.is_offered = false};
 	int			of_role;
 
 	memset(ticket, 0, sizeof(AlTicket));
@@ -79,14 +79,16 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 		al_owner_generate(&request->owner, InvalidBlockNumber);
 	}
 	al_claim_ticket(key, &request->owner);
-	for (int tries = 0; tries < MOST_TRIES; tries++)
+	al_lease_acquire(rel, key, request, result);
+	if (result->outcome == AL_CLAIMED)
 	{
+		/* Most transactions are about to end, and then the key may be free. */
+		for (int tries = 0; tries < MOST_TRIES && al_claim_is_others(key->hash); tries++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			pg_usleep(TRY_PAUSE);
+		}
 		al_lease_acquire(rel, key, request, result);
-		/* Most transactions are about to end, and then the key is free. */
-		if (result->outcome != AL_CLAIMED)
-			break;
-		CHECK_FOR_INTERRUPTS();
-		pg_usleep(TRY_PAUSE);
 	}
 	if (result->outcome != AL_HELD && result->outcome != AL_CLAIMED &&
 		result->outcome != AL_CLOSED && result->outcome != AL_QUEUED)
@@ -122,7 +124,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 bool
 al_lease_leave(const AlKey *key, const AlOwner *owner)
 {
-	AlLine		line;
+	AlLine		line = {.is_offered = false};
 
 	if (!al_tickets_may_be(key))
 		return false;

@@ -31,6 +31,7 @@
 #include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
+#include "claim/claimed.h"
 #include "claim/durability.h"
 #include "claim/held.h"
 #include "claim/holding.h"
@@ -46,15 +47,14 @@
 /* Keys that this transaction may have let go of, in TopTransactionContext */
 static List *let_go = NIL;
 
-/* This transaction has let go of a key, or of a place in its line. */
+/* This transaction has let go of a key that may have tickets, or of one of those. */
 void
 al_line_let_go(const AlKey *key)
 {
 	MemoryContext old_context;
 	AlKey	   *copy;
 
-	if (!al_tickets_may_be(key) ||
-		(let_go != NIL && al_string_equal(((AlKey *) llast(let_go))->name, key->name)))
+	if (let_go != NIL && al_string_equal(((AlKey *) llast(let_go))->name, key->name))
 		return;
 	old_context = MemoryContextSwitchTo(TopTransactionContext);
 	copy = palloc(sizeof(AlKey));
@@ -106,7 +106,7 @@ al_line_offer(Relation rel, const AlKey *key, bool at_commit)
 	AlTicket	nobody = {.number = 0};
 	AlTicket	lapsed;
 	AlClaim		claim;
-	AlLine		line;
+	AlLine		line = {.is_offered = false};
 
 	if (!is_free(rel, key, at_commit) || !al_claim_try(&claim, key, NULL, AL_CLAIM_TAKE))
 		return;
@@ -143,6 +143,8 @@ al_line_commit(void)
 	if (let_go == NIL)
 		return;
 	rel = al_open_app_lock(RowExclusiveLock);
+	/* Nobody leaves more places than the transaction may claim, and not all are first. */
+	al_claimed_lift_limit();
 	/* An offer that is lost is lost together with the release. */
 	al_durability_before_release();
 	foreach(cell, let_go)

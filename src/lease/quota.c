@@ -8,6 +8,8 @@
  * rules that part.  Keys are counted when a holding begins, from what is in app_lock
  * then.  No count is stored that could be wrong after a crash.
  *
+ * A place in line (lease/line.c) counts as a key of its role, since it will be one.
+ *
  * What an unfinished transaction has acquired counts, since it may commit, and what it
  * has released counts, too, since it may roll back.  A dirty snapshot sees both versions
  * of a row.  Holdings without a row are counted by their claims, which do not tell keys
@@ -47,11 +49,13 @@
 #include "claim/holding.h"
 #include "lease/attempt.h"
 #include "lease/quota.h"
+#include "shmem/tickets.h"
 #include "table/app_lock.h"
 #include "table/columns.h"
 #include "table/owner_rows.h"
 #include "table/row.h"
 #include "table/scan.h"
+#include "table/tickets.h"
 
 /* A quota, and what is to be written under it */
 typedef struct Counted
@@ -64,6 +68,8 @@ typedef struct Counted
 	int			new_keys;
 	const AlKey **keys;			/* to be held, in order */
 	int			in_transaction; /* so many of them without a row */
+	const AlOwner *taker;		/* who is to hold them */
+	int			tickets;		/* counted: places in line of the role */
 } Counted;
 
 static uint64
@@ -109,6 +115,7 @@ add_use(Counted *quotas, int count, int max_keys, const AlQuotaUse *use, AlPolic
 		quota->part = part;
 		quota->owner = owner;
 		quota->role = use->role;
+		quota->taker = use->owner;
 		quota->keys = palloc(max_keys * sizeof(AlKey *));
 		quota->hash = hash_of(quota);
 		count++;
@@ -277,6 +284,43 @@ count_other_rows(Relation rel, const Counted *quota)
 	return count;
 }
 
+/*
+ * How many places in line a role has, for keys of the quota?  What is to be held takes the
+ * place of its owner's ticket.
+ */
+static int
+count_tickets(const Counted *quota)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	const AlTicket *offer = NULL;
+	int64		last = 0;
+	int			count = 0;
+	ListCell   *cell;
+
+	if (quota->owner || !al_tickets_any())
+		return 0;
+	foreach(cell, al_tickets_list(quota->policy->prefix, true))
+	{
+		const AlTicket *ticket = lfirst(cell);
+		bool		is_offered = offer && al_string_equal(offer->key, ticket->key) &&
+			offer->offer == ticket->number;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ticket->number == 0)
+			offer = ticket;
+		/* A dirty snapshot may see a ticket twice that is being renewed. */
+		if (ticket->number == 0 || ticket->number == last || ticket->role != quota->role ||
+			now >= (is_offered ? offer->expires_at : ticket->expires_at) ||
+			al_policy_for(ticket->key, quota->part) != quota->policy ||
+			(!is_counted(quota, ticket->key) &&
+			 al_owner_equal(al_string(ticket->owner), quota->taker->name)))
+			continue;
+		last = ticket->number;
+		count++;
+	}
+	return count;
+}
+
 /* Raise 53400 for the key that is one too many, where so many are held besides */
 static void
 raise_quota(const Counted *quota, int held)
@@ -292,16 +336,18 @@ raise_quota(const Counted *quota, int held)
 			 quota->owner ?
 			 errdetail("The owner holds %d of at most %d keys, by the policy for prefix \"%s\".",
 					   held + granted, limit, al_display(quota->policy->prefix)) :
-			 errdetail("Role \"%s\" holds %d of at most %d keys, by the policy for prefix \"%s\".",
+			 errdetail("Role \"%s\" holds %d of at most %d keys, by the policy for prefix \"%s\".%s",
 					   role ? al_display(al_cstring(role)) : "?", held + granted, limit,
-					   al_display(quota->policy->prefix)),
+					   al_display(quota->policy->prefix),
+					   quota->tickets == 0 ? "" :
+					   psprintf("  Places in line count, too: %d.", quota->tickets)),
 			 errhint("Release other locks, or ask an administrator to raise %s.",
 					 quota->owner ? "max_keys_per_owner" : "max_keys_per_role")));
 }
 
 /* Count what is held under a quota that is claimed, and take what is to be held */
 static void
-count_keys(Relation rel, const Counted *quota)
+count_keys(Relation rel, Counted *quota)
 {
 	List	   *mine = find_mine(quota);
 	int			held = list_length(mine);
@@ -309,6 +355,8 @@ count_keys(Relation rel, const Counted *quota)
 	held += al_claim_count_quota(quota->hash);
 	held += count_rows(rel, quota, mine);
 	held += count_other_rows(rel, quota);
+	quota->tickets = count_tickets(quota);
+	held += quota->tickets;
 	if (held + quota->new_keys > quota->policy->parts[quota->part])
 		raise_quota(quota, held);
 	if (quota->in_transaction > 0)

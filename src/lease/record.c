@@ -27,6 +27,7 @@
 #include "shmem/tickets.h"
 #include "table/catalog.h"
 #include "table/events.h"
+#include "table/tickets.h"
 
 /* The word of the event that tells of an end; NULL: none does, since the owner stays */
 static const char *
@@ -54,9 +55,14 @@ al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 			  AlEndedBy ended_by, const text *reason)
 {
 	const char *word = word_of(ended_by);
+	bool		is_ticketed = al_tickets_may_be(key);
 
+	/* Almost always there is nobody to be told. */
+	if (!al_policy_any() && !is_ticketed)
+		return;
 	al_history_end(key, holding, at, ended_by);
-	al_line_let_go(key);
+	if (is_ticketed)
+		al_line_let_go(key);
 	if (word && al_event_is_wanted(key))
 	{
 		AlEvent		event = {.word = word, .holder = holding->holder,
@@ -74,7 +80,7 @@ al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 void
 al_record_commit(bool is_prepared)
 {
-	bool		has_ends = (al_policy_any() || al_tickets_any()) && al_held_count() > 0;
+	bool		has_ends = al_held_count() > 0 && (al_policy_any() || al_tickets_any());
 	ListCell   *cell;
 
 	/* It may have dropped the extension. */

@@ -33,6 +33,7 @@
 #include "table/fence.h"
 #include "table/history.h"
 #include "table/sharers.h"
+#include "table/tickets.h"
 
 /*
  * Merge the new owner's share into the holding that it is handed.  The stronger
@@ -233,4 +234,6 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	al_quota_end(&quota);
 	result->holding = *own;
+	if (al_tickets_may_be(key))
+		(void) al_tickets_drop(key, new_owner);
 }

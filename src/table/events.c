@@ -36,6 +36,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/compat.h"
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/policy.h"
@@ -47,7 +48,7 @@
 #define MOST_BYTES		7900
 #define LABEL_BYTES		400
 
-/* Events are left out while the queue is fuller than this. */
+/* Events are left out where the queue would be fuller than this. */
 #define FULL			0.9
 
 typedef struct NotedEvent
@@ -166,13 +167,20 @@ al_event(const AlKey *key, const AlEvent *event)
 	MemoryContextSwitchTo(old_context);
 }
 
+/* Would the events make the notification queue too full? */
 static bool
 is_queue_full(void)
 {
+	double		room = (double) AL_NOTIFY_QUEUE_PAGES * BLCKSZ;
+	Size		needed = 0;
+	ListCell   *cell;
+
 	LOCAL_FCINFO(usage, 0);
 
+	foreach(cell, events)
+		needed += strlen(((NotedEvent *) lfirst(cell))->payload) + 2 * NAMEDATALEN;
 	InitFunctionCallInfoData(*usage, NULL, 0, InvalidOid, NULL, NULL);
-	return DatumGetFloat8(pg_notification_queue_usage(usage)) > FULL;
+	return DatumGetFloat8(pg_notification_queue_usage(usage)) + needed / room > FULL;
 }
 
 /* The transaction is about to commit: let it send what was noted. */

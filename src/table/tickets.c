@@ -195,7 +195,8 @@ tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner)
 
 /*
  * Who is next in the line of a key, and which ticket has an owner, if that is not NULL?
- * False: nobody is in line.  What is read is a few rows, however long the line is.
+ * False: nobody is in line, and *line says nothing.  What is read is a few rows, however
+ * long the line is.
  */
 bool
 al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
@@ -208,10 +209,10 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 	TimestampTz until = 0;
 	ListCell   *cell;
 
-	memset(line, 0, sizeof(AlLine));
-	ItemPointerSetInvalid(&line->lapsed);
 	if (!al_tickets_may_be(key))
 		return false;
+	memset(line, 0, sizeof(AlLine));
+	ItemPointerSetInvalid(&line->lapsed);
 	rel = al_open_queue(AccessShareLock);
 	now = GetCurrentTimestamp();
 	begin_rows(&scan, rel, key, BTGreaterEqualStrategyNumber, 0);
