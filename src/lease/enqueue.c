@@ -66,7 +66,8 @@ void
 al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offer, int64 keep,
 				 AlResult *result, AlTicket *ticket, int *place)
 {
-	AlQuotaUse	use = {.key = key, .owner = &request->owner, .role = request->role, .lifetime = AL_LEASE};
+	AlQuotaUse	use = {.key = key, .owner = &request->owner, .role = request->role,
+	.lifetime = AL_LEASE, .is_place = true};
 	AlQuota		quota;
 	AlLine		line = {.is_offered = false};
 	int			of_role;

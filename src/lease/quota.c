@@ -69,6 +69,7 @@ typedef struct Counted
 	const AlKey **keys;			/* to be held, in order */
 	int			in_transaction; /* so many of them without a row */
 	const AlOwner *taker;		/* who is to hold them */
+	const AlKey *place;			/* where a place in line is to be taken; or NULL */
 	int			tickets;		/* counted: places in line of the role */
 } Counted;
 
@@ -120,7 +121,9 @@ add_use(Counted *quotas, int count, int max_keys, const AlQuotaUse *use, AlPolic
 		quota->hash = hash_of(quota);
 		count++;
 	}
-	if (use->is_new)
+	if (use->is_new && use->is_place)
+		quota->place = use->key;
+	else if (use->is_new)
 	{
 		quota->keys[quota->new_keys++] = use->key;
 		quota->in_transaction += use->lifetime == AL_TRANSACTION;
@@ -326,13 +329,14 @@ static void
 raise_quota(const Counted *quota, int held)
 {
 	int			limit = (int) quota->policy->parts[quota->part];
-	int			granted = Max(limit - held, 0);
+	int			granted = quota->place ? 0 : Max(limit - held, 0);
+	const AlKey *key = quota->place ? quota->place : quota->keys[granted];
 	char	   *role = GetUserNameFromId(quota->role, true);
 
 	ereport(ERROR,
 			(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("lock \"%s\" would be one key too many for its %s",
-					al_display(quota->keys[granted]->name), quota->owner ? "owner" : "role"),
+					al_display(key->name), quota->owner ? "owner" : "role"),
 			 quota->owner ?
 			 errdetail("The owner holds %d of at most %d keys, by the policy for prefix \"%s\".",
 					   held + granted, limit, al_display(quota->policy->prefix)) :
@@ -357,7 +361,7 @@ count_keys(Relation rel, Counted *quota)
 	held += count_other_rows(rel, quota);
 	quota->tickets = count_tickets(quota);
 	held += quota->tickets;
-	if (held + quota->new_keys > quota->policy->parts[quota->part])
+	if (held + quota->new_keys + (quota->place != NULL) > quota->policy->parts[quota->part])
 		raise_quota(quota, held);
 	if (quota->in_transaction > 0)
 		al_claim_quota_parts(quota->hash, list_length(mine) + quota->in_transaction);
@@ -383,14 +387,14 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, AlQuota *quota)
 	for (int i = 0; i < found; i++)
 	{
 		quota->claims[i].hash = quotas[i].hash;
-		quota->claims[i].mode = quotas[i].new_keys > 0 ? ExclusiveLock : RowShareLock;
+		quota->claims[i].mode = quotas[i].new_keys > 0 || quotas[i].place ? ExclusiveLock : RowShareLock;
 	}
 	qsort(quota->claims, found, sizeof(AlQuotaClaim), compare_claims);
 	for (; quota->count < found; quota->count++)
 		al_claim_quota(quota->claims[quota->count].hash, quota->claims[quota->count].mode);
 	for (int i = 0; i < found; i++)
 	{
-		if (quotas[i].new_keys > 0)
+		if (quotas[i].new_keys > 0 || quotas[i].place)
 			count_keys(rel, &quotas[i]);
 	}
 	AL_TEST_POINT("quota-claimed");
@@ -401,7 +405,8 @@ void
 al_quota_check(Relation rel, const AlAttempt *attempt)
 {
 	/* As a lease: nothing is held yet that others would have to count. */
-	AlQuotaUse	use = {attempt->key, &attempt->request->owner, attempt->request->role, true, AL_LEASE};
+	AlQuotaUse	use = {.key = attempt->key, .owner = &attempt->request->owner,
+	.role = attempt->request->role, .is_new = true, .lifetime = AL_LEASE};
 	AlQuota		quota;
 
 	if (!al_policy_any() || attempt->own || attempt->request->is_convert)
@@ -423,7 +428,7 @@ al_quota_claim_attempts(Relation rel, AlAttempt *attempts, int count, AlQuota *q
 	quota->count = 0;
 	if (!al_policy_any())
 		return true;
-	uses = palloc(count * sizeof(AlQuotaUse));
+	uses = palloc0(count * sizeof(AlQuotaUse));
 	for (int i = 0; i < count; i++)
 	{
 		AlAcquire  *request = attempts[i].request;

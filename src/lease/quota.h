@@ -11,7 +11,7 @@
 #include "atomic_lock.h"
 #include "lease/attempt.h"
 
-/* A holding that is about to be written */
+/* A holding or a place in line that is about to be written */
 typedef struct AlQuotaUse
 {
 	const AlKey *key;
@@ -19,6 +19,7 @@ typedef struct AlQuotaUse
 	Oid			role;
 	bool		is_new;			/* the owner does not hold the key yet */
 	AlLifetime	lifetime;
+	bool		is_place;		/* in line, besides whatever is held of the key */
 } AlQuotaUse;
 
 typedef struct AlQuotaClaim
