@@ -654,8 +654,8 @@ COMMENT ON COLUMN lock_waiters.pid IS 'process id of the waiting backend';
 COMMENT ON COLUMN lock_waiters.holder IS 'label of the waiter, up to 63 bytes';
 COMMENT ON COLUMN lock_waiters.mode IS 'mode that it asks for';
 COMMENT ON COLUMN lock_waiters.since IS 'when it began to wait';
-COMMENT ON COLUMN lock_waiters.place IS 'place in the queue of the key; 1 is next';
-COMMENT ON COLUMN lock_waiters.blocked_by IS 'label of whoever has the lock now; null if it is free, or not known';
+COMMENT ON COLUMN lock_waiters.place IS 'place in line for the key, with those of lock_queue; 1 is next';
+COMMENT ON COLUMN lock_waiters.blocked_by IS 'label of whoever has the lock now, or has a place in line before the waiter; null if there is none, or not known';
 COMMENT ON COLUMN lock_waiters.blocking_pid IS 'process id of an unfinished transaction that has a claim on the key';
 
 CREATE FUNCTION lock_channel(key text)

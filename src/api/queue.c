@@ -130,7 +130,7 @@ atomic_lock_enqueue(PG_FUNCTION_ARGS)
 	int64		keep;
 	AlResult	result;
 	AlTicket	ticket;
-	int			place;
+	int			place = 0;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS] = {0};
 	TimestampTz expires_at;

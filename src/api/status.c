@@ -565,6 +565,9 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 		bool		prepared;
 		List	   *blockers = al_claim_blockers(waiter->hash, &prepared);
 		const AlHolding *holding;
+		const text *blocker = NULL;
+		AlLine		line;
+		int			of_role;
 		Datum		values[W_COLUMNS];
 		bool		nulls[W_COLUMNS] = {0};
 
@@ -574,15 +577,20 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 		holding = obstacles ? choose(obstacles) : al_pending_find(rel, &key, NULL);
 		place = i > 0 && al_key_compare(&previous, &key) == 0 ? place + 1 : 1;
 		previous = key;
+		if (holding)
+			blocker = holding->holder;
+		else if (al_tickets_look(&key, NULL, &line) &&
+				 (line.is_offered || line.first.number < waiter->arrival))
+			blocker = line.first.holder;
 
 		values[W_KEY] = PointerGetDatum(al_string_text(key.name));
 		values[W_PID] = Int32GetDatum(waiter->pid);
 		values[W_HOLDER] = CStringGetTextDatum(waiter->holder);
 		values[W_MODE] = PointerGetDatum(al_mode_text(waiter->is_shared));
 		values[W_SINCE] = TimestampTzGetDatum(waiter->since);
-		values[W_PLACE] = Int32GetDatum(place);
-		nulls[W_BLOCKED_BY] = holding == NULL || holding->holder == NULL;
-		values[W_BLOCKED_BY] = holding ? PointerGetDatum(holding->holder) : 0;
+		values[W_PLACE] = Int32GetDatum(place + al_tickets_count(&key, waiter->arrival, InvalidOid, &of_role));
+		nulls[W_BLOCKED_BY] = blocker == NULL;
+		values[W_BLOCKED_BY] = PointerGetDatum(blocker);
 		nulls[W_BLOCKING_PID] = blockers == NIL;
 		values[W_BLOCKING_PID] = Int32GetDatum(blockers ? linitial_int(blockers) : 0);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

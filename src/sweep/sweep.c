@@ -116,15 +116,17 @@ static TimestampTz
 announce(Relation rel, HeapTuple tuple, const AlHolding *seen, TimestampTz now)
 {
 	int64		ahead = AL_MS_TO_US(al_sweep_interval_ms);
+	bool		by_policy = al_policy_value(seen->key, AL_NOTIFY) > 0;
 	AlHolding	holding;
 	AlOwner		owner;
 	AlKey		key;
 	AlClaim		claim;
 
-	if (ahead <= 0 || seen->released_at != 0 || seen->expires_at == DT_NOEND)
+	if (ahead <= 0 || seen->released_at != 0 || seen->expires_at == DT_NOEND ||
+		(!by_policy && !al_tickets_any()))
 		return DT_NOEND;
 	al_key_init(&key, seen->key);
-	if (!al_event_is_wanted(&key))
+	if (!by_policy && !al_event_is_wanted(&key))
 		return DT_NOEND;
 	if (now < al_add_duration(seen->expires_at, -ahead))
 		return al_add_duration(seen->expires_at, -ahead);
