@@ -53,6 +53,9 @@ atomic_lock_channel(PG_FUNCTION_ARGS)
 	text	   *channel;
 
 	al_key_arg(fcinfo, 0, &key);
+	/* Payloads tell more than lock_status(key) does. */
+	if (!al_is_monitor())
+		al_terms_admit(&key);
 	channel = cstring_to_text(al_event_channel(&key));
 	table_close(rel, AccessShareLock);
 	PG_RETURN_TEXT_P(channel);
@@ -79,8 +82,8 @@ atomic_lock_ask(PG_FUNCTION_ARGS)
 		if (!al_asked_note(&key, GetUserId()))
 			ereport(ERROR,
 					(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-					 errmsg("lock \"%s\" was asked for a moment ago", al_display(key.name)),
-					 errdetail("A role may ask for a lock once per second."),
+					 errmsg("lock \"%s\" was asked for too often", al_display(key.name)),
+					 errdetail("A role may ask for a lock once per second, and for many locks together less often."),
 					 errhint("Retry later.")));
 		if (more == 1)
 		{

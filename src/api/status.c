@@ -158,22 +158,21 @@ set_waiters(const AlKey *key, Datum *values, bool *nulls)
 }
 
 /* The number of those in line for a key without a connection */
-static void
-set_queued(const AlKey *key, Datum *values, bool *nulls)
+static int
+count_queued(const AlKey *key)
 {
 	int			of_role;
 
-	values[QUEUED] = Int32GetDatum(al_tickets_count(key, PG_INT64_MAX, InvalidOid, &of_role));
-	nulls[QUEUED] = false;
+	return al_tickets_count(key, PG_INT64_MAX, InvalidOid, &of_role);
 }
 
 /*
- * Fill in the columns of lock_status for one of the holdings of a key: live ones, of
- * which there are so many, or with none, one that is pending
+ * Fill in the columns of lock_status for one of the holdings of a key, for which so many
+ * are in line: live ones, of which there are so many, or with none, one that is pending
  */
 static void
-fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampTz now,
-			 bool is_monitor, Datum *values, bool *nulls)
+fill_columns(const AlKey *key, const AlHolding *holding, int holders, int queued,
+			 TimestampTz now, bool is_monitor, Datum *values, bool *nulls)
 {
 	char	   *role = GetUserNameFromId(holding->role, true);
 	bool		has_end = holding->expires_at != DT_NOEND;
@@ -198,7 +197,7 @@ fill_columns(const AlKey *key, const AlHolding *holding, int holders, TimestampT
 	values[HOLDERS] = Int32GetDatum(holders);
 	nulls[HOLDERS] = holders == 0;
 	set_waiters(key, values, nulls);
-	set_queued(key, values, nulls);
+	values[QUEUED] = Int32GetDatum(queued);
 	values[PID] = Int32GetDatum(holding->pid);
 	nulls[PID] = holding->pid == 0; /* a lease has no backend */
 	if (holding->meta)
@@ -250,7 +249,8 @@ fill_free(const AlKey *key, Datum *values, bool *nulls)
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	values[LOCKED] = values[PENDING] = BoolGetDatum(false);
 	nulls[KEY] = nulls[LOCKED] = nulls[PENDING] = false;
-	set_queued(key, values, nulls);
+	values[QUEUED] = Int32GetDatum(count_queued(key));
+	nulls[QUEUED] = false;
 	/* Nobody has it yet, but some may be about to. */
 	if (al_queue_count(key) > 0)
 		set_waiters(key, values, nulls);
@@ -283,10 +283,10 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 		pid = -1;
 
 	if (pending)
-		fill_columns(&key, pending, 0, now, al_is_monitor(), values, nulls);
+		fill_columns(&key, pending, 0, count_queued(&key), now, al_is_monitor(), values, nulls);
 	else if (holdings != NIL)
 		fill_columns(&key, choose(holdings), Min(list_length(holdings) + more, AL_MOST_COUNTED),
-					 now, al_is_monitor(), values, nulls);
+					 count_queued(&key), now, al_is_monitor(), values, nulls);
 	else
 		fill_free(&key, values, nulls);
 	if (pid >= 0 && pending == NULL)
@@ -294,11 +294,12 @@ atomic_lock_status(PG_FUNCTION_ARGS)
 	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
-/* The number of shared holdings of a key */
+/* What is counted once for all shared holdings of a key */
 typedef struct Sharers
 {
 	AlHash		key;
 	int			count;
+	int			queued;			/* in line; -1: not counted yet */
 } Sharers;
 
 static HTAB *
@@ -323,7 +324,10 @@ sharers_of(HTAB *sharers, const AlHolding *holding, HASHACTION action)
 	hash.words[1] = key.check;
 	entry = hash_search(sharers, &hash, action, &found);
 	if (!found && entry)
+	{
 		entry->count = 0;
+		entry->queued = -1;
+	}
 	return entry;
 }
 
@@ -354,8 +358,10 @@ list_holding(const Listing *listing, const AlHolding *holding)
 		sharers_of(listing->sharers, holding, HASH_FIND) : NULL;
 
 	al_key_init(&key, holding->key);
-	fill_columns(&key, holding, entry ? entry->count : 1, listing->now, listing->is_monitor,
-				 values, nulls);
+	if (entry && entry->queued < 0)
+		entry->queued = count_queued(&key);
+	fill_columns(&key, holding, entry ? entry->count : 1, entry ? entry->queued : count_queued(&key),
+				 listing->now, listing->is_monitor, values, nulls);
 	if (holding->lifetime != AL_TRANSACTION)
 	{
 		AlOwner		owner;
@@ -444,7 +450,7 @@ list_pending(const Listing *listing, List *pending, List *held)
 		}
 		if (is_listed)
 			continue;
-		fill_columns(&key, holding, 0, listing->now, listing->is_monitor, values, nulls);
+		fill_columns(&key, holding, 0, count_queued(&key), listing->now, listing->is_monitor, values, nulls);
 		tuplestore_putvalues(listing->rsinfo->setResult, listing->rsinfo->setDesc, values, nulls);
 	}
 	table_close(rel, AccessShareLock);

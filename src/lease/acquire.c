@@ -165,16 +165,18 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 
 /*
  * The number that tells a waiter from tickets: that of the owner's ticket, or one that is
- * higher than all there are.
+ * higher than all there are, or 0 where there is none.
  */
 static int64
-arrival_of(const AlAttempt *attempt)
+arrival_of(const AlAttempt *attempt, bool *has_ticket)
 {
 	AlLine		line;
 
+	*has_ticket = false;
 	if (!al_tickets_look(attempt->key, &attempt->request->owner, &line))
 		return 0;
-	return line.mine.number != 0 ? line.mine.number : al_fence_draw(1);
+	*has_ticket = line.mine.number != 0;
+	return *has_ticket ? line.mine.number : al_fence_draw(1);
 }
 
 /* Wait in the queue; true: the request is granted or refused, false: wait anew */
@@ -186,6 +188,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	bool		as_upgrade = is_upgrade(attempt);
 	bool		is_first_upgrade = as_upgrade && al_claim_upgrade(attempt->key);
 	int64		arrival;
+	bool		has_ticket;
 	Wait		wait = {attempt->key, al_monotonic_now()};
 
 	if (as_upgrade && !is_first_upgrade &&
@@ -196,11 +199,11 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 		result->cycle = pstrdup("Another owner that shares the lock is already waiting to convert it to exclusive mode.");
 		return true;
 	}
-	arrival = arrival_of(attempt);
+	arrival = arrival_of(attempt, &has_ticket);
 	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
 	{
 		al_queue_join(attempt->key, &request->owner, request->is_shared, attempt->terms.max_holders,
-					  as_upgrade, arrival, request->holder ? request->holder : request->default_holder());
+					  as_upgrade, arrival, has_ticket, request->holder ? request->holder : request->default_holder());
 		attempt_in_queue(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
@@ -380,14 +383,16 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 }
 
 /*
- * Grant a key to an owner, whoever holds it or is in line for it.  Returns the holdings that this ended: a
- * list of AlHolding *.  Outcomes: AL_ACQUIRED; AL_IN_TRANSACTION.
+ * Grant a key to an owner, whoever holds it or is in line for it.  Returns the holdings
+ * that this ended: a list of AlHolding *.  Outcomes: AL_ACQUIRED; AL_IN_TRANSACTION.
  */
 List *
 al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *reason,
 			   AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+	AlTicket	nobody = {.number = 0};
+	AlLine		line;
 	AlQuota		quota;
 	List	   *ended;
 
@@ -396,11 +401,13 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 	if (result->outcome == AL_IN_TRANSACTION)
 		return NIL;
 	al_table_find(rel, key, &attempt.state.rows.exclusive);
-	attempt.has_line = al_tickets_may_be(key);
 	result->outcome = AL_ACQUIRED;
 	result->waited = 0;
 	(void) al_quota_claim_attempts(rel, &attempt, 1, &quota);
 	(void) al_grant(rel, &attempt);
 	al_quota_end(&quota);
+	/* Whom the key was offered to cannot take it, and shall not lose the place for that. */
+	if (al_tickets_look(key, NULL, &line) && line.is_offered)
+		(void) al_ticket_offer(key, &nobody, 0);
 	return ended;
 }

@@ -247,8 +247,7 @@ is_behind(AlAttempt *attempt, char **first)
 	AlLine		line;
 
 	attempt->line_until = DT_NOEND;
-	attempt->has_line = al_tickets_look(attempt->key, &attempt->request->owner, &line);
-	if (attempt->has_line)
+	if (al_tickets_look(attempt->key, &attempt->request->owner, &line))
 	{
 		if (line.mine.number != 0)
 			arrival = Min(arrival, line.mine.number);

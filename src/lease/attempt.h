@@ -34,7 +34,6 @@ typedef struct AlAttempt
 	AlPlace		place;			/* among those who may share the key */
 	int			taken;			/* places at the count, with this one; 0: there is no limit */
 	TimestampTz soonest;		/* result->is_full: when the first holding ends */
-	bool		has_line;		/* there are tickets for the key */
 	TimestampTz line_until;		/* when the ticket that comes first ends; DT_NOEND: none does */
 	int64		token;			/* drawn for the grant; 0: not yet */
 } AlAttempt;

@@ -13,6 +13,7 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
@@ -57,6 +58,36 @@ check_count(const AlKey *key, const AlAcquire *request, int of_role)
 }
 
 /*
+ * Acquire a key, and again where a transaction has it in hand: most are about to end.
+ * False: it is acquired, or refused for a reason that waiting does not remove.
+ */
+static bool
+try_soon(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
+{
+	al_lease_acquire(rel, key, request, result);
+	if (result->outcome == AL_CLAIMED)
+	{
+		for (int tries = 0; tries < MOST_TRIES && al_claim_is_others(key->hash); tries++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			pg_usleep(TRY_PAUSE);
+		}
+		al_lease_acquire(rel, key, request, result);
+	}
+	return result->outcome == AL_HELD || result->outcome == AL_CLAIMED ||
+		result->outcome == AL_CLOSED || result->outcome == AL_QUEUED;
+}
+
+/* Has an owner still this ticket? */
+static bool
+is_there(const AlKey *key, const AlOwner *owner, int64 number)
+{
+	AlLine		line;
+
+	return al_tickets_look(key, owner, &line) && line.mine.number == number;
+}
+
+/*
  * Acquire a key, or where that is refused, take a ticket for it, or renew the one that
  * the owner has.  "offer" and "keep" are in microseconds.  Outcomes: those of
  * al_lease_acquire().  Where the key may be had later, the ticket has a number, and
@@ -69,6 +100,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	AlQuotaUse	use = {.key = key, .owner = &request->owner, .role = request->role,
 	.lifetime = AL_LEASE, .is_place = true};
 	AlQuota		quota;
+	uint64		places = hash_combine64(key->hash, murmurhash32(request->role));
 	AlLine		line = {.is_offered = false};
 	int			of_role;
 
@@ -80,27 +112,30 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 		al_owner_generate(&request->owner, InvalidBlockNumber);
 	}
 	al_claim_ticket(key, &request->owner);
-	al_lease_acquire(rel, key, request, result);
-	if (result->outcome == AL_CLAIMED)
+	do
 	{
-		/* Most transactions are about to end, and then the key may be free. */
-		for (int tries = 0; tries < MOST_TRIES && al_claim_is_others(key->hash); tries++)
-		{
-			CHECK_FOR_INTERRUPTS();
-			pg_usleep(TRY_PAUSE);
-		}
-		al_lease_acquire(rel, key, request, result);
-	}
-	if (result->outcome != AL_HELD && result->outcome != AL_CLAIMED &&
-		result->outcome != AL_CLOSED && result->outcome != AL_QUEUED)
-		return;
+		line.mine.number = ticket->number = 0;
+		if (!try_soon(rel, key, request, result))
+			return;
+		AL_TEST_POINT("before-ticket");
+		(void) al_tickets_look(key, &request->owner, &line);
+		if (line.mine.number != 0 && !al_ticket_delete(&line.mine))
+			*ticket = line.mine;
+	} while (ticket->number != 0 && !is_there(key, &request->owner, ticket->number));
 
-	AL_TEST_POINT("before-ticket");
-	(void) al_tickets_look(key, &request->owner, &line);
+	/* Another session of the owner is taking the key, with which the place goes. */
+	if (ticket->number != 0)
+	{
+		*place = 1 + al_tickets_count(key, ticket->number, InvalidOid, &of_role) +
+			al_queue_count_before(key, ticket->number);
+		return;
+	}
 	use.is_new = line.mine.number == 0;
 	quota.count = 0;
 	if (al_policy_any())
 		al_quota_claim(*rel, &use, 1, &quota);
+	/* Nobody else of this role is counted meanwhile. */
+	al_claim_quota(places, ExclusiveLock);
 	*place = 1 + al_tickets_count(key, use.is_new ? PG_INT64_MAX : line.mine.number,
 								  request->role, &of_role);
 	if (use.is_new)
@@ -115,6 +150,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	ticket->holder = request->holder ? request->holder : request->default_holder();
 	ticket->owner = al_string_text(request->owner.name);
 	al_ticket_insert(key, ticket);
+	al_claim_quota_end(places, ExclusiveLock);
 	al_quota_end(&quota);
 	*place += al_queue_count_before(key, ticket->number);
 	al_durability_granted();
@@ -131,7 +167,9 @@ al_lease_leave(const AlKey *key, const AlOwner *owner)
 		return false;
 	al_claim_ticket(key, owner);
 	(void) al_tickets_look(key, owner, &line);
-	if (al_tickets_drop(key, owner))
-		al_line_let_go(key);
+	/* An unfinished transaction may be giving the key to the owner. */
+	if (!al_tickets_drop(key, owner))
+		return false;
+	al_line_let_go(key);
 	return line.mine.number != 0;
 }

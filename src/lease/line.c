@@ -97,38 +97,37 @@ is_free(Relation rel, const AlKey *key, bool at_commit)
 
 /*
  * Offer a key to the first ticket, if the key is free and its first waiter came later; and
- * delete a ticket that did not take its offer.  Where a waiter is first, it is woken when
+ * end a ticket that did not take its offer.  Where a waiter is first, it is woken when
  * the claim goes.
  */
 void
 al_line_offer(Relation rel, const AlKey *key, bool at_commit)
 {
 	AlTicket	nobody = {.number = 0};
-	AlTicket	lapsed;
 	AlClaim		claim;
 	AlLine		line = {.is_offered = false};
 
 	if (!is_free(rel, key, at_commit) || !al_claim_try(&claim, key, NULL, AL_CLAIM_TAKE))
 		return;
 	(void) al_tickets_look(key, NULL, &line);
-	lapsed.tid = line.lapsed;
 	AL_TEST_POINT("before-offer");
-	if (!is_free(rel, key, at_commit) || line.is_offered ||
-		(ItemPointerIsValid(&lapsed.tid) && !al_ticket_delete(&lapsed)))
+	if (!is_free(rel, key, at_commit) || line.is_offered)
 	{
 		al_claim_drop(&claim);
 		return;
 	}
+	if (line.lapsed.number != 0 && !al_ticket_delete(&line.lapsed))
+		al_ticket_void(key, &line.lapsed);
 	if (line.first.number == 0)
-		al_ticket_offer(key, &nobody, 0);
+		(void) al_ticket_offer(key, &nobody, 0);
 	else if (!al_queue_is_behind(key, false, line.first.number, NULL))
 	{
 		TimestampTz until = al_add_duration(GetCurrentTimestamp(), line.first.offer);
 		AlEvent		event = {.word = "offered", .holder = line.first.holder,
 			.ticket = line.first.number, .until = until};
 
-		al_ticket_offer(key, &line.first, until);
-		al_event(key, &event);
+		if (al_ticket_offer(key, &line.first, until))
+			al_event(key, &event);
 		al_stat_changed();
 	}
 }

@@ -29,6 +29,9 @@
 #include "table/events.h"
 #include "table/tickets.h"
 
+/* Whoever must not wait at a commit, such as a session that ends, turns this off. */
+bool		al_record_waits = true;
+
 /* The word of the event that tells of an end; NULL: none does, since the owner stays */
 static const char *
 word_of(AlEndedBy ended_by)
@@ -54,12 +57,16 @@ void
 al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 			  AlEndedBy ended_by, const text *reason)
 {
-	const char *word = word_of(ended_by);
+	const char *word;
 	bool		is_ticketed = al_tickets_may_be(key);
 
 	/* Almost always there is nobody to be told. */
 	if (!al_policy_any() && !is_ticketed)
 		return;
+	word = word_of(al_history_cause(holding, ended_by));
+	/* A session that could do so has told of its end; see lease/session_end.c. */
+	if (ended_by == AL_ENDED_EXPIRED && holding->lifetime == AL_LEASE && holding->ttl == 0)
+		word = NULL;
 	al_history_end(key, holding, at, ended_by);
 	if (is_ticketed)
 		al_line_let_go(key);
@@ -71,6 +78,13 @@ al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 
 		al_event(key, &event);
 	}
+}
+
+/* May the commit send events?  If not, a sweep makes the offers. */
+static bool
+may_tell(void)
+{
+	return al_record_waits || (!al_line_has_let_go() && !al_events_any()) || al_events_try_begin();
 }
 
 /*
@@ -97,11 +111,11 @@ al_record_commit(bool is_prepared)
 			al_record_end(&key, holding, GetCurrentTimestamp(), AL_ENDED_TRANSACTION, NULL);
 		}
 		/* Nobody may rely on the end of a prepared transaction; a sweep will offer the key. */
-		if (!is_prepared)
+		if (!is_prepared && may_tell())
 			al_line_commit();
 		PopActiveSnapshot();
 	}
-	if (!is_prepared)
+	if (!is_prepared && may_tell())
 		al_events_commit();
 }
 

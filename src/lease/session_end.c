@@ -110,6 +110,8 @@ end_key(Relation rel, const AlKey *key, bool wait)
 		/* An expired lease tells when it ended, which a dead session does not. */
 		holding.lifetime = AL_LEASE;
 		holding.expires_at = now;
+		/* No other lease has no duration: its end is told now, and not again. */
+		holding.ttl = 0;
 		if (!is_shared && wait)
 			al_table_put(rel, key, &holding);
 		else if (!al_table_try_put(rel, key, &holding))
@@ -207,6 +209,7 @@ at_exit(int code, Datum arg)
 	AL_TEST_POINT("exit");
 	/* No client waits for a flush or a standby. */
 	synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
+	al_record_waits = false;
 	while (hash_get_num_entries(noted) > 0 && al_monotonic_now() < until)
 	{
 		Relation	rel;

@@ -190,7 +190,10 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	result->outcome = AL_ACQUIRED;
 	if (own->lifetime == AL_TRANSACTION && share && give_to_lease(&from, new_owner, share))
+	{
+		(void) al_tickets_drop(key, new_owner);
 		return;
+	}
 	former = *own;
 	use.lifetime = own->lifetime;
 	al_quota_claim(rel, &use, 1, &quota);
@@ -234,6 +237,5 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	al_quota_end(&quota);
 	result->holding = *own;
-	if (al_tickets_may_be(key))
-		(void) al_tickets_drop(key, new_owner);
+	(void) al_tickets_drop(key, new_owner);
 }

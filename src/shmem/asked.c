@@ -5,9 +5,10 @@
  *
  * Model: a role may ask for a key once in a while, from however many sessions.  The hash
  * of both selects a set of a few places, each with the time at which it was taken.  A
- * place is taken by others only when that is over.  Where a set has no such place, the
- * request is refused: nobody shall make room for more requests for one key by asking for
- * others.
+ * place is taken by others only when that is over.  Where a set has no such place, the role
+ * with the most places in it loses the oldest; if that is the one who asks, the request is
+ * refused.  So nobody can make room for more requests for one key by asking for others, or
+ * keep other roles from asking.
  *
  * Without shared memory, each session has a set of places of its own.
  *
@@ -33,6 +34,7 @@
 typedef struct Asked
 {
 	uint64		tag;			/* hash of key, role and database */
+	Oid			role;
 	int64		at;				/* by al_monotonic_now(); 0: never */
 } Asked;
 
@@ -52,6 +54,26 @@ init_memory(void *address)
 
 const AlShmemPart al_asked_part = {sizeof(Memory), 0, init_memory, (void **) &memory};
 
+/* The oldest place of the role with the most places in a full set, unless that is "role" */
+static Asked *
+find_victim(Asked *set, Oid role)
+{
+	Asked	   *victim = NULL;
+	int			most = 0;
+
+	for (int i = 0; i < WAYS; i++)
+	{
+		int			places = 0;
+
+		for (int j = 0; j < WAYS; j++)
+			places += set[j].role == set[i].role;
+		if (places > most || (places == most && set[i].at < victim->at))
+			victim = &set[i];
+		most = Max(most, places);
+	}
+	return victim->role == role ? NULL : victim;
+}
+
 /* Note that a role asks for a key now; false: it did so a moment ago */
 bool
 al_asked_note(const AlKey *key, Oid role)
@@ -61,6 +83,7 @@ al_asked_note(const AlKey *key, Oid role)
 									 murmurhash32(MyDatabaseId));
 	Asked	   *set = memory ? memory->places[tag % SETS] : own_set;
 	Asked	   *place = NULL;
+	bool		is_known = false;
 	int64		now = al_monotonic_now();
 
 	if (memory)
@@ -68,18 +91,18 @@ al_asked_note(const AlKey *key, Oid role)
 	for (int i = 0; i < WAYS; i++)
 	{
 		if (set[i].at != 0 && now - set[i].at < PAUSE)
-		{
-			if (set[i].tag != tag)
-				continue;
-			place = NULL;
-			break;
-		}
-		if (place == NULL)
+			is_known = is_known || set[i].tag == tag;
+		else if (place == NULL)
 			place = &set[i];
 	}
+	if (place == NULL)
+		place = find_victim(set, role);
+	if (is_known)
+		place = NULL;
 	if (place)
 	{
 		place->tag = tag;
+		place->role = role;
 		place->at = now;
 	}
 	if (memory)

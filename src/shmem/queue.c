@@ -194,8 +194,8 @@ link_slot(Slot *slot)
 	int			number = slot - queue->slots;
 
 	slot->next = slot->waiter.is_upgrade ? bucket->first : -1;
-	for (int i = next_waiter(bucket->first, slot->waiter.hash); i >= 0 && slot->next < 0;
-		 i = next_waiter(queue->slots[i].next, slot->waiter.hash))
+	for (int i = slot->waiter.has_ticket ? next_waiter(bucket->first, slot->waiter.hash) : -1;
+		 i >= 0 && slot->next < 0; i = next_waiter(queue->slots[i].next, slot->waiter.hash))
 	{
 		if (queue->slots[i].waiter.arrival > slot->waiter.arrival && !queue->slots[i].waiter.is_upgrade)
 			slot->next = i;
@@ -354,7 +354,7 @@ clip(char *to, int size, AlString from)
  */
 void
 al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
-			  int max_holders, bool is_upgrade, int64 arrival, text *holder)
+			  int max_holders, bool is_upgrade, int64 arrival, bool has_ticket, text *holder)
 {
 	Slot	   *slot;
 	AlWaiter   *waiter;
@@ -379,6 +379,7 @@ al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	waiter->max_holders = max_holders;
 	waiter->is_upgrade = is_upgrade;
 	waiter->arrival = arrival;
+	waiter->has_ticket = has_ticket;
 	waiter->key_length = key->name.len;
 	memcpy(waiter->key, key->name.data, key->name.len);
 	waiter->owner_length = owner->generated ? 0 : owner->name.len;
@@ -562,9 +563,10 @@ al_queue_arrival(void)
 }
 
 /*
- * Would taking the key overtake a waiter?  An open acquire may overtake open waiters, and
- * one with a ticket those who arrived after that.  If so, "first", unless it is NULL, is
- * set to that waiter's label.
+ * Would taking the key overtake a waiter?  An open acquire may overtake open waiters.  A
+ * waiter has its place, and one who does not wait but has a ticket may overtake those who
+ * arrived after that number.  If so, "first", unless it is NULL, is set to that waiter's
+ * label.
  */
 bool
 al_queue_is_behind(const AlKey *key, bool open, int64 arrival, char **first)
@@ -585,7 +587,7 @@ al_queue_is_behind(const AlKey *key, bool open, int64 arrival, char **first)
 		if (slot == my_slot)
 			break;
 		if (waits_for_key(slot, key) && !is_passed_over(slot, now) && !(open && is_open(slot)) &&
-			slot->waiter.arrival <= arrival)
+			(my_slot || slot->waiter.arrival <= arrival))
 		{
 			behind = true;
 			memcpy(holder, slot->waiter.holder, sizeof(holder));

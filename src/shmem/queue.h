@@ -28,6 +28,7 @@ typedef struct AlWaiter
 	int			max_holders;	/* that may share it then; 0: any number */
 	bool		is_upgrade;		/* it converts its owner's shared holding */
 	int64		arrival;		/* tickets with lower numbers come before it */
+	bool		has_ticket;		/* that has this number */
 	int16		key_length;
 	int16		owner_length;	/* 0: as owner_hash */
 	char		holder[AL_WAITER_HOLDER_BYTES];
@@ -42,7 +43,8 @@ extern AlString al_waiter_owner(const AlWaiter *waiter);
 extern void al_queue_wake_strict(uint64 hash);
 extern void al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash);
 extern void al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
-						  int max_holders, bool is_upgrade, int64 arrival, text *holder);
+						  int max_holders, bool is_upgrade, int64 arrival, bool has_ticket,
+						  text *holder);
 extern void al_queue_leave(bool granted, int holders);
 extern bool al_queue_resign(const AlWaiter *others, int count);
 extern void al_queue_look(void);

@@ -135,6 +135,7 @@ announce(Relation rel, HeapTuple tuple, const AlHolding *seen, TimestampTz now)
 		return DT_NOEND;
 	al_key_init(&key, holding.key);
 	al_owner_init(&owner, al_string(holding.owner));
+	AL_TEST_POINT("before-announce");
 	if (!al_claim_try(&claim, &key, al_is_shared(&holding) ? &owner : NULL,
 					  al_is_shared(&holding) ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_EXTEND))
 		return now;
@@ -214,8 +215,9 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	bool		has_listeners = al_policy_any() || al_tickets_any();
 	AlScan		scan;
 
-	/* Whoever has locked the history is waited for before keys are claimed. */
+	/* Whoever has locked history or queue is waited for before keys are claimed. */
 	table_close(al_open_history(RowExclusiveLock), NoLock);
+	table_close(al_open_queue(RowExclusiveLock), NoLock);
 	sweeping = true;
 	al_queue_sweep_begin();
 	if (database)

@@ -587,17 +587,7 @@ al_table_put(Relation rel, const AlKey *key, AlHolding *holding)
 bool
 al_table_try_put(Relation rel, const AlKey *key, AlHolding *holding)
 {
-	HeapTupleData tuple;
-	Buffer		buffer;
-	TM_FailureData failure;
-	TM_Result	result;
-
-	tuple.t_self = holding->tid;
-	result = heap_lock_tuple(rel, &tuple, GetCurrentCommandId(true),
-							 LockTupleNoKeyExclusive, LockWaitSkip, false,
-							 &buffer, &failure);
-	ReleaseBuffer(buffer);
-	if (result != TM_Ok)
+	if (!al_try_lock_row(rel, &holding->tid))
 		return false;
 	al_table_put(rel, key, holding);
 	return true;

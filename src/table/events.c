@@ -25,10 +25,14 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_database.h"
 #include "catalog/pg_type_d.h"
 #include "commands/async.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
+#include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/datetime.h"
 #include "utils/fmgrprotos.h"
@@ -83,13 +87,45 @@ al_event_channel(const AlKey *key)
 }
 
 /*
- * Add a text as a member of the object, of at most so many bytes in JSON.  It is cut
- * between characters.
+ * The characters of a text in UTF-8, as far as they can be told.  In SQL_ASCII, and in what
+ * is not valid, such as some names of roles, those are the ASCII ones.
+ */
+static char *
+to_utf8(AlString string)
+{
+	int			encoding = GetDatabaseEncoding();
+	int			size = string.len * MAX_CONVERSION_GROWTH + 1;
+	char	   *utf8 = palloc(size);
+
+	if (encoding != PG_SQL_ASCII && pg_verify_mbstr(encoding, string.data, string.len, true))
+	{
+		Oid			conversion = encoding == PG_UTF8 ? InvalidOid :
+			FindDefaultConversionProc(encoding, PG_UTF8);
+
+		if (encoding == PG_UTF8)
+			return pnstrdup(string.data, string.len);
+		if (OidIsValid(conversion))
+		{
+			(void) pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8,
+												 (unsigned char *) string.data, string.len,
+												 (unsigned char *) utf8, size, true);
+			return utf8;
+		}
+	}
+	for (int i = 0; i < string.len; i++)
+		utf8[i] = IS_HIGHBIT_SET(string.data[i]) ? '?' : string.data[i];
+	utf8[string.len] = '\0';
+	return utf8;
+}
+
+/*
+ * Add a text as a member of the object, of at most so many bytes in JSON.  Payloads are
+ * ASCII: a character that a listener's encoding lacks would end its connection.
  */
 static void
 add_text(StringInfo json, const char *name, const text *value, int most)
 {
-	StringInfoData escaped;
+	int			end = json->len + strlen(name) + 4 + most;
 
 	appendStringInfo(json, ",\"%s\":", name);
 	if (value == NULL)
@@ -97,22 +133,25 @@ add_text(StringInfo json, const char *name, const text *value, int most)
 		appendStringInfoString(json, "null");
 		return;
 	}
-	initStringInfo(&escaped);
-	for (int size = most;; size = size * 3 / 4)
+	appendStringInfoChar(json, '"');
+	for (const unsigned char *c = (unsigned char *) to_utf8(al_string(unconstify(text *, value)));
+		 *c != '\0'; c += pg_utf_mblen(c))
 	{
-		AlString	string = al_string(unconstify(text *, value));
-		char	   *cut;
+		pg_wchar	code = utf8_to_unicode(c);
+		char		escaped[16];
 
-		string.len = al_clip_length(string, size);
-		cut = pnstrdup(string.data, string.len);
-		resetStringInfo(&escaped);
-		escape_json(&escaped, cut);
-		pfree(cut);
-		if (escaped.len <= most)
+		if (code >= 0x10000)
+			snprintf(escaped, sizeof(escaped), "\\u%04x\\u%04x",
+					 (code - 0x10000) >> 10 | 0xd800, ((code - 0x10000) & 0x3ff) | 0xdc00);
+		else if (code < ' ' || code >= 0x7f)
+			snprintf(escaped, sizeof(escaped), "\\u%04x", code);
+		else
+			snprintf(escaped, sizeof(escaped), code == '"' || code == '\\' ? "\\%c" : "%c", (int) code);
+		if (json->len + (int) strlen(escaped) >= end)
 			break;
+		appendStringInfoString(json, escaped);
 	}
-	appendBinaryStringInfo(json, escaped.data, escaped.len);
-	pfree(escaped.data);
+	appendStringInfoChar(json, '"');
 }
 
 static void
@@ -181,6 +220,25 @@ is_queue_full(void)
 		needed += strlen(((NotedEvent *) lfirst(cell))->payload) + 2 * NAMEDATALEN;
 	InitFunctionCallInfoData(*usage, NULL, 0, InvalidOid, NULL, NULL);
 	return DatumGetFloat8(pg_notification_queue_usage(usage)) + needed / room > FULL;
+}
+
+bool
+al_events_any(void)
+{
+	return events != NIL;
+}
+
+/*
+ * Take the lock that lets commits that notify follow one another, which the commit would
+ * wait for; false: it is not free.
+ */
+bool
+al_events_try_begin(void)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
+	return LockAcquire(&tag, AccessExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 /* The transaction is about to commit: let it send what was noted. */

@@ -62,6 +62,16 @@ is_wanted(const AlKey *key)
 	return al_policy_any() && al_policy_value(key->name, AL_HISTORY) > 0;
 }
 
+/* Was it the end of its session, where all that a verb sees is that a holding is over? */
+AlEndedBy
+al_history_cause(const AlHolding *holding, AlEndedBy ended_by)
+{
+	if (ended_by == AL_ENDED_EXPIRED && holding->lifetime == AL_SESSION &&
+		al_ended_at(holding) < holding->expires_at)
+		return AL_ENDED_SESSION;
+	return ended_by;
+}
+
 /* Why a holding ended, in a word */
 const char *
 al_history_word(const AlHolding *holding, AlEndedBy ended_by)
@@ -70,10 +80,7 @@ al_history_word(const AlHolding *holding, AlEndedBy ended_by)
 		"released", "expired", "forced", "stolen", "transferred", "converted", "session", "transaction"
 	};
 
-	if (ended_by == AL_ENDED_EXPIRED && holding->lifetime == AL_SESSION &&
-		al_ended_at(holding) < holding->expires_at)
-		ended_by = AL_ENDED_SESSION;
-	return words[ended_by];
+	return words[al_history_cause(holding, ended_by)];
 }
 
 /* Write a row; "ended_by" is NULL for a grant that goes on. */

@@ -22,6 +22,7 @@ typedef enum AlEndedBy
 	AL_ENDED_TRANSACTION
 } AlEndedBy;
 
+extern AlEndedBy al_history_cause(const AlHolding *holding, AlEndedBy ended_by);
 extern const char *al_history_word(const AlHolding *holding, AlEndedBy ended_by);
 extern void al_history_begin(const AlKey *key, const AlHolding *holding, TimestampTz at);
 extern void al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at,

@@ -77,8 +77,8 @@ typedef struct FirstColumns
 } FirstColumns;
 
 /*
- * Read only the key, the slot, the role and what says whether the row is over.  This is
- * much cheaper than al_row_read().  The key is valid as long as the tuple.
+ * Read only the key, the slot, the role, the token and what says whether the row is over.
+ * This is much cheaper than al_row_read().  The key is valid as long as the tuple.
  */
 void
 al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
@@ -91,6 +91,7 @@ al_row_peek(Relation rel, HeapTuple tuple, AlHolding *holding)
 
 	memset(holding, 0, sizeof(AlHolding));
 	holding->tid = tuple->t_self;
+	holding->fencing_token = first->fencing_token;
 	holding->slot = first->slot;
 	holding->role = first->role;
 	holding->acquired_at = first->acquired_at;

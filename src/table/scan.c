@@ -20,9 +20,11 @@
 #include "access/xact.h"
 #include "catalog/pg_index.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "base/errors.h"
 #include "table/scan.h"
 
 /*
@@ -76,6 +78,7 @@ al_scan_begin_seen(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey key
 	PreventCommandIfParallelMode("functions of atomic_lock");
 
 	scan->rel = rel;
+	scan->index = NULL;
 	scan->own_snapshot = given == NULL;
 	scan->snapshot = given ? given : RegisterSnapshot(GetLatestSnapshot());
 	scan->recheck = IsolationIsSerializable();
@@ -84,29 +87,82 @@ al_scan_begin_seen(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey key
 									nkeys, keys);
 }
 
+/*
+ * Begin to scan a table in the order of its primary key, whatever the session's setting
+ * ignore_system_indexes is.  The snapshot is as for al_scan_begin_seen().
+ */
+void
+al_scan_begin_ordered(AlScan *scan, Relation rel, int nkeys, ScanKey keys, Snapshot given)
+{
+	PreventCommandIfParallelMode("functions of atomic_lock");
+
+	list_free(RelationGetIndexList(rel));
+	if (!OidIsValid(rel->rd_pkindex))
+		ereport(ERROR,
+				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" is missing its primary key", RelationGetRelationName(rel)),
+				 errhint("Drop the extension and create it again.")));
+	scan->rel = rel;
+	scan->index = index_open(rel->rd_pkindex, AccessShareLock);
+	scan->own_snapshot = given == NULL;
+	scan->snapshot = given ? given : RegisterSnapshot(GetLatestSnapshot());
+	scan->recheck = IsolationIsSerializable();
+	scan->scan = systable_beginscan_ordered(rel, scan->index,
+											scan->recheck ? SnapshotAny : scan->snapshot,
+											nkeys, keys);
+}
+
 /* The next row, valid until the next call; NULL at the end */
 HeapTuple
 al_scan_next(AlScan *scan)
 {
 	HeapTuple	tuple;
 
-	while (HeapTupleIsValid(tuple = systable_getnext(scan->scan)))
+	for (;;)
 	{
+		tuple = scan->index ? systable_getnext_ordered(scan->scan, ForwardScanDirection) :
+			systable_getnext(scan->scan);
+		if (!HeapTupleIsValid(tuple))
+			return NULL;
 		CHECK_FOR_INTERRUPTS();
 		if (!scan->recheck ||
 			table_tuple_satisfies_snapshot(scan->rel, scan->scan->slot,
 										   scan->snapshot))
 			return tuple;
 	}
-	return NULL;
 }
 
 void
 al_scan_end(AlScan *scan)
 {
-	systable_endscan(scan->scan);
+	if (scan->index)
+	{
+		systable_endscan_ordered(scan->scan);
+		index_close(scan->index, AccessShareLock);
+	}
+	else
+		systable_endscan(scan->scan);
 	if (scan->own_snapshot)
 		UnregisterSnapshot(scan->snapshot);
+}
+
+/*
+ * Lock a row that others may be changing, before it is updated.  False: they are changing
+ * it, or have changed it since it was read.  That is not waited for.
+ */
+bool
+al_try_lock_row(Relation rel, ItemPointer tid)
+{
+	HeapTupleData tuple;
+	Buffer		buffer;
+	TM_FailureData failure;
+	TM_Result	result;
+
+	tuple.t_self = *tid;
+	result = heap_lock_tuple(rel, &tuple, GetCurrentCommandId(true), LockTupleNoKeyExclusive,
+							 LockWaitSkip, false, &buffer, &failure);
+	ReleaseBuffer(buffer);
+	return result == TM_Ok;
 }
 
 /*

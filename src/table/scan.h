@@ -15,6 +15,7 @@ typedef struct AlScan
 	Relation	rel;
 	struct SnapshotData *snapshot;
 	struct SysScanDescData *scan;
+	Relation	index;			/* of a scan in order; or NULL */
 	bool		own_snapshot;	/* or one that was given */
 	bool		recheck;
 } AlScan;
@@ -24,8 +25,11 @@ extern void al_scan_begin(AlScan *scan, Relation rel, Oid index, int nkeys,
 						  ScanKey keys);
 extern void al_scan_begin_seen(AlScan *scan, Relation rel, Oid index, int nkeys,
 							   ScanKey keys, struct SnapshotData *given);
+extern void al_scan_begin_ordered(AlScan *scan, Relation rel, int nkeys, ScanKey keys,
+								  struct SnapshotData *given);
 extern HeapTuple al_scan_next(AlScan *scan);
 extern void al_scan_end(AlScan *scan);
+extern bool al_try_lock_row(Relation rel, ItemPointer tid);
 extern void al_scan_begin_at(AlScan *scan, Relation rel, BlockNumber block,
 							 BlockNumber count);
 

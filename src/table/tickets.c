@@ -14,7 +14,9 @@
  * other wait.
  *
  * A row with a negative number says that it was announced that the lease with that
- * fencing token ends soon, so that nobody announces it again.
+ * fencing token ends soon, so that nobody announces it again; or that the ticket with that
+ * number has lapsed while its owner was writing it in a transaction.  Both are drawn from
+ * one sequence, so no two are equal.
  *
  * Rows are read and written below the executor, and reads see the newest committed
  * state, as those of app_lock do.
@@ -41,6 +43,7 @@
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
+#include "base/clock.h"
 #include "base/compat.h"
 #include "base/key.h"
 #include "base/owner.h"
@@ -53,6 +56,9 @@
 
 #define VALUE(column) values[Anum_queue_##column - 1]
 #define IS_NULL(column) nulls[Anum_queue_##column - 1]
+
+/* So long the number of a ticket is remembered that lapsed while its owner was writing it */
+#define VOID_FOR	(7 * USECS_PER_DAY)
 
 /* A row of any kind, whose texts last as long as the tuple */
 typedef struct Row
@@ -100,19 +106,24 @@ copy_ticket(const AlTicket *ticket)
 	return copy;
 }
 
-/* Begin to read the rows of a key in the order of their numbers, from a number on */
+/* Scan keys that find the rows of a key with a number, or from one on */
+static void
+set_keys(ScanKey keys, const AlKey *key, StrategyNumber strategy, int64 number)
+{
+	ScanKeyInit(&keys[0], Anum_queue_key, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(al_string_text(key->name)));
+	ScanKeyInit(&keys[1], Anum_queue_ticket, strategy,
+				strategy == BTEqualStrategyNumber ? F_INT8EQ : F_INT8GE, Int64GetDatum(number));
+}
+
+/* Begin to read the rows of a key in the order of their numbers */
 static void
 begin_rows(AlScan *scan, Relation rel, const AlKey *key, StrategyNumber strategy, int64 number)
 {
-	static const AttrNumber columns[] = {Anum_queue_key, Anum_queue_ticket};
-	ScanKeyData keys[lengthof(columns)];
+	ScanKeyData keys[2];
 
-	ScanKeyInit(&keys[0], columns[0], BTEqualStrategyNumber, F_TEXTEQ,
-				PointerGetDatum(al_string_text(key->name)));
-	ScanKeyInit(&keys[1], columns[1], strategy,
-				strategy == BTEqualStrategyNumber ? F_INT8EQ : F_INT8GE, Int64GetDatum(number));
-	al_scan_begin(scan, rel, al_scan_index(rel, lengthof(columns), columns),
-				  lengthof(columns), keys);
+	set_keys(keys, key, strategy, number);
+	al_scan_begin_ordered(scan, rel, lengthof(keys), keys, NULL);
 }
 
 /* Note all tickets of this database in shared memory, whoever may see them. */
@@ -193,6 +204,19 @@ tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner)
 	return tickets;
 }
 
+/* Has a ticket lapsed that its owner was writing then, so that nobody could delete it? */
+static bool
+is_void(Relation rel, const AlKey *key, int64 number)
+{
+	AlScan		scan;
+	bool		found;
+
+	begin_rows(&scan, rel, key, BTEqualStrategyNumber, -number);
+	found = HeapTupleIsValid(al_scan_next(&scan));
+	al_scan_end(&scan);
+	return found;
+}
+
 /*
  * Who is next in the line of a key, and which ticket has an owner, if that is not NULL?
  * False: nobody is in line, and *line says nothing.  What is read is a few rows, however
@@ -212,7 +236,6 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 	if (!al_tickets_may_be(key))
 		return false;
 	memset(line, 0, sizeof(AlLine));
-	ItemPointerSetInvalid(&line->lapsed);
 	rel = al_open_queue(AccessShareLock);
 	now = GetCurrentTimestamp();
 	begin_rows(&scan, rel, key, BTGreaterEqualStrategyNumber, 0);
@@ -231,10 +254,11 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 		is_offered = row.ticket.number == offered && now < until;
 		if (row.ticket.number == offered && !is_offered)
 		{
-			line->lapsed = row.ticket.tid;
-			line->lapsed_number = offered;
+			line->lapsed = copy_ticket(&row.ticket);
 			continue;
 		}
+		if (row.ticket.number < offered && is_void(rel, key, row.ticket.number))
+			continue;
 		if (is_offered || (line->first.number == 0 && now < row.ticket.expires_at))
 			line->first = copy_ticket(&row.ticket);
 		line->is_offered = is_offered;
@@ -249,7 +273,8 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 		const AlTicket *ticket = lfirst(cell);
 
 		if (ticket->number == line->first.number ||
-			(ticket->number != line->lapsed_number && now < ticket->expires_at))
+			(ticket->number != line->lapsed.number && now < ticket->expires_at &&
+			 (ticket->number > offered || !is_void(rel, key, ticket->number))))
 			line->mine = *ticket;
 	}
 	table_close(rel, AccessShareLock);
@@ -257,33 +282,40 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 }
 
 /*
- * How many valid tickets for a key have lower numbers, and how many a role has?  This
- * reads all of them.
+ * How many valid tickets for a key have lower numbers, and how many has a role?  Where a
+ * role is given, tickets of unfinished transactions count, too.  This reads all of them.
  */
 int
 al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 {
-	AlLine		line;
+	AlLine		line = {.is_offered = false};
 	Relation	rel;
 	TimestampTz now;
+	SnapshotData dirty;
+	ScanKeyData scan_keys[2];
 	AlScan		scan;
 	HeapTuple	tuple;
+	int64		last = 0;
 	int			count = 0;
 
 	*of_role = 0;
-	if (!al_tickets_look(key, NULL, &line))
+	if (!al_tickets_look(key, NULL, &line) && !OidIsValid(role))
 		return 0;
 	rel = al_open_queue(AccessShareLock);
 	now = GetCurrentTimestamp();
-	begin_rows(&scan, rel, key, BTGreaterEqualStrategyNumber, 1);
+	InitDirtySnapshot(dirty);
+	set_keys(scan_keys, key, BTGreaterEqualStrategyNumber, 1);
+	al_scan_begin_ordered(&scan, rel, lengthof(scan_keys), scan_keys, OidIsValid(role) ? &dirty : NULL);
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
 		Row			row;
 
 		read_row(rel, tuple, &row);
-		if (row.ticket.number == line.lapsed_number ||
+		/* A ticket that is being renewed may be seen twice. */
+		if (row.ticket.number == last || row.ticket.number == line.lapsed.number ||
 			(now >= row.ticket.expires_at && row.ticket.number != line.first.number))
 			continue;
+		last = row.ticket.number;
 		*of_role += row.ticket.role == role;
 		count += row.ticket.number < before;
 	}
@@ -300,7 +332,6 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 List *
 al_tickets_list(AlString prefix, bool dirty)
 {
-	static const AttrNumber columns[] = {Anum_queue_key, Anum_queue_ticket};
 	Relation	rel = al_open_queue(AccessShareLock);
 	List	   *tickets = NIL;
 	SnapshotData dirty_snapshot;
@@ -309,10 +340,9 @@ al_tickets_list(AlString prefix, bool dirty)
 	HeapTuple	tuple;
 
 	InitDirtySnapshot(dirty_snapshot);
-	ScanKeyInit(&key, columns[0], BTGreaterEqualStrategyNumber, F_TEXT_GE,
+	ScanKeyInit(&key, Anum_queue_key, BTGreaterEqualStrategyNumber, F_TEXT_GE,
 				PointerGetDatum(al_string_text(prefix)));
-	al_scan_begin_seen(&scan, rel, al_scan_index(rel, lengthof(columns), columns), 1, &key,
-					   dirty ? &dirty_snapshot : NULL);
+	al_scan_begin_ordered(&scan, rel, 1, &key, dirty ? &dirty_snapshot : NULL);
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
 		Row			row;
@@ -385,10 +415,13 @@ al_ticket_delete(const AlTicket *ticket)
 bool
 al_tickets_drop(const AlKey *key, const AlOwner *owner)
 {
-	Relation	rel = al_open_queue(RowExclusiveLock);
+	Relation	rel;
 	bool		deleted = false;
 	ListCell   *cell;
 
+	if (!al_tickets_may_be(key))
+		return false;
+	rel = al_open_queue(RowExclusiveLock);
 	foreach(cell, tickets_of_owner(rel, key, owner))
 		deleted = al_ticket_delete(lfirst(cell)) || deleted;
 	table_close(rel, NoLock);
@@ -397,9 +430,10 @@ al_tickets_drop(const AlKey *key, const AlOwner *owner)
 
 /*
  * Write row 0: the key is offered to a ticket until a moment; number 0: to nobody any
- * more.  The key is claimed.
+ * more.  The key is claimed.  False: somebody is writing the row by hand, who is not waited
+ * for.
  */
-void
+bool
 al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 {
 	Relation	rel = al_open_queue(RowExclusiveLock);
@@ -407,33 +441,53 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 	bool		nulls[Natts_queue];
 	AlScan		scan;
 	HeapTuple	tuple;
+	bool		written = true;
 
 	memset(nulls, true, sizeof(nulls));
 	VALUE(offered) = Int64GetDatum(ticket->number);
 	IS_NULL(offered) = false;
 	begin_rows(&scan, rel, key, BTEqualStrategyNumber, 0);
 	tuple = al_scan_next(&scan);
-	if (ticket->number == 0)
+	if (!HeapTupleIsValid(tuple))
 	{
-		if (HeapTupleIsValid(tuple))
-			CatalogTupleDelete(rel, &tuple->t_self);
-		CommandCounterIncrement();
+		if (ticket->number != 0)
+			insert_row(rel, key, 0, until, values, nulls);
 	}
-	else if (HeapTupleIsValid(tuple))
-	{
-		bool		replaces[Natts_queue] = {0};
-
-		VALUE(expires_at) = TimestampTzGetDatum(until);
-		IS_NULL(expires_at) = false;
-		replaces[Anum_queue_offered - 1] = replaces[Anum_queue_expires_at - 1] = true;
-		tuple = heap_modify_tuple(tuple, RelationGetDescr(rel), values, nulls, replaces);
-		CatalogTupleUpdate(rel, &tuple->t_self, tuple);
-		CommandCounterIncrement();
-	}
+	else if (ticket->number == 0)
+		written = al_heap_try_delete(rel, &tuple->t_self);
 	else
-		insert_row(rel, key, 0, until, values, nulls);
+	{
+		written = al_try_lock_row(rel, &tuple->t_self);
+		if (written)
+		{
+			bool		replaces[Natts_queue] = {0};
+
+			VALUE(expires_at) = TimestampTzGetDatum(until);
+			IS_NULL(expires_at) = false;
+			replaces[Anum_queue_offered - 1] = replaces[Anum_queue_expires_at - 1] = true;
+			tuple = heap_modify_tuple(tuple, RelationGetDescr(rel), values, nulls, replaces);
+			CatalogTupleUpdate(rel, &tuple->t_self, tuple);
+		}
+	}
 	al_scan_end(&scan);
+	CommandCounterIncrement();
 	al_tickets_note(key, until);
+	table_close(rel, NoLock);
+	return written;
+}
+
+/* A ticket has lapsed that its owner is writing: its number does not come back. */
+void
+al_ticket_void(const AlKey *key, const AlTicket *ticket)
+{
+	Relation	rel = al_open_queue(RowExclusiveLock);
+	Datum		values[Natts_queue] = {0};
+	bool		nulls[Natts_queue];
+
+	memset(nulls, true, sizeof(nulls));
+	if (!is_void(rel, key, ticket->number))
+		insert_row(rel, key, -ticket->number,
+				   al_add_duration(GetCurrentTimestamp(), VOID_FOR), values, nulls);
 	table_close(rel, NoLock);
 }
 
@@ -494,7 +548,6 @@ needs_offer(const SweptKey *swept, TimestampTz now)
 List *
 al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *next_due)
 {
-	static const AttrNumber columns[] = {Anum_queue_key, Anum_queue_ticket};
 	Relation	rel = al_open_queue(RowExclusiveLock);
 	SweptKey	swept = {NULL};
 	List	   *keys = NIL;
@@ -503,9 +556,9 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 	HeapTuple	tuple;
 
 	*removed = 0;
-	ScanKeyInit(&key, columns[0], BTGreaterEqualStrategyNumber, F_TEXT_GE,
+	ScanKeyInit(&key, Anum_queue_key, BTGreaterEqualStrategyNumber, F_TEXT_GE,
 				PointerGetDatum(al_string_text(al_cstring(""))));
-	al_scan_begin(&scan, rel, al_scan_index(rel, lengthof(columns), columns), 1, &key);
+	al_scan_begin_ordered(&scan, rel, 1, &key, NULL);
 	for (;;)
 	{
 		Row			row = {0};
@@ -517,6 +570,9 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 		if (swept.name && (!HeapTupleIsValid(tuple) ||
 						   !al_string_equal(row.ticket.key, al_string(swept.name))))
 		{
+			/* Whatever keeps the key from being offered may end at any time. */
+			if (swept.has_line && !swept.is_offered)
+				*next_due = now;
 			if (needs_offer(&swept, now))
 			{
 				AlKey	   *copy = palloc(sizeof(AlKey));

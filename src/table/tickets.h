@@ -31,8 +31,7 @@ typedef struct AlLine
 	AlTicket	first;			/* its owner may take the key before all others */
 	bool		is_offered;		/* and has been told so */
 	TimestampTz until;			/* when the first ticket ends, or is_offered: the offer */
-	ItemPointerData lapsed;		/* a ticket whose offer was not taken; or invalid */
-	int64		lapsed_number;
+	AlTicket	lapsed;			/* whose offer was not taken; number 0: none */
 	AlTicket	mine;			/* of the owner that was asked for */
 } AlLine;
 
@@ -43,7 +42,8 @@ extern List *al_tickets_list(AlString prefix, bool dirty);
 extern void al_ticket_insert(const AlKey *key, AlTicket *ticket);
 extern bool al_ticket_delete(const AlTicket *ticket);
 extern bool al_tickets_drop(const AlKey *key, const AlOwner *owner);
-extern void al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until);
+extern bool al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until);
+extern void al_ticket_void(const AlKey *key, const AlTicket *ticket);
 extern bool al_tickets_announce(const AlKey *key, int64 fencing_token, TimestampTz expires_at);
 extern List *al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed,
 							  TimestampTz *next_due);
