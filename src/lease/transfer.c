@@ -111,6 +111,14 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 	return true;
 }
 
+/* The new owner has the key, and need not be in line for it any more. */
+static void
+leave_line(const AlKey *key, const AlOwner *new_owner)
+{
+	if (al_tickets_may_be(key))
+		(void) al_tickets_drop(key, new_owner);
+}
+
 /* Give a transaction's holding to the new owner's lease; false: that has expired */
 static bool
 give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
@@ -127,6 +135,7 @@ give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 	al_history_begin(from->key, lease, from->result->at);
 	from->result->holding = *lease;
 	al_lease_written(from->key, new_owner, lease, true);
+	leave_line(from->key, new_owner);
 	al_stat_count(AL_COUNT_RELEASES, 1);
 	return true;
 }
@@ -233,7 +242,6 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	}
 	al_quota_end(&quota);
+	leave_line(key, new_owner);
 	result->holding = *own;
-	if (al_tickets_may_be(key))
-		(void) al_tickets_drop(key, new_owner);
 }
