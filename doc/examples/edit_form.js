@@ -117,7 +117,11 @@ async function play(connectionString) {
   await pool.end();
 }
 
-play(process.argv[2]).catch((error) => {
-  console.error(error);
-  process.exit(1);
-});
+module.exports = { closeForm, openForm, request, save };
+
+if (require.main === module) {
+  play(process.argv[2]).catch((error) => {
+    console.error(error);
+    process.exit(1);
+  });
+}

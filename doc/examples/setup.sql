@@ -1,7 +1,7 @@
 -- What the programs here need; to be run by psql as a superuser, in a new database
 CREATE EXTENSION atomic_lock;
 CREATE TABLE orders (id int PRIMARY KEY, note text);
-INSERT INTO orders VALUES (42, 'new');
+INSERT INTO orders VALUES (42, 'new'), (43, 'new');
 SELECT lock_protect('orders', 'order:{id}');
 
 -- The application's role.  Level admin is for the DBA, whom the programs play, too.

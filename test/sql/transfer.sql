@@ -292,3 +292,22 @@ $$;
 -- Messages show keys and labels with control characters escaped, and no owner.
 SELECT g.status FROM lock_acquire(E'nasty\n', '10 min', 'secret-1', holder => E'Al\rice') g;
 SELECT split_part(a, E'\n', 1) AS answer, a ~ 'secret' AS owner_shown FROM unnest(ARRAY[t.raises($$SELECT lock_transfer(E'nasty\n', 'secret-2', 'secret-3')$$), t.raises($$SELECT lock_transfer(E'nasty\r', 'secret-2', 'secret-3')$$)]) a;
+
+-- Whoever is handed the key is not in line for it any more.
+SELECT g.status FROM lock_acquire('line', owner => 'alice-1', holder => 'Alice') g;
+SELECT e.status, e.place FROM unnest(ARRAY['bob-1', 'carol-1']) o, lock_enqueue('line', o, o) e;
+SELECT g.status FROM lock_transfer('line', 'alice-1', 'bob-1', 'Bob') g;
+SELECT holder, place FROM lock_queue WHERE key = 'line';
+BEGIN;
+SELECT lock_release('line', 'bob-1');
+SELECT g.status FROM lock_acquire('line', owner => 'dave-1', lifetime => 'transaction') g;
+SELECT g.status FROM lock_transfer('line', 'dave-1', 'carol-1') g;
+SELECT count(*) FROM lock_queue WHERE key = 'line';
+COMMIT;
+SELECT g.status FROM lock_acquire('shared line', owner => 'erin-1', mode => 'shared') g;
+BEGIN;
+SELECT g.status FROM lock_acquire('shared line', owner => 'frank-1', mode => 'shared', lifetime => 'transaction') g;
+SELECT e.status FROM lock_enqueue('shared line', 'erin-1') e;
+SELECT g.status FROM lock_transfer('shared line', 'frank-1', 'erin-1') g;
+SELECT count(*) FROM lock_queue WHERE key = 'shared line';
+COMMIT;

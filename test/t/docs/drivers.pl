@@ -1,16 +1,21 @@
 # The programs of doc/examples, with real drivers: an edit form with a pool, a
-# restart of the application, a hand-over to a job and a conflict.
+# restart of the application, a hand-over to a job and a conflict; people who wait
+# for each other in a line, with listeners.
 #
 # Properties: the same afternoon has the same outcome with psycopg2, also through
-# PgBouncer in transaction mode, with node-postgres and with JDBC.  An owner that is
+# PgBouncer in transaction mode, with node-postgres and with JDBC, and so has the same
+# hour of those who wait.  These hear events on connections of their own, also if
+# everything else goes through the pooler, and nobody is left in line.  An owner that is
 # set for the transaction is not left on a connection; one that is SET is, as
-# doc/reference.md warns.  What doc/clients.md quotes is in the programs.
+# doc/reference.md warns.  What doc/clients.md and doc/waiting.md quote is in the
+# programs.
 #
 # psycopg2 and PgBouncer are always there, where make test installs what is missing.
 # The others are left out where they are not installed; NODE_PATH is looked at.
 #
 # Turns red when: a driver cannot call a function, or an answer changes; the owner
-# of one request is that of the next.
+# of one request is that of the next; an event does not come, or not to whom it is for;
+# a place in line needs a connection.
 
 use strict;
 use warnings FATAL => 'all';
@@ -65,6 +70,37 @@ Alice closes: forced
 Bob closes: released
 The order is now: exported
 END
+
+my @hour = split /\n/, <<'END';
+Alice opens 42: acquired
+Bob stands in line: queued 1
+Carol stands in line: queued 2
+Dave stands in line: queued 3
+Bob asks: 1
+Alice hears: asked, Alice
+Alice saves: saved
+Alice closes: released
+Bob hears: offered, Bob
+Erin opens 42: held Bob
+Bob comes back: acquired
+Bob saves: saved
+Dave leaves: left
+Dave leaves again: was not in line
+Bob closes: released
+Carol has waited: acquired
+Carol closes: released
+The job opens 43: acquired
+Alice stands in line: queued 1
+Alice asks: 1
+The job: handed over to Alice
+Alice hears: transferred, nightly export
+Alice comes back: reacquired
+The job ends: not_owner
+Alice closes: released
+Order 42 is now: of Bob
+END
+
+my $in_line = 'SELECT count(*) FROM lock_queue';
 
 # Runs a program on a new database; its lines
 sub lines
@@ -122,6 +158,10 @@ SKIP:
 	my $program = [ $python, 'doc/examples/edit_form.py' ];
 
 	is_deeply(lines('python', @$program, socket_of('python')), \@afternoon, 'psycopg2');
+	is_deeply(
+		lines('waiting_python', $python, 'doc/examples/waiting.py', socket_of('waiting_python')),
+		\@hour, 'psycopg2, in line');
+	is($node->safe_psql('waiting_python', $in_line), 0, 'nobody is left in line');
 	is(next_request(socket_of('python'), $local), 'acquired held', 'the next request on a connection is not Alice');
 	is(next_request(socket_of('python'), $set), 'acquired reacquired', 'where her owner was SET, it is');
 
@@ -144,6 +184,9 @@ pidfile = %s/pid
 END
 	system_or_bail($pgbouncer, '-q', '-d', "$scratch/ini");
 	is_deeply(lines('pooled', @$program, $at . 'pooled'), \@afternoon, 'psycopg2 behind PgBouncer in transaction mode');
+	is_deeply(
+		lines('waiting_pooled', $python, 'doc/examples/waiting.py', $at . 'waiting_pooled', socket_of('waiting_pooled')),
+		\@hour, 'psycopg2 in line behind PgBouncer, with listeners beside it');
 	is(next_request($at . 'pooled', $local), 'acquired held', 'the next transaction of a connection is not Alice');
 
 	# Another client, on the connection that the pooler gives it
@@ -155,10 +198,13 @@ END
 SKIP:
 {
 	skip 'no node-postgres', 1 unless eval { run_log([ 'node', '-e', q{require('pg')} ]) };
+	my $at = sprintf('postgresql://%s@%s:%s/', $user, $node->host =~ s{/}{%2F}gr, $node->port);
+
+	is_deeply(lines('nodejs', 'node', 'doc/examples/edit_form.js', $at . 'nodejs'), \@afternoon, 'node-postgres');
 	is_deeply(
-		lines('nodejs', 'node', 'doc/examples/edit_form.js',
-			sprintf('postgresql://%s@%s:%s/nodejs', $user, $node->host =~ s{/}{%2F}gr, $node->port)),
-		\@afternoon, 'node-postgres');
+		lines('waiting_nodejs', 'node', 'doc/examples/waiting.js', $at . 'waiting_nodejs'),
+		\@hour, 'node-postgres, in line');
+	is($node->safe_psql('waiting_nodejs', $in_line), 0, 'nobody is left in line');
 }
 
 SKIP:
@@ -174,27 +220,34 @@ SKIP:
 		\@afternoon, 'JDBC');
 }
 
-# What the document shows is what has been run.
-my $text = slurp_file('doc/clients.md');
-my %program = (python => 'edit_form.py', js => 'edit_form.js', java => 'EditForm.java');
-my $quotes = 0;
-foreach my $language (sort keys %program)
+# What the documents show is what has been run.
+my %programs = (
+	'doc/clients.md' => { python => 'edit_form.py', js => 'edit_form.js', java => 'EditForm.java' },
+	'doc/waiting.md' => { python => 'waiting.py', js => 'waiting.js' });
+foreach my $document (sort keys %programs)
 {
-	my $source = slurp_file("doc/examples/$program{$language}") =~ s/^\t+//gmr;
+	my $text = slurp_file($document);
+	my $quotes = 0;
 
-	while ($text =~ /^```$language\n(.*?)^```$/gms)
+	foreach my $language (sort keys %{ $programs{$document} })
 	{
-		my $quote = $1 =~ s/^\t+//gmr;
+		my $program = $programs{$document}{$language};
+		my $source = slurp_file("doc/examples/$program") =~ s/^\t+//gmr;
 
-		foreach my $part (split /\n\n+(?=\S)/, $quote)
+		while ($text =~ /^```$language\n(.*?)^```$/gms)
 		{
-			ok(index($source, $part =~ s/\s+\z//r) >= 0, "doc/clients.md quotes $program{$language}")
-			  or diag($part);
-			$quotes++;
+			my $quote = $1 =~ s/^\t+//gmr;
+
+			foreach my $part (split /\n\n+(?=\S)/, $quote)
+			{
+				ok(index($source, $part =~ s/\s+\z//r) >= 0, "$document quotes $program")
+				  or diag($part);
+				$quotes++;
+			}
 		}
 	}
+	cmp_ok($quotes, '>=', 2, "$document quotes the programs");
 }
-cmp_ok($quotes, '>=', 6, 'doc/clients.md quotes the programs');
 
 log_is_clean($node);
 $node->stop;

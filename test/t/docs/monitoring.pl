@@ -288,6 +288,9 @@ poll($watch, q{SELECT NOT locked FROM lock_status('expired')});
 # What happens in another database is none of its business.
 $primary->safe_psql('other', q{SELECT lock_acquire('one', owner => 'o'), lock_acquire('two', owner => 'o')});
 
+# Three places in line, two of them for one key
+ask($watch, q{SELECT count(lock_enqueue(key, 'in line ' || n)) FROM (VALUES ('plain', 1), ('plain', 2), ('session', 1)) AS v (key, n)});
+
 # The lease that is waited for is an hour old, and about to end.
 queue_up($watch, $waiter, q{SELECT status FROM lock_acquire('waited', owner => 'waiter', wait => '4 min')});
 ask($watch, q{UPDATE app_lock SET acquired_at = acquired_at - interval '2 hours' WHERE key = 'waited'});
@@ -328,6 +331,8 @@ cmp_ok($now->{atomic_lock_oldest_lease_age_seconds}, '<', 7200 + 3600, 'and not 
 is($now->{atomic_lock_leases_ending_with_waiters}, 1, 'one lease with waiters ends soon');
 is($now->{atomic_lock_waiters}, 1, 'somebody waits');
 cmp_ok($now->{atomic_lock_longest_current_wait_seconds}, '>', 0, 'for some time');
+is($now->{atomic_lock_places_in_line}, 3, 'some stand in line');
+is($now->{atomic_lock_longest_line}, 2, 'and most of them for one key');
 is($now->{atomic_lock_sweeper_running}, 0, 'nobody sweeps');
 ok(!exists $now->{atomic_lock_last_sweep_age_seconds}, 'nor has');
 

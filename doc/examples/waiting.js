@@ -1,0 +1,167 @@
+// Waiting for a lock without a connection, on node-postgres: a place in line, and events
+//
+// node waiting.js postgresql://... [postgresql://...] plays people who wait for each
+// other.  The second database is for listening, if the first is behind a pooler.  The
+// database needs the extension and the table of setup.sql.
+
+const { Client, Pool } = require('pg');
+const { closeForm, openForm, request, save } = require('./edit_form.js');
+
+// One client that listens for the whole application.  It is not from the pool.
+class Events {
+  constructor(connectionString) {
+    this.client = new Client({ connectionString });
+    this.heard = [];
+    this.wake = () => {};
+    this.client.on('notification', ({ payload }) => {
+      this.heard.push(JSON.parse(payload));
+      this.wake();
+    });
+  }
+
+  async listen(order) {
+    const { rows } = await this.client.query("SELECT lock_channel(lock_key('order', $1::text)) AS channel", [order]);
+    await this.client.query(`LISTEN ${this.client.escapeIdentifier(rows[0].channel)}`);
+  }
+
+  // The next event that fits, or undefined if none comes for so long
+  async next(fits, milliseconds) {
+    const end = Date.now() + milliseconds;
+    for (;;) {
+      while (this.heard.length > 0) {
+        const event = this.heard.shift();
+        if (fits(event)) return event;
+      }
+      const left = end - Date.now();
+      if (left <= 0) return undefined;
+      let timer;
+      await new Promise((resolve) => {
+        this.wake = resolve;
+        timer = setTimeout(resolve, left);
+      });
+      clearTimeout(timer);
+    }
+  }
+}
+
+// Take the lock or a place in line; again: take it when it is our turn, or keep the place.
+function enqueue(pool, owner, order, user) {
+  return request(pool, owner, async (client) => {
+    const { rows } = await client.query(
+      `SELECT status, place, ticket
+       FROM lock_enqueue(lock_key('order', $1::text), holder => $2, offer => '2 min', keep => '10 min')`,
+      [order, user]);
+    return rows[0];
+  });
+}
+
+// Until we have the lock.  An event is a hint that it is time to ask; the answer counts.
+async function waitForTurn(pool, events, owner, order, user) {
+  for (;;) {
+    const { status, ticket } = await enqueue(pool, owner, order, user);
+    if (status !== 'queued') return status;
+    // A bigint is a string here.  Tickets are below 2^53, so the number in JSON is exact.
+    await events.next((event) => event.event === 'offered' && String(event.ticket) === ticket, 30000);
+  }
+}
+
+// Nobody shall wait for somebody who has gone.
+function leave(pool, owner, order) {
+  return request(pool, owner, async (client) => {
+    const { rows } = await client.query("SELECT lock_leave(lock_key('order', $1::text)) AS left", [order]);
+    return rows[0].left ? 'left' : 'was not in line';
+  });
+}
+
+// Tell whoever has the lock that somebody wants it.  All who listen see the message.
+async function ask(pool, owner, order, message) {
+  try {
+    const { rows } = await request(pool, owner, (client) =>
+      client.query("SELECT lock_ask(lock_key('order', $1::text), $2) AS holders", [order, message]));
+    return rows[0].holders;
+  } catch (error) {
+    if (error.code !== '53400') throw error;
+    return 'somebody has asked a moment ago';
+  }
+}
+
+// The holder's side.  The message names a request; only the application knows whose it is.
+async function handOverIfAsked(pool, events, owner, order, requests) {
+  const event = await events.next(({ event }) => event === 'asked', 30000);
+  const asker = requests.get(event && event.reason);
+  if (!asker) return 'nobody that we know asked';
+  await request(pool, owner, (client) =>
+    client.query(
+      "SELECT status FROM lock_transfer(lock_key('order', $1::text), $2, new_owner => $3, holder => $4)",
+      [order, owner, asker.owner, asker.user]));
+  return `handed over to ${asker.user}`;
+}
+
+// What happens in an hour
+async function play(connectionString, listenTo) {
+  const [alice, bob] = ['session-8f14e45f/tab-1', 'session-c9f0f895/tab-1'];
+  const [carol, dave] = ['session-45c48cce/tab-1', 'session-d3d94468/tab-1'];
+  const say = (...words) => console.log(words.join(' '));
+  // Each of them is served by another process, which has one client to listen.
+  const listeners = [1, 2, 3, 4].map(() => new Events(listenTo));
+  const [atAlice, atBob, atCarol, atJob] = listeners;
+  let pool = new Pool({ connectionString, max: 1 });
+
+  async function hear(events, word) {
+    const event = await events.next((each) => each.event === word, 30000);
+    return event ? `${word}, ${event.holder}` : 'nothing';
+  }
+  async function standInLine(owner, order, user) {
+    const { status, place } = await enqueue(pool, owner, order, user);
+    say(`${user} stands in line:`, status, place);
+  }
+
+  for (const events of listeners) await events.client.connect();
+  for (const events of [atAlice, atBob, atCarol]) await events.listen(42);
+  say('Alice opens 42:', (await openForm(pool, alice, 42, 'Alice')).status);
+  await standInLine(bob, 42, 'Bob');
+  await standInLine(carol, 42, 'Carol');
+  await standInLine(dave, 42, 'Dave');
+  say('Bob asks:', await ask(pool, bob, 42, 'Bob needs it by ten'));
+  say('Alice hears:', await hear(atAlice, 'asked'));
+
+  // Everybody's connection may go, and the application with them.
+  await pool.end();
+  pool = new Pool({ connectionString, max: 1 });
+  say('Alice saves:', await save(pool, alice, 42, 'of Alice'));
+  say('Alice closes:', await closeForm(pool, alice, 42));
+  say('Bob hears:', await hear(atBob, 'offered'));
+  const erin = await openForm(pool, 'session-6512bd43/tab-1', 42, 'Erin');
+  say('Erin opens 42:', erin.status, erin.holder);
+  say('Bob comes back:', await waitForTurn(pool, atBob, bob, 42, 'Bob'));
+  say('Bob saves:', await save(pool, bob, 42, 'of Bob'));
+
+  say('Dave leaves:', await leave(pool, dave, 42));
+  say('Dave leaves again:', await leave(pool, dave, 42));
+  const turn = waitForTurn(pool, atCarol, carol, 42, 'Carol');
+  say('Bob closes:', await closeForm(pool, bob, 42));
+  say('Carol has waited:', await turn);
+  say('Carol closes:', await closeForm(pool, carol, 42));
+
+  // A job that takes long gives way to a person.
+  const requests = new Map([['request 7', { owner: alice, user: 'Alice' }]]);
+  await atJob.listen(43);
+  say('The job opens 43:', (await openForm(pool, 'job-17', 43, 'nightly export')).status);
+  await atAlice.listen(43);
+  await standInLine(alice, 43, 'Alice');
+  say('Alice asks:', await ask(pool, alice, 43, 'request 7'));
+  say('The job:', await handOverIfAsked(pool, atJob, 'job-17', 43, requests));
+  say('Alice hears:', await hear(atAlice, 'transferred'));
+  say('Alice comes back:', (await enqueue(pool, alice, 43, 'Alice')).status);
+  say('The job ends:', await closeForm(pool, 'job-17', 43));
+  say('Alice closes:', await closeForm(pool, alice, 43));
+
+  say('Order 42 is now:', (await openForm(pool, bob, 42, 'Bob')).note);
+  await pool.end();
+  for (const events of listeners) await events.client.end();
+}
+
+play(process.argv[2], process.argv[process.argv.length - 1]).catch((error) => {
+  console.error(error);
+  process.exit(1);
+});
