@@ -41,7 +41,6 @@ PG_FUNCTION_INFO_V1(atomic_lock_enqueue);
 PG_FUNCTION_INFO_V1(atomic_lock_leave);
 PG_FUNCTION_INFO_V1(atomic_lock_queue);
 
-#define DEFAULT_OFFER	USECS_PER_MINUTE
 #define DEFAULT_KEEP	USECS_PER_HOUR
 
 /* lock_channel(key): the name to LISTEN on */
@@ -97,15 +96,15 @@ atomic_lock_ask(PG_FUNCTION_ARGS)
 	PG_RETURN_INT32(more);
 }
 
-/* A duration that is at most max_ttl of the key, as what nobody asked for is, too */
+/* A duration that is at most max_ttl of the key; 0 for NULL */
 static int64
-duration_arg(FunctionCallInfo fcinfo, int argno, const char *name, const AlKey *key, int64 preset)
+duration_arg(FunctionCallInfo fcinfo, int argno, const char *name, const AlKey *key)
 {
 	int64		max = al_policy_value(key->name, AL_MAX_TTL);
 	int64		value = al_ttl_arg(fcinfo, argno);
 
 	if (value == AL_NO_TTL)
-		return Min(preset, max);
+		return 0;
 	if (value < AL_MIN_TTL || value > max)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -142,8 +141,10 @@ atomic_lock_enqueue(PG_FUNCTION_ARGS)
 	al_key_arg(fcinfo, 0, &key);
 	al_owner_arg_or_new(fcinfo, 1, &request.owner);
 	request.holder = al_holder_arg(fcinfo, 2);
-	offer = duration_arg(fcinfo, 3, "offer", &key, DEFAULT_OFFER);
-	keep = duration_arg(fcinfo, 4, "keep", &key, DEFAULT_KEEP);
+	offer = duration_arg(fcinfo, 3, "offer", &key);
+	keep = duration_arg(fcinfo, 4, "keep", &key);
+	if (keep == 0)
+		keep = Min(DEFAULT_KEEP, al_policy_value(key.name, AL_MAX_TTL));
 
 	al_lease_enqueue(&rel, &key, &request, offer, keep, &result, &ticket, &place);
 	if (!al_is_granted(&result) && ticket.number == 0)
@@ -190,7 +191,8 @@ atomic_lock_queue(PG_FUNCTION_ARGS)
 {
 	enum
 	{
-		KEY, PLACE, HOLDER, ROLE, QUEUED_AT, EXPIRES_AT, OFFER, OFFERED_UNTIL, TICKET, COLUMNS
+		Q_KEY, Q_PLACE, Q_HOLDER, Q_ROLE, Q_QUEUED_AT, Q_EXPIRES_AT, Q_OFFER, Q_OFFERED_UNTIL,
+		Q_TICKET, Q_COLUMNS
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Relation	rel = al_open_app_lock(AccessShareLock);
@@ -207,8 +209,8 @@ atomic_lock_queue(PG_FUNCTION_ARGS)
 	foreach(cell, al_tickets_list(al_cstring(""), false))
 	{
 		const AlTicket *ticket = lfirst(cell);
-		Datum		values[COLUMNS];
-		bool		nulls[COLUMNS] = {0};
+		Datum		values[Q_COLUMNS];
+		bool		nulls[Q_COLUMNS] = {0};
 		bool		is_offered;
 		char	   *role;
 
@@ -228,17 +230,17 @@ atomic_lock_queue(PG_FUNCTION_ARGS)
 			continue;
 
 		role = GetUserNameFromId(ticket->role, true);
-		values[KEY] = PointerGetDatum(al_string_text(key.name));
-		values[PLACE] = Int32GetDatum(++place + al_queue_count_before(&key, ticket->number));
-		values[HOLDER] = PointerGetDatum(ticket->holder);
-		nulls[ROLE] = role == NULL;
-		values[ROLE] = role ? DirectFunctionCall1(namein, CStringGetDatum(role)) : 0;
-		values[QUEUED_AT] = TimestampTzGetDatum(ticket->queued_at);
-		values[EXPIRES_AT] = TimestampTzGetDatum(ticket->expires_at);
-		values[OFFER] = al_interval_datum(ticket->offer);
-		values[OFFERED_UNTIL] = TimestampTzGetDatum(offer.expires_at);
-		nulls[OFFERED_UNTIL] = !is_offered;
-		values[TICKET] = Int64GetDatum(ticket->number);
+		values[Q_KEY] = PointerGetDatum(al_string_text(key.name));
+		values[Q_PLACE] = Int32GetDatum(++place + al_queue_count_before(&key, ticket->number));
+		values[Q_HOLDER] = PointerGetDatum(ticket->holder);
+		nulls[Q_ROLE] = role == NULL;
+		values[Q_ROLE] = role ? DirectFunctionCall1(namein, CStringGetDatum(role)) : 0;
+		values[Q_QUEUED_AT] = TimestampTzGetDatum(ticket->queued_at);
+		values[Q_EXPIRES_AT] = TimestampTzGetDatum(ticket->expires_at);
+		values[Q_OFFER] = al_interval_datum(ticket->offer);
+		values[Q_OFFERED_UNTIL] = TimestampTzGetDatum(offer.expires_at);
+		nulls[Q_OFFERED_UNTIL] = !is_offered;
+		values[Q_TICKET] = Int64GetDatum(ticket->number);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	table_close(rel, AccessShareLock);

@@ -41,6 +41,9 @@
 #define MOST_TRIES		20
 #define TRY_PAUSE		1000L
 
+/* For how long a key is offered where nothing else is asked for, in microseconds */
+#define DEFAULT_OFFER	USECS_PER_MINUTE
+
 /* Raise 53400 where a role has so many tickets for a key that it may have no more. */
 static void
 check_count(const AlKey *key, const AlAcquire *request, int of_role)
@@ -89,7 +92,8 @@ is_there(const AlKey *key, const AlOwner *owner, int64 number)
 
 /*
  * Acquire a key, or where that is refused, take a ticket for it, or renew the one that
- * the owner has.  "offer" and "keep" are in microseconds.  Outcomes: those of
+ * the owner has, which keeps its offer and label where none is given.  "offer" (0: none)
+ * and "keep" are in microseconds.  Outcomes: those of
  * al_lease_acquire().  Where the key may be had later, the ticket has a number, and
  * "place" is its place in line.  Raises 42501, 53400, and what al_terms_of() raises.
  */
@@ -145,9 +149,11 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	ticket->number = use.is_new ? al_fence_draw(1) : line.mine.number;
 	ticket->queued_at = use.is_new ? GetCurrentTimestamp() : line.mine.queued_at;
 	ticket->expires_at = al_add_duration(GetCurrentTimestamp(), keep);
-	ticket->offer = offer;
+	ticket->offer = offer != 0 ? offer : use.is_new ?
+		Min(DEFAULT_OFFER, al_policy_value(key->name, AL_MAX_TTL)) : line.mine.offer;
 	ticket->role = request->role;
-	ticket->holder = request->holder ? request->holder : request->default_holder();
+	ticket->holder = request->holder ? request->holder :
+		use.is_new ? request->default_holder() : line.mine.holder;
 	ticket->owner = al_string_text(request->owner.name);
 	al_ticket_insert(key, ticket);
 	al_claim_quota_end(places, ExclusiveLock);

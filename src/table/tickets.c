@@ -549,7 +549,7 @@ List *
 al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *next_due)
 {
 	Relation	rel = al_open_queue(RowExclusiveLock);
-	SweptKey	swept = {NULL};
+	SweptKey	swept = {.name = NULL};
 	List	   *keys = NIL;
 	AlScan		scan;
 	ScanKeyData key;
