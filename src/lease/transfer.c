@@ -33,6 +33,7 @@
 #include "table/fence.h"
 #include "table/history.h"
 #include "table/sharers.h"
+#include "table/tickets.h"
 
 /*
  * Merge the new owner's share into the holding that it is handed.  The stronger
@@ -189,7 +190,10 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	result->outcome = AL_ACQUIRED;
 	if (own->lifetime == AL_TRANSACTION && share && give_to_lease(&from, new_owner, share))
+	{
+		(void) al_tickets_drop(key, new_owner);
 		return;
+	}
 	former = *own;
 	use.lifetime = own->lifetime;
 	al_quota_claim(rel, &use, 1, &quota);
@@ -232,5 +236,6 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	}
 	al_quota_end(&quota);
+	(void) al_tickets_drop(key, new_owner);
 	result->holding = *own;
 }

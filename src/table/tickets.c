@@ -384,10 +384,13 @@ al_ticket_delete(const AlTicket *ticket)
 bool
 al_tickets_drop(const AlKey *key, const AlOwner *owner)
 {
-	Relation	rel = al_open_queue(RowExclusiveLock);
+	Relation	rel;
 	bool		deleted = false;
 	ListCell   *cell;
 
+	if (!al_tickets_may_be(key))
+		return false;
+	rel = al_open_queue(RowExclusiveLock);
 	foreach(cell, tickets_of_owner(rel, key, owner))
 		deleted = al_ticket_delete(lfirst(cell)) || deleted;
 	table_close(rel, NoLock);
