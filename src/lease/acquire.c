@@ -380,14 +380,16 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 }
 
 /*
- * Grant a key to an owner, whoever holds it or is in line for it.  Returns the holdings that this ended: a
- * list of AlHolding *.  Outcomes: AL_ACQUIRED; AL_IN_TRANSACTION.
+ * Grant a key to an owner, whoever holds it or is in line for it.  Returns the holdings
+ * that this ended: a list of AlHolding *.  Outcomes: AL_ACQUIRED; AL_IN_TRANSACTION.
  */
 List *
 al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *reason,
 			   AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+	AlTicket	nobody = {.number = 0};
+	AlLine		line;
 	AlQuota		quota;
 	List	   *ended;
 
@@ -401,5 +403,8 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 	(void) al_quota_claim_attempts(rel, &attempt, 1, &quota);
 	(void) al_grant(rel, &attempt);
 	al_quota_end(&quota);
+	/* Whom the key was offered to cannot take it, and shall not lose the place for that. */
+	if (al_tickets_look(key, NULL, &line) && line.is_offered)
+		al_ticket_offer(key, &nobody, 0);
 	return ended;
 }

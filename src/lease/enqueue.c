@@ -103,6 +103,14 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	if (use.is_new)
 		check_count(key, request, of_role);
 
+	if (!use.is_new && !al_ticket_delete(&line.mine))
+	{
+		/* An unfinished transaction gives the key to the owner, who needs no place then. */
+		*ticket = line.mine;
+		*place += al_queue_count_before(key, ticket->number);
+		al_quota_end(&quota);
+		return;
+	}
 	(void) al_tickets_drop(key, &request->owner);
 	ticket->number = use.is_new ? al_fence_draw(1) : line.mine.number;
 	ticket->queued_at = use.is_new ? GetCurrentTimestamp() : line.mine.queued_at;
@@ -128,7 +136,9 @@ al_lease_leave(const AlKey *key, const AlOwner *owner)
 		return false;
 	al_claim_ticket(key, owner);
 	(void) al_tickets_look(key, owner, &line);
-	if (al_tickets_drop(key, owner))
-		al_line_let_go(key);
+	/* An unfinished transaction may be giving the key to the owner. */
+	if (!al_tickets_drop(key, owner))
+		return false;
+	al_line_let_go(key);
 	return line.mine.number != 0;
 }
