@@ -383,12 +383,25 @@ SELECT t.line('hand'), t.enter('hand', 'Cid');
 SELECT (lock_steal('hand', 'cid-1', 'test', holder => 'Cid')).status;
 SELECT t.line('hand'), lock_release('hand', 'cid-1');
 SELECT t.line('hand');
--- A key that is offered is stolen, too.
+-- A key that is offered is stolen, too.  The place stays, and is offered the key anew.
 SELECT (lock_steal('hand', 'eve-1', 'test', holder => 'Eve')).status;
+SELECT t.line('hand'), t.enter('hand', 'Bob', '2 s'), force_release('hand', 'test');
+SELECT offered_until AS until FROM lock_queue WHERE key = 'hand' \gset
+BEGIN;
+SELECT (lock_steal('hand', 'eve-1', 'test', holder => 'Eve')).status, t.line('hand');
+SELECT t.line('hand');
+ROLLBACK;
+SELECT t.line('hand');
+SELECT (lock_steal('hand', 'eve-1', 'test', holder => 'Eve')).status;
+SELECT t.wait_until(:'until');
 SELECT t.line('hand'), t.take('hand', 'Bob'), force_release('hand', 'test');
 SELECT t.line('hand');
+-- Who steals it and was offered it has it.
+SELECT (lock_steal('hand', 'bob-1', 'test', holder => 'Bob')).status, lock_release('hand', 'bob-1');
+SELECT t.line('hand'), t.enter('hand', 'Bob');
 -- There is nothing to force then.
-SELECT lock_try_force_release('hand', 'test'), t.line('hand'), t.take('hand', 'Bob');
+SELECT t.enter('hand', 'Ann'), lock_release('hand', 'bob-1');
+SELECT lock_try_force_release('hand', 'test'), t.line('hand'), t.take('hand', 'Ann');
 
 --
 -- A key that is closed
