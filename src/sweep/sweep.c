@@ -116,6 +116,7 @@ static TimestampTz
 announce(Relation rel, HeapTuple tuple, const AlHolding *seen, TimestampTz now)
 {
 	int64		ahead = AL_MS_TO_US(al_sweep_interval_ms);
+	int64		fencing_token;
 	AlHolding	holding;
 	AlOwner		owner;
 	AlKey		key;
@@ -131,6 +132,7 @@ announce(Relation rel, HeapTuple tuple, const AlHolding *seen, TimestampTz now)
 	al_row_read(rel, tuple, &holding);
 	if (holding.owner == NULL)
 		return DT_NOEND;
+	fencing_token = holding.fencing_token;
 	al_key_init(&key, holding.key);
 	al_owner_init(&owner, al_string(holding.owner));
 	if (!al_claim_try(&claim, &key, al_is_shared(&holding) ? &owner : NULL,
@@ -138,7 +140,7 @@ announce(Relation rel, HeapTuple tuple, const AlHolding *seen, TimestampTz now)
 		return now;
 	/* It may have been extended since. */
 	if (al_table_find_slot(rel, &key, holding.slot, &holding) && al_is_live(&holding, now) &&
-		holding.expires_at == seen->expires_at && holding.fencing_token == seen->fencing_token &&
+		holding.expires_at == seen->expires_at && holding.fencing_token == fencing_token &&
 		al_tickets_announce(&key, holding.fencing_token, holding.expires_at))
 	{
 		AlEvent		event = {.word = "expiring", .holder = holding.holder,
