@@ -156,6 +156,7 @@ SELECT t.line('lapse'), lock_sweep() IS NOT NULL AS swept;
 SELECT t.line('lapse'), (SELECT count(*) FROM app_lock_queue WHERE key = 'lapse') AS rows;
 SELECT offered_until AS until FROM lock_queue WHERE key = 'lapse' AND holder = 'Cid' \gset
 SELECT lock_sweep() IS NOT NULL AS swept;
+SELECT lock_leave('lapse', 'dan-1'), t.enter('lapse', 'Dan', '1 ms');
 SELECT offered_until = :'until' AS same FROM lock_queue WHERE key = 'lapse' AND holder = 'Cid';
 -- Bob begins at the end.
 SELECT lock_leave('lapse', 'bob-1'), t.enter('lapse', 'Bob');
