@@ -530,6 +530,8 @@ compare_waiters(const void *a, const void *b)
 		return order;
 	if (x->is_upgrade != y->is_upgrade)
 		return x->is_upgrade ? -1 : 1;
+	if (x->arrival != y->arrival)
+		return x->arrival < y->arrival ? -1 : 1;
 	return x->id < y->id ? -1 : 1;
 }
 

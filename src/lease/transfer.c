@@ -236,6 +236,6 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	}
 	al_quota_end(&quota);
-	result->holding = *own;
 	(void) al_tickets_drop(key, new_owner);
+	result->holding = *own;
 }

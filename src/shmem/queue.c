@@ -191,13 +191,15 @@ static void
 link_slot(Slot *slot)
 {
 	Bucket	   *bucket = bucket_of(slot->waiter.hash);
+	AlKey		key = al_waiter_key(&slot->waiter);
 	int			number = slot - queue->slots;
 
 	slot->next = slot->waiter.is_upgrade ? bucket->first : -1;
 	for (int i = slot->waiter.has_ticket ? next_waiter(bucket->first, slot->waiter.hash) : -1;
 		 i >= 0 && slot->next < 0; i = next_waiter(queue->slots[i].next, slot->waiter.hash))
 	{
-		if (queue->slots[i].waiter.arrival > slot->waiter.arrival && !queue->slots[i].waiter.is_upgrade)
+		if (queue->slots[i].waiter.arrival > slot->waiter.arrival &&
+			!queue->slots[i].waiter.is_upgrade && waits_for_key(&queue->slots[i], &key))
 			slot->next = i;
 	}
 	slot->previous = slot->next < 0 ? bucket->last : queue->slots[slot->next].previous;
@@ -388,6 +390,12 @@ al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	clip(waiter->holder, AL_WAITER_HOLDER_BYTES - 1, al_string(holder));
 	pg_atomic_write_u32(&slot->woken, 0);
 	slot->asleep = false;
+	/* Who waits already came before, though the tickets they came after may be gone. */
+	FOR_EACH_WAITER(i, key->hash)
+	{
+		if (arrival == 0 && waits_for_key(&queue->slots[i], key))
+			waiter->arrival = Max(waiter->arrival, queue->slots[i].waiter.arrival);
+	}
 	waiter->id = ++queue->last_id;
 	link_slot(slot);
 	my_slot = slot;

@@ -10,7 +10,7 @@ SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS what, e.
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'atomic_lock'
 WHERE d.deptype = 'e';
 
-SELECT plan(46);
+SELECT plan(51);
 
 -- The control file
 SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), false, 'not trusted');
@@ -32,8 +32,8 @@ SELECT set_eq($$SELECT tgname, tgrelid::regclass::text, tgfoid::regproc::text, t
 	$$VALUES (name 'app_lock_policy_changed', 'app_lock_policy', 'app_lock_policy_changed', int2 '29', "char" 'A'), ('app_lock_policy_truncated', 'app_lock_policy', 'app_lock_policy_changed', 32, 'A'),
 		('app_lock_policy_changed', 'app_lock_policy_role', 'app_lock_policy_changed', 29, 'A'), ('app_lock_policy_truncated', 'app_lock_policy_role', 'app_lock_policy_changed', 32, 'A')$$,
 	'triggers: after whatever changes policies, for each row, or a TRUNCATE, also in a subscription');
-SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history')
-	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history'))
+SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history', 'app_lock_queue', 'lock_queue', 'lock_place')
+	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history', 'app_lock_queue', 'lock_queue', 'lock_place'))
 	UNION ALL SELECT unnest(ARRAY[oid, typarray]) FROM pg_type WHERE typname = 'lock_mode')$$, 'types are those of the relations, and lock_mode');
 SELECT is_empty($$SELECT c.oid::regclass FROM member m JOIN pg_cast c ON c.castsource = m.objid OR c.casttarget = m.objid WHERE m.classid = 'pg_type'::regclass$$, 'no casts');
 SELECT is_empty($$SELECT evtname FROM pg_event_trigger t JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = t.evtfoid$$, 'no event triggers');
@@ -76,12 +76,17 @@ SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 
 SELECT matches(obj_description('lock_set_policy(text,interval,interval,interval,interval,interval,interval,integer,integer,integer,regrole[],boolean,boolean)'::regprocedure, 'pg_proc'), 'begin with "prefix".*1024 bytes.*in place of.*shorter prefixes.*next call.*22004.*22023.*42704', 'lock_set_policy: for which keys, what it replaces, what null is, when it is in force, what it raises');
 SELECT matches(obj_description('lock_drop_policy(text)'::regprocedure, 'pg_proc'), 'exactly this prefix.*false', 'lock_drop_policy: of which prefix, what it returns');
 SELECT matches(obj_description('lock_policy(text)'::regprocedure, 'pg_proc'), 'one row.*longest prefix.*setting.*null is no limit.*"prefixes"', 'lock_policy: which policies decide, what null is');
+SELECT matches(obj_description('lock_enqueue(text,text,text,interval,interval)'::regprocedure, 'pg_proc'), 'lock_acquire.*place in line.*renews.*offer.*1 min.*keep.*1 h.*max_ttl.*53400.*42501.*22023', 'lock_enqueue: what it gives, for how long, what it raises');
+SELECT matches(obj_description('lock_leave(text,text)'::regprocedure, 'pg_proc'), 'false.*22004', 'lock_leave: what it returns and raises');
+SELECT matches(obj_description('lock_ask(text,text)'::regprocedure, 'pg_proc'), 'how many.*1024 bytes.*once per second.*53400.*42501', 'lock_ask: what it returns, how often it may be called, what it raises');
+SELECT matches(obj_description('lock_channel(text)'::regprocedure, 'pg_proc'), 'LISTEN.*22004', 'lock_channel: what for');
+SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_queue', 'lock_grant_access: who may see the line');
 SELECT matches(obj_description('lock_held_at(text,timestamp with time zone)'::regprocedure, 'pg_proc'), '"at".*expired.*policy with history.*leaves out', 'lock_held_at: whom it shows, and what it needs');
 
 -- It goes as a whole.
 DROP EXTENSION atomic_lock;
 SELECT is_empty($$SELECT proname FROM pg_proc WHERE proname ~ '^(app_)?lock_|^force_release' AND pronamespace = 'public'::regnamespace
-	UNION ALL SELECT relname FROM pg_class WHERE relname ~ '^(app_lock|lock_audit|lock_waiters|lock_guards|lock_stats|lock_contention|lock_activity|lock_grant|lock_state|lock_policies|lock_history)'$$, 'dropped, it leaves nothing behind');
+	UNION ALL SELECT relname FROM pg_class WHERE relname ~ '^(app_lock|lock_audit|lock_waiters|lock_guards|lock_stats|lock_contention|lock_activity|lock_grant|lock_state|lock_policies|lock_history|lock_queue|lock_place)'$$, 'dropped, it leaves nothing behind');
 
 SELECT * FROM finish();
 ROLLBACK;

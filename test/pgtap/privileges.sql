@@ -39,7 +39,7 @@ CREATE FUNCTION pg_temp.allowed() RETURNS text LANGUAGE sql AS $$
 	SELECT CASE WHEN current_setting('server_version_num')::int < 170000 THEN '55000' ELSE '00000' END
 $$;
 
-SELECT plan(50);
+SELECT plan(54);
 
 SELECT isnt_empty('SELECT FROM member_function', 'there are functions to look at');
 SELECT is_empty('SELECT pg_describe_object(classid, objid, 0) FROM member m WHERE classid <> ''pg_type''::regclass
@@ -57,10 +57,12 @@ SELECT is_empty($$SELECT c.oid::regclass, p FROM member_relation c, unnest(ARRAY
 	WHERE c.relkind = 'S' AND has_sequence_privilege('regress_al_fresh', c.oid, p)$$, 'a new role has no right on any sequence');
 
 SELECT lock_grant_access('regress_al_fresh', 'user') \g /dev/null
-SELECT is(pg_temp.may('regress_al_fresh'), '{"lock_acquire(text,interval,text,text,interval,text,jsonb,text,integer)","lock_acquire_all(text[],interval,text,text,interval,text,jsonb,integer)","lock_assert(text,text)","lock_assert_fence(text,bigint,text)","lock_convert(text,text,text,interval)","lock_extend(text,text,interval)","lock_extend_all(text,interval)","lock_fetch(anyelement,text,interval,text,interval,text,text)","lock_heartbeat(text[],text,interval)",lock_held(text),"lock_holder(text)","lock_is_held(text,text)","lock_key(\"any\")","lock_key(text[])","lock_policy(text)","lock_release(text,text)","lock_release_all(text)","lock_status(text)","lock_transfer(text,text,text,text,interval)","lock_transfer_all(text,text,text)","lock_try_acquire(text,interval,text,text,interval,text,jsonb,text,integer)","lock_try_acquire_all(text[],interval,text,text,interval,text,jsonb,integer)","lock_try_convert(text,text,text,interval)","lock_try_extend(text,text,interval)","lock_try_release(text,text)","lock_try_transfer(text,text,text,text,interval)"}',
+SELECT is(pg_temp.may('regress_al_fresh'), '{"lock_acquire(text,interval,text,text,interval,text,jsonb,text,integer)","lock_acquire_all(text[],interval,text,text,interval,text,jsonb,integer)","lock_ask(text,text)","lock_assert(text,text)","lock_assert_fence(text,bigint,text)",lock_channel(text),"lock_convert(text,text,text,interval)","lock_enqueue(text,text,text,interval,interval)","lock_extend(text,text,interval)","lock_extend_all(text,interval)","lock_fetch(anyelement,text,interval,text,interval,text,text)","lock_heartbeat(text[],text,interval)",lock_held(text),"lock_holder(text)","lock_is_held(text,text)","lock_key(\"any\")","lock_key(text[])","lock_leave(text,text)","lock_policy(text)","lock_release(text,text)","lock_release_all(text)","lock_status(text)","lock_transfer(text,text,text,text,interval)","lock_transfer_all(text,text,text)","lock_try_acquire(text,interval,text,text,interval,text,jsonb,text,integer)","lock_try_acquire_all(text[],interval,text,text,interval,text,jsonb,integer)","lock_try_convert(text,text,text,interval)","lock_try_extend(text,text,interval)","lock_try_release(text,text)","lock_try_transfer(text,text,text,text,interval)"}',
 	'level user: the functions for applications');
 SELECT is(pg_temp.may_with('regress_al_fresh'), '{}', 'and no table or view');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), '42501', 'such as lock_waiters');
+SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || what)), '{42501}', 'or what tells of places in line') FROM unnest(ARRAY['* FROM lock_queue', 'lock_queue()', '* FROM app_lock_queue']) what;
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_channel(''k''), lock_ask(''k''), (lock_enqueue(''k'', ''o'')).status, lock_leave(''k'', ''o'')'), '00000', 'it may wait in line, and ask');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_waiters()'), '42501', 'nor the function behind it');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_try_acquire_all(ARRAY[''k'']), lock_acquire_all(ARRAY[''j''])'), '00000', 'it may lock sets');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_acquire(''k'', owner => ''o''), lock_assert(''k'', ''o''), lock_assert_fence(''k'', lock_assert(''k'', ''o''), ''o'')'), '00000', 'assert');
@@ -71,17 +73,20 @@ SELECT lock_revoke_access('regress_al_fresh', 'user') \g /dev/null
 SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'and taken back');
 SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || call)), '{42501}', 'with sets, conversion and hand-over')
 FROM unnest(ARRAY['lock_acquire_all(ARRAY[''k''])', 'lock_try_acquire_all(ARRAY[''k''])', 'lock_convert(''k'', ''o'')', 'lock_transfer(''k'', ''o'', ''p'')',
+	'lock_channel(''k'')', 'lock_ask(''k'')', 'lock_enqueue(''k'', ''o'')', 'lock_leave(''k'', ''o'')',
 	'lock_assert(''k'', ''o'')', 'lock_assert_fence(''k'', 1, ''o'')', 'lock_fetch(NULL::pg_temp.another_s, ''1'', owner => ''o'')']) call;
 SELECT lock_grant_access('regress_al_fresh', 'monitor') \g /dev/null
-SELECT is(pg_temp.may('regress_al_fresh'), '{"app_lock_guard_problem(regclass,text)",app_lock_longest_wait(text),lock_contention(),"lock_held_at(text,timestamp with time zone)",lock_holder(text),"lock_is_held(text,text)","lock_key(\"any\")",lock_key(text[]),lock_stats(),lock_status(),lock_status(text),lock_sweeper_status(),lock_waiters()}', 'level monitor: the state of one and of all keys, who waits, what was counted, and what the views need');
-SELECT is(pg_temp.may_with('regress_al_fresh'), '{"lock_activity SELECT","lock_contention SELECT","lock_guards SELECT","lock_history SELECT","lock_policies SELECT","lock_stats SELECT","lock_waiters SELECT"}', 'and reading the views, nothing else');
+SELECT is(pg_temp.may('regress_al_fresh'), '{"app_lock_guard_problem(regclass,text)",app_lock_longest_wait(text),lock_channel(text),lock_contention(),"lock_held_at(text,timestamp with time zone)",lock_holder(text),"lock_is_held(text,text)","lock_key(\"any\")",lock_key(text[]),lock_queue(),lock_stats(),lock_status(),lock_status(text),lock_sweeper_status(),lock_waiters()}', 'level monitor: the state of one and of all keys, who waits, what was counted, and what the views need');
+SELECT is(pg_temp.may_with('regress_al_fresh'), '{"lock_activity SELECT","lock_contention SELECT","lock_guards SELECT","lock_history SELECT","lock_policies SELECT","lock_queue SELECT","lock_stats SELECT","lock_waiters SELECT"}', 'and reading the views, nothing else');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_waiters'), pg_temp.allowed(), 'which works');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT lock_waiters()'), pg_temp.allowed(), 'through the function, too');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_guards'), '00000', 'lock_guards works');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM ' || v), pg_temp.allowed(), v || ' works') FROM unnest(ARRAY['lock_stats', 'lock_contention']) v;
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_activity, lock_sweeper_status()'), '00000', 'lock_activity and lock_sweeper_status() work');
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_policies, lock_history, lock_held_at(''k'', now())'), '00000', 'so do lock_policies, lock_history and lock_held_at()');
-SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM app_lock_policy'), '42501', 'but not the table of policies');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_queue'), '00000', 'and lock_queue');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM app_lock_queue'), '42501', 'but not the table behind it, which has owners');
+SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM app_lock_policy'), '42501', 'nor the table of policies');
 SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || call)), '{42501}', 'but nothing can be reset, swept, scheduled or ruled') FROM unnest(ARRAY['lock_set_policy(''x'', history => true)', 'lock_drop_policy(''x'')', 'lock_stats_reset()', 'lock_sweep()', 'lock_schedule_sweep()', 'lock_unschedule_sweep()']) call;
 SELECT lock_revoke_access('regress_al_fresh', 'monitor') \g /dev/null
 SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'and taken back');

@@ -14,11 +14,12 @@ CREATE TEMP VIEW columns AS
 SELECT a.attrelid::regclass::text AS rel, a.attnum, a.attname::text AS name, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS required
 FROM pg_attribute a WHERE a.attnum > 0 AND NOT a.attisdropped;
 
-SELECT plan(78);
+SELECT plan(83);
 
 SELECT set_eq('SELECT relname::text, relkind::text FROM member',
 	$$VALUES ('app_lock', 'r'), ('lock_audit', 'r'), ('app_lock_fence', 'S'), ('lock_grant', 'c'), ('lock_state', 'c'), ('lock_waiters', 'v'), ('lock_guards', 'v'),
-		('lock_stats', 'v'), ('lock_contention', 'v'), ('lock_activity', 'v'), ('app_lock_policy', 'r'), ('app_lock_policy_role', 'r'), ('lock_policies', 'v'), ('lock_history', 'r')$$,
+		('lock_stats', 'v'), ('lock_contention', 'v'), ('lock_activity', 'v'), ('app_lock_policy', 'r'), ('app_lock_policy_role', 'r'), ('lock_policies', 'v'), ('lock_history', 'r'),
+		('app_lock_queue', 'r'), ('lock_queue', 'v'), ('lock_place', 'c')$$,
 	'the relations are these');
 
 -- lock_grant
@@ -32,7 +33,7 @@ SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WH
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_state'),
 	ARRAY['key text', 'locked boolean', 'mode text', 'owner text', 'holder text', 'fencing_token bigint',
 		'acquired_at timestamp with time zone', 'expires_at timestamp with time zone', 'ttl_remaining interval', 'lifetime text',
-		'holders integer', 'waiters integer', 'pid integer', 'meta jsonb', 'pending boolean', 'role name', 'closed_until timestamp with time zone'],
+		'holders integer', 'waiters integer', 'pid integer', 'meta jsonb', 'pending boolean', 'role name', 'closed_until timestamp with time zone', 'queued integer'],
 	'columns of lock_state, in this order');
 
 -- lock_waiters
@@ -108,11 +109,26 @@ SELECT is((SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 
 SELECT is((SELECT array_agg(n || ' ' || format_type(t, NULL) ORDER BY i) FROM pg_proc, unnest(proargnames, proallargtypes, proargmodes) WITH ORDINALITY u(n, t, m, i) WHERE proname = 'lock_held_at' AND m = 'o'),
 	(SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_history' AND attnum > 1),
 	'lock_held_at() has the same columns, without the key');
-SELECT is((SELECT array_agg(a.attrelid::regclass || '.' || a.attname ORDER BY a.attrelid, a.attnum) FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation WHERE a.attrelid IN ('app_lock_policy'::regclass, 'app_lock_policy_role'::regclass, 'lock_history'::regclass) AND a.attnum > 0 AND a.atttypid = 'text'::regtype AND c.collname = 'C'),
-	ARRAY['app_lock_policy.prefix', 'app_lock_policy_role.prefix', 'lock_history.key', 'lock_history.owner_digest'], 'prefixes, keys and digests are compared byte by byte');
+SELECT is((SELECT array_agg(a.attrelid::regclass || '.' || a.attname ORDER BY a.attrelid, a.attnum) FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation WHERE a.attrelid IN ('app_lock_policy'::regclass, 'app_lock_policy_role'::regclass, 'lock_history'::regclass, 'app_lock_queue'::regclass) AND a.attnum > 0 AND a.atttypid = 'text'::regtype AND c.collname = 'C'),
+	ARRAY['app_lock_policy.prefix', 'app_lock_policy_role.prefix', 'app_lock_queue.key', 'app_lock_queue.holder', 'app_lock_queue.owner', 'lock_history.key', 'lock_history.owner_digest'], 'prefixes, keys and digests are compared byte by byte');
 SELECT is_empty($$SELECT i.indexrelid::regclass FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
-		WHERE i.indrelid IN ('app_lock_policy'::regclass, 'lock_history'::regclass) AND (m.amname <> 'btree' OR i.indexprs IS NOT NULL OR i.indpred IS NOT NULL OR NOT i.indisvalid OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]) AND a.attname ~ '^ended'))$$,
+		WHERE i.indrelid IN ('app_lock_policy'::regclass, 'lock_history'::regclass, 'app_lock_queue'::regclass) AND (m.amname <> 'btree' OR i.indexprs IS NOT NULL OR i.indpred IS NOT NULL OR NOT i.indisvalid OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]) AND a.attname ~ '^ended'))$$,
 	'their indexes are plain B-trees, and the end of a grant is in none');
+
+-- the line: the table, its view, and what lock_enqueue() returns
+SELECT is((SELECT array_agg(name || ' ' || type || CASE WHEN required THEN ' required' ELSE '' END ORDER BY attnum) FROM columns WHERE rel = 'app_lock_queue'),
+	ARRAY['key text required', 'ticket bigint required', 'expires_at timestamp with time zone required', 'queued_at timestamp with time zone', 'offer_us bigint', 'offered bigint',
+		'role oid', 'holder text', 'owner text', 'owner_hash bigint'],
+	'columns of app_lock_queue, in this order');
+SELECT is((SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'app_lock_queue'::regclass AND contype = 'p'), 'PRIMARY KEY (key, ticket)', 'a key has a ticket once');
+SELECT is((SELECT array_agg(pg_get_indexdef(indexrelid, 1, false) || ' ' || indisunique) FROM pg_index WHERE indrelid = 'app_lock_queue'::regclass AND NOT indisprimary), ARRAY['owner_hash false'], 'and an index finds those of an owner');
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_queue'),
+	ARRAY['key text', 'place integer', 'holder text', 'role name', 'queued_at timestamp with time zone', 'expires_at timestamp with time zone', 'offer interval',
+		'offered_until timestamp with time zone', 'ticket bigint'],
+	'columns of lock_queue, in this order');
+SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_place'),
+	ARRAY['status text', 'place integer', 'key text', 'expires_at timestamp with time zone', 'ttl_remaining interval', 'owner text', 'fencing_token bigint', 'ticket bigint', 'holder text'],
+	'columns of lock_place, in this order');
 
 -- app_lock: at least these
 SELECT col_type_is('app_lock', 'key', 'text', 'app_lock.key');

@@ -317,6 +317,7 @@ foreach my $schema ('public', 'locks')
 		my $holder = $node->background_psql($db, on_error_stop => 0);
 		my $waiter = $node->background_psql($db, on_error_stop => 0);
 		ask($holder, "SELECT $schema.lock_acquire(key => 'k', owner => 'me', lifetime => 'session')");
+		harmless("$name: a place in line", $db, "$path SELECT $schema.lock_enqueue(key => 'k', owner => 'another', holder => 'Another'), $schema.lock_ask(key => 'k', message => 'please'), $schema.lock_channel(key => 'k')");
 		$waiter->query_until(qr/waits/, "\\echo waits\nSELECT $schema.lock_acquire(key => 'k', owner => 'you', wait => '60 s');\n");
 		$node->poll_query_until($db, "SELECT pg_catalog.count(*) OPERATOR(pg_catalog.=) 1 FROM $schema.lock_waiters()") or die;
 

@@ -45,7 +45,7 @@ is( $node->safe_psql(
 		'postgres', q{
 SELECT string_agg(name || ' ' || context, ', ' ORDER BY name) FROM pg_settings WHERE name LIKE 'atomic_lock.%'}),
 	'atomic_lock.acquire_durability superuser, atomic_lock.default_ttl user, atomic_lock.enforce_guards superuser, atomic_lock.history_retention sighup, atomic_lock.lock_delay superuser, '
-	  . 'atomic_lock.max_claims_per_transaction superuser, atomic_lock.max_lifetime superuser, '
+	  . 'atomic_lock.max_claims_per_transaction superuser, atomic_lock.max_lifetime superuser, atomic_lock.max_queue_places superuser, '
 	  . 'atomic_lock.max_ttl superuser, atomic_lock.max_wait superuser, atomic_lock.on_reacquire user, '
 	  . 'atomic_lock.owner user, atomic_lock.release_durability user, atomic_lock.released_retention sighup, '
 	  . 'atomic_lock.sweep_batch sighup, atomic_lock.sweep_databases sighup, atomic_lock.sweep_interval sighup', 'settings and who may change them');
@@ -182,7 +182,7 @@ ask($here, 'DROP EXTENSION atomic_lock');
 my $public = $node->safe_psql('postgres', q{GRANT CREATE ON SCHEMA public TO regress_user; SELECT 1});
 my $objects = q{SELECT count(*) FROM pg_class WHERE relname ~ '^(app_lock|lock_)'
 	UNION ALL SELECT count(*) FROM pg_proc WHERE proname ~ '^(app_lock_|lock_|force_release)'
-	UNION ALL SELECT count(*) FROM pg_type WHERE typname IN ('lock_grant', 'app_lock', 'lock_stats', 'lock_activity', 'lock_contention', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history')
+	UNION ALL SELECT count(*) FROM pg_type WHERE typname IN ('lock_grant', 'app_lock', 'lock_stats', 'lock_activity', 'lock_contention', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history', 'app_lock_queue', 'lock_queue', 'lock_place')
 	UNION ALL SELECT count(*) FROM pg_extension WHERE extname = 'atomic_lock'};
 my $nothing = $node->safe_psql('postgres', $objects);
 my %traps = (
@@ -192,6 +192,11 @@ my %traps = (
 	'TABLE app_lock_policy' => 'CREATE TABLE app_lock_policy (prefix text)',
 	'TABLE app_lock_policy_role' => 'CREATE TABLE app_lock_policy_role (prefix text)',
 	'TABLE lock_history' => 'CREATE TABLE lock_history (key text)',
+	'TABLE app_lock_queue' => 'CREATE TABLE app_lock_queue (key text)',
+	'VIEW lock_queue' => 'CREATE VIEW lock_queue AS SELECT 1 AS key',
+	'TYPE lock_place' => 'CREATE TYPE lock_place AS (status text)',
+	'FUNCTION lock_enqueue(text, text, text, interval, interval)' =>
+	  q{CREATE FUNCTION lock_enqueue(text, text, text, interval, interval) RETURNS int LANGUAGE sql AS 'SELECT 1'},
 	'VIEW lock_policies' => 'CREATE VIEW lock_policies AS SELECT 1 AS prefix',
 	'FUNCTION app_lock_policy_changed()' => q{CREATE FUNCTION app_lock_policy_changed() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'},
 	'SEQUENCE app_lock_fence' => 'CREATE SEQUENCE app_lock_fence',

@@ -24,7 +24,7 @@ my $node = PostgreSQL::Test::Cluster->new('loaded');
 $node->init;
 $node->append_conf('postgresql.conf', slurp_file("$top/test/atomic_lock.conf"));
 # Rows stay until a test sweeps them.
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\natomic_lock.sweep_interval = 0\nlog_statement = none\n");
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\natomic_lock.sweep_databases = 'none'\nlog_statement = none\n");
 $node->start;
 
 # Before the first use of the library settings are judged in another way: they

@@ -1,0 +1,313 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\getenv builddir PG_ABS_BUILDDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\set show :srcdir '/sql/include/told.sql'
+\set told :builddir '/results/events.told'
+\setenv AL_TOLD :told
+\i :setup
+--
+-- Events: what listeners on the channel of a key are told
+--
+-- Properties: an event for each end of a holding, each offer, each request, and for a
+-- lease that ends soon; each payload has the same keys in one order; events come with the
+-- commit, and what is rolled back sends none; only where the policy or somebody in line
+-- wants them; no payload has an owner, and the longest of all fits; lock_ask is heard by
+-- all holders, and may be called once per second by each role for each key.
+--
+-- Turns red when: one end is not told, or told twice; an event is sent for nobody, or for
+-- what never was; a payload has an owner, is too long or is no JSON; a channel can be
+-- computed without the secret of the database; somebody may flood a holder.
+--
+-- What psql prints is kept in the file :told, and test/sql/include/told.sql shows the events.
+DROP ROLE IF EXISTS regress_al_a, regress_al_b, "regress_al_Ünïcode ""role""";
+CREATE ROLE regress_al_a;
+CREATE ROLE regress_al_b;
+SELECT lock_grant_access(r, 'user') FROM unnest(ARRAY['regress_al_a', 'regress_al_b']::regrole[]) r;
+SET application_name = 'app';
+
+-- Numbers differ from run to run: name them by what they were given to.
+CREATE TABLE t.number (n bigint PRIMARY KEY, name text);
+CREATE FUNCTION t.take(k text, who text, ttl interval DEFAULT '1 hour', mode text DEFAULT 'exclusive') RETURNS text LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+	WITH g AS (SELECT * FROM lock_try_acquire(k, ttl, lower(who) || '-1', mode, holder => who)),
+		i AS (INSERT INTO t.number SELECT fencing_token, 'lease of ' || who FROM g WHERE acquired ON CONFLICT DO NOTHING)
+	SELECT status FROM g
+$$;
+CREATE FUNCTION t.enter(k text, who text, offer interval DEFAULT NULL) RETURNS text LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp AS $$
+	WITH p AS (SELECT * FROM lock_enqueue(k, lower(who) || '-1', who, offer)),
+		i AS (INSERT INTO t.number SELECT coalesce(ticket, fencing_token), CASE WHEN ticket IS NULL THEN 'lease of ' ELSE 'place of ' END || who FROM p ON CONFLICT DO NOTHING)
+	SELECT status FROM p
+$$;
+CREATE FUNCTION t.lapse(k text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1..6000 LOOP
+		IF NOT EXISTS (SELECT FROM lock_queue WHERE key = k AND offered_until IS NOT NULL) THEN RETURN true; END IF;
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+	RAISE 'the offer of "%" does not lapse', k;
+END
+$$;
+-- The payloads in what psql has printed; the same channel for all events of a key, and
+-- for no other
+CREATE FUNCTION t.payloads(heard text, OUT n bigint, OUT channel text, OUT payload text) RETURNS SETOF record LANGUAGE sql AS $$
+	SELECT n, m[1], m[2] FROM regexp_matches(heard, 'Asynchronous notification "([^"]*)" with payload "(.*)" received from server process with PID [0-9]+\.', 'gn') WITH ORDINALITY r (m, n)
+$$;
+CREATE FUNCTION t.told(heard text, OUT event text, OUT key text, OUT holder text, OUT fencing_token text, OUT by text, OUT "from" text, OUT ticket text, OUT until text, OUT reason text) RETURNS SETOF record LANGUAGE sql AS $$
+	SELECT e ->> 'event' || CASE WHEN channel <> lock_channel(e ->> 'key') THEN ' on a wrong channel' ELSE '' END
+		|| CASE WHEN (e ->> 'at')::timestamptz BETWEEN clock_timestamp() - interval '5 min' AND clock_timestamp() THEN '' ELSE ' at a wrong time' END
+		|| CASE WHEN keys = '{event,key,holder,fencing_token,by,from,ticket,until,at,reason}' THEN '' ELSE ' with wrong keys' END
+		|| CASE WHEN payload ~ '[a-z]-[1m]' THEN ' with an owner' ELSE '' END,
+		e ->> 'key', e ->> 'holder', (SELECT name FROM t.number WHERE number.n = (e ->> 'fencing_token')::bigint),
+		replace(e ->> 'by', session_user, 'session user'), e ->> 'from', (SELECT name FROM t.number WHERE number.n = (e ->> 'ticket')::bigint),
+		CASE WHEN e ->> 'until' ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z)$' THEN CASE WHEN (e ->> 'until')::timestamptz > (e ->> 'at')::timestamptz THEN 'later' ELSE 'earlier' END ELSE e ->> 'until' END, e ->> 'reason'
+	FROM t.payloads(heard) p, LATERAL (SELECT payload::json AS e, ARRAY(SELECT json_object_keys(payload::json)) AS keys) j
+	ORDER BY p.n
+$$;
+GRANT SELECT, INSERT ON t.number TO PUBLIC;
+
+--
+-- Channels
+--
+SELECT lock_channel('k') ~ '^atomic_lock_[0-9a-f]{32}$' AS name, lock_channel('k') = lock_channel('k') AS same, lock_channel('k') = lock_channel('K') AS other_key,
+	(SELECT count(DISTINCT lock_channel('k' || n)) FROM generate_series(1, 1000) n) AS channels, length(lock_channel(repeat('ö', 512))) AS length;
+SELECT lock_channel('k') AS before \gset
+SET ROLE regress_al_a;
+SELECT lock_channel('k') = :'before' AS same_for_all;
+RESET ROLE;
+SELECT t.raises($$SELECT lock_ask(NULL)$$), t.raises($$SELECT lock_ask('')$$), t.raises($$SELECT lock_ask('k', repeat('m', 1025))$$);
+BEGIN READ ONLY;
+SELECT lock_channel('k') = :'before' AS read_only, t.raises($$SELECT lock_ask('k')$$);
+COMMIT;
+SELECT lock_channel('k') AS k, lock_channel('n:k') AS nk, lock_channel('n:other') AS no \gset
+LISTEN :"k";
+LISTEN :"nk";
+LISTEN :"no";
+
+--
+-- Nobody wants to know
+--
+\o :told
+SELECT t.take('k', 'Ann'), lock_release('k', 'ann-1'), t.take('k', 'Ann', '1 ms'), t.take('k', 'Bob', '1 ms');
+SELECT t.take('k', 'Ann'), force_release('k', 'test'), lock_sweep(), lock_ask('k');
+\i :show
+
+--
+-- Each end, where the policy says notify
+--
+SELECT lock_set_policy('n:', notify => true);
+\o :told
+SELECT t.take('n:k', 'Ann'), t.take('n:k', 'Ann'), lock_extend('n:k', 'ann-1');
+\i :show
+\o :told
+SELECT lock_release('n:k', 'ann-1'), t.take('n:k', 'Bob');
+SELECT force_release('n:k', 'because'), t.take('n:k', 'Cid');
+SELECT (lock_steal('n:k', 'dan-1', 'urgent', holder => 'Dan')).fencing_token AS dan \gset
+INSERT INTO t.number VALUES (:dan, 'lease of Dan');
+SELECT (lock_transfer('n:k', 'dan-1', 'eve-1', 'Eve')).fencing_token AS eve \gset
+INSERT INTO t.number VALUES (:eve, 'lease of Eve');
+SELECT lock_release_all('eve-1');
+\i :show
+-- not what goes on in another mode
+\o :told
+SELECT t.take('n:k', 'Ann');
+SELECT status FROM lock_convert('n:k', 'ann-1', 'shared');
+SELECT t.take('n:k', 'Bob', mode => 'shared'), status FROM lock_try_acquire('n:k', NULL, 'ann-1', 'shared', lifetime => 'session');
+\i :show
+-- several holders
+\o :told
+SELECT force_release('n:k', 'all of you');
+\i :show
+-- the ends of transactions and sessions
+\o :told
+BEGIN;
+INSERT INTO t.number SELECT fencing_token, 'transaction of Ann' FROM lock_acquire('n:k', NULL, 'ann-1', lifetime => 'transaction', holder => 'Ann');
+COMMIT;
+INSERT INTO t.number SELECT fencing_token, 'session of Ann' FROM lock_acquire('n:k', NULL, 'ann-1', lifetime => 'session', holder => 'Ann');
+SELECT lock_try_release('n:k', 'ann-1');
+\i :show
+-- Expiry is noticed by the next grant, and by the sweep.
+\o :told
+SELECT t.take('n:k', 'Ann', '1 ms'), t.expire('n:k');
+SELECT t.take('n:k', 'Bob', '1 ms'), t.expire('n:k');
+SELECT lock_sweep();
+SELECT lock_sweep();
+SELECT t.take('n:k', 'Cid', '1 ms'), t.expire('n:k');
+SELECT lock_try_force_release('n:k', 'test'), t.take('n:k', 'Dan'), lock_release('n:k', 'dan-1');
+\i :show
+-- A sweep announces the end of a lease, once, unless it is extended.
+SHOW atomic_lock.sweep_interval;
+\o :told
+SELECT t.take('n:k', 'Ann', '20 s'), t.take('n:other', 'Bob', '5 min');
+SELECT lock_sweep();
+SELECT lock_sweep();
+SELECT lock_extend('n:k', 'ann-1', '30 s');
+SELECT lock_sweep();
+SELECT lock_extend('n:k', 'ann-1', '2 min');
+SELECT lock_sweep();
+SELECT lock_release('n:k', 'ann-1'), lock_sweep(), t.take('n:other', 'Bob', '5 min');
+SELECT t.take('n:other', 'Bob', '10 s'), lock_sweep();
+SELECT lock_release('n:other', 'bob-1');
+\i :show
+
+--
+-- What is rolled back is not told
+--
+\o :told
+SELECT t.take('n:k', 'Ann');
+BEGIN;
+SELECT lock_release('n:k', 'ann-1');
+ROLLBACK;
+BEGIN;
+SAVEPOINT a;
+SELECT force_release('n:k', 'undone');
+ROLLBACK TO a;
+SELECT t.take('n:other', 'Bob');
+SAVEPOINT b;
+SELECT lock_release('n:other', 'bob-1');
+RELEASE b;
+SAVEPOINT c;
+SAVEPOINT d;
+SELECT t.take('n:other', 'Cid'), lock_release('n:other', 'cid-1');
+RELEASE d;
+ROLLBACK TO c;
+\echo none so far
+COMMIT;
+DO $$ BEGIN PERFORM lock_release('n:k', 'ann-1'); RAISE 'undone'; EXCEPTION WHEN OTHERS THEN NULL; END $$;
+\i :show
+\o :told
+SELECT lock_is_held('n:k', 'ann-1'), lock_release('n:k', 'ann-1');
+\i :show
+
+--
+-- Somebody is in line
+--
+\o :told
+SELECT t.take('k', 'Ann'), t.enter('k', 'Bob'), t.enter('k', 'Cid', '1 ms');
+SELECT lock_release('k', 'ann-1');
+\i :show
+\o :told
+SELECT t.take('k', 'Bob'), lock_leave('k', 'bob-1');
+SELECT lock_release('k', 'bob-1');
+SELECT t.lapse('k'), lock_sweep();
+\i :show
+-- once nobody is in line, nobody is told
+\o :told
+SELECT t.take('k', 'Ann'), lock_release('k', 'ann-1');
+\i :show
+-- a place that is left, and what a sweep offers
+\o :told
+SELECT t.take('k', 'Ann', '40 s'), t.enter('k', 'Bob'), t.enter('k', 'Cid', '1 ms'), t.enter('k', 'Dan');
+SELECT lock_sweep();
+SELECT t.run_out('k', 'ann-1');
+SELECT lock_sweep();
+SELECT lock_leave('k', 'bob-1');
+SELECT t.lapse('k'), lock_sweep();
+SELECT lock_sweep(), lock_leave('k', 'dan-1');
+\i :show
+-- rolled back
+\o :told
+SELECT t.take('k', 'Ann'), t.enter('k', 'Bob');
+BEGIN;
+SELECT lock_release('k', 'ann-1');
+ROLLBACK;
+BEGIN;
+SELECT t.enter('k', 'Cid'), lock_leave('k', 'bob-1');
+ROLLBACK;
+\i :show
+SELECT lock_leave('k', 'bob-1'), lock_release('k', 'ann-1');
+
+--
+-- Asking
+--
+-- Nobody has the key.
+\o :told
+SELECT lock_ask('k'), lock_ask('k', 'anybody?');
+\i :show
+SELECT t.take('k', 'Ann');
+\o :told
+SET ROLE regress_al_a;
+SELECT lock_ask('k', 'Please?');
+\i :show
+-- once per second for each role and key
+SELECT t.raises($$SELECT lock_ask('k', 'now!')$$);
+\o :told
+SELECT lock_ask('n:k');
+SET ROLE regress_al_b;
+SET application_name = '';
+SELECT lock_ask('k') AS another_role;
+SET ROLE regress_al_a;
+SET application_name = 'app';
+SELECT t.take('n:k', 'Bob'), lock_ask('n:k', 'another key');
+\i :show
+-- a second later, by a clock that a transaction does not stop
+BEGIN;
+SELECT t.wait_until(clock_timestamp() + '1100 ms');
+SELECT lock_ask('k', 'again');
+-- what is rolled back was asked, too
+ROLLBACK;
+SELECT t.code($$SELECT lock_ask('k')$$);
+-- Where a policy leaves a role out, it may not ask.
+RESET ROLE;
+SELECT lock_set_policy('n:', notify => true, roles => ARRAY['regress_al_a'::regrole]);
+SET ROLE regress_al_b;
+SELECT t.raises($$SELECT lock_ask('n:k')$$);
+RESET ROLE;
+SELECT lock_set_policy('n:', notify => true);
+-- all holders of a shared key
+SELECT lock_release('k', 'ann-1'), t.take('k', 'Ann', mode => 'shared'), t.take('k', 'Bob', mode => 'shared');
+\o :told
+SELECT lock_ask('k', 'both');
+\i :show
+SELECT (SELECT count(*) FROM generate_series(1, 300) n, lock_acquire('k', '1 h', 'many-' || n, 'shared')), t.wait_until(clock_timestamp() + '1100 ms');
+\o :told
+SELECT lock_ask('k') AS many \gset
+SELECT force_release('k', 'test'), lock_release('n:k', 'bob-1');
+\i :show
+SELECT :many >= 100 AS many;
+
+--
+-- Long texts
+--
+-- a key of control characters, of which each takes six bytes in JSON; the longest labels
+\set worst `printf '\001'`
+CREATE ROLE "regress_al_Ünïcode ""role""";
+SELECT lock_grant_access('"regress_al_Ünïcode ""role"""', 'user');
+SELECT lock_set_policy('', notify => true);
+SELECT repeat(:'worst', 1024) AS key, repeat(:'worst', 255) AS label, lock_channel(repeat(:'worst', 1024)) AS c \gset
+LISTEN :"c";
+SELECT (lock_acquire(:'key', '1 h', 'ann-1', holder => :'label')).status;
+\o :told
+SET ROLE "regress_al_Ünïcode ""role""";
+SELECT lock_ask(:'key', repeat(:'worst', 1024));
+RESET ROLE;
+SELECT force_release(:'key', repeat('ö', 512));
+\o
+\set heard `cat "$AL_TOLD"`
+SELECT n, octet_length(payload) BETWEEN 7000 AND 7999 AS long, e ->> 'event', e ->> 'key' = :'key' AS key, length(e ->> 'holder') BETWEEN 40 AND 70 AND starts_with(:'label', e ->> 'holder') AS label,
+	e ->> 'by' = session_user AS by_me, CASE WHEN e ->> 'by' <> session_user THEN e ->> 'by' END AS by, length(e ->> 'reason') BETWEEN 10 AND 511 AS cut, trim(e ->> 'reason', 'ö' || :'worst') AS reason
+FROM t.payloads(:'heard') p, LATERAL (SELECT payload::json) j (e) ORDER BY n;
+-- a message that fits is not cut, and quotes, backslashes and line ends are
+-- escaped
+SELECT (lock_acquire('n:k', '1 h', 'ann-1', holder => repeat('h', 255))).status;
+\o :told
+SELECT lock_ask('n:k', repeat('m', 1024));
+SET ROLE regress_al_a;
+SELECT lock_ask('n:k', E'"quoted" \\ back\\slash\nline {"event":"released"}');
+RESET ROLE;
+\o
+\set heard `cat "$AL_TOLD"`
+SELECT length(e ->> 'holder'), length(e ->> 'reason'), CASE WHEN length(e ->> 'reason') < 100 THEN e ->> 'reason' END AS reason FROM t.payloads(:'heard') p, LATERAL (SELECT payload::json) j (e) ORDER BY n;
+\o :told
+SELECT force_release('n:k', 'test'), lock_drop_policy('');
+\o
+
+--
+-- What a new extension makes of the channel
+--
+SELECT lock_channel('k') = :'before' AS still;
+DROP EXTENSION atomic_lock;
+CREATE EXTENSION atomic_lock;
+SELECT lock_channel('k') = :'before' AS same;
+UNLISTEN *;
+DROP OWNED BY "regress_al_Ünïcode ""role""";
+DROP ROLE "regress_al_Ünïcode ""role""";

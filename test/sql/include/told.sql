@@ -1,0 +1,3 @@
+\o
+\set heard `cat "$AL_TOLD"`
+SELECT * FROM t.told(:'heard');
