@@ -124,16 +124,6 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	holding->meta = request->meta;
 }
 
-/* A row is taken: if it was not released, note that its lease expired */
-static void
-note_expired(const AlKey *key, const AlHolding *row)
-{
-	if (!ItemPointerIsValid(&row->tid) || row->released_at != 0)
-		return;
-	al_stat_count(AL_COUNT_EXPIRATIONS, 1);
-	al_history_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED);
-}
-
 /* An owner that needs no hash leaves the last one there, so that updates stay HOT. */
 static void
 set_owner_hash(const AlOwner *owner, AlHolding *holding)
@@ -200,7 +190,7 @@ put_over_any(Relation rel, AlAttempt *attempt, List *rows, bool is_others, AlHol
 		set_row(attempt->request, row, holding);
 		if (al_table_try_put(rel, attempt->key, holding))
 		{
-			note_expired(attempt->key, row);
+			al_note_expired(attempt->key, row);
 			return true;
 		}
 	}
@@ -256,7 +246,7 @@ put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	bool		names_block = owner->name.len == 0;
 
 	set_row(attempt->request, &attempt->state.rows.exclusive, holding);
-	note_expired(attempt->key, &attempt->state.rows.exclusive);
+	al_note_expired(attempt->key, &attempt->state.rows.exclusive);
 	if (names_block && ItemPointerIsValid(&holding->tid))
 		generate_owner(owner, ItemPointerGetBlockNumber(&holding->tid), holding);
 	else if (names_block)

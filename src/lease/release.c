@@ -41,6 +41,16 @@ al_end_row(Relation rel, const AlKey *key, AlHolding *holding, TimestampTz now, 
 	al_table_put(rel, key, holding);
 }
 
+/* A row is taken or ended: if it was not released, note that its lease expired */
+void
+al_note_expired(const AlKey *key, const AlHolding *row)
+{
+	if (!ItemPointerIsValid(&row->tid) || row->released_at != 0)
+		return;
+	al_stat_count(AL_COUNT_EXPIRATIONS, 1);
+	al_history_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED);
+}
+
 /* End what an owner holds by this transaction, except for the holding "but" */
 void
 al_end_mine(const AlKey *key, const AlState *state, const AlOwner *owner,
@@ -182,8 +192,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 
 		if (!ItemPointerIsValid(&row->tid) || now >= al_min_held_until(row))
 			continue;
-		if (row->released_at == 0)
-			al_history_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED);
+		al_note_expired(key, row);
 		/* It ended when it did, as lock_held_at() tells where no history was asked for. */
 		al_end_row(rel, key, row, row->released_at != 0 ? row->released_at : Min(al_ended_at(row), now), true);
 		was_closed = true;

@@ -13,6 +13,7 @@
 
 extern void al_end_row(Relation rel, const AlKey *key, AlHolding *holding,
 					   TimestampTz now, bool forget);
+extern void al_note_expired(const AlKey *key, const AlHolding *row);
 extern void al_end_mine(const AlKey *key, const AlState *state, const AlOwner *owner,
 						const AlHolding *but, AlEndedBy ended_by);
 extern void al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
