@@ -589,8 +589,8 @@ sub judge
 			$next = $place + 1;
 			$statements++;
 			# psql does not set it after a COPY that it rolls back, nor where the
-			# session was terminated.
-			@codes = ('57P01') if $shown =~ /FATAL:\s+57P01:/;
+			# session was terminated, of which the message may be lost.
+			@codes = ('57P01') if $shown =~ /FATAL:\s+57P01:|server closed the connection unexpectedly/;
 			push @codes, $code if !@codes || $code ne '' && $code ne $codes[-1] && $codes[-1] ne '57P01';
 			$seen{ $codes[-1] }++;
 			$answered{$1}++
