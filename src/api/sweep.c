@@ -87,6 +87,7 @@ describe_launcher(const char **hint)
 	AlSweeper  *sweeper = al_sweeper();
 	Oid			visited = InvalidOid;
 	pid_t		pid = 0;
+	bool		is_off = true;
 	TimestampTz failed_at = 0;
 
 	*hint = NULL;
@@ -95,6 +96,7 @@ describe_launcher(const char **hint)
 		LWLockAcquire(&sweeper->lock, LW_SHARED);
 		visited = sweeper->visit.database;
 		pid = sweeper->launcher_pid;
+		is_off = pid == 0 || sweeper->is_off;
 		failed_at = sweeper->launcher_failed_at;
 		LWLockRelease(&sweeper->lock);
 	}
@@ -109,7 +111,8 @@ describe_launcher(const char **hint)
 	if (al_sweep_interval() <= 0)
 	{
 		*hint = "Set atomic_lock.sweep_interval and reload the configuration, or have pg_cron sweep by calling lock_schedule_sweep().";
-		return "turned off: atomic_lock.sweep_interval is 0";
+		return is_off ? "turned off: atomic_lock.sweep_interval is 0" :
+			"being turned off: this visit to a database is the last";
 	}
 	if (al_sweep_databases[strspn(al_sweep_databases, " ")] == '\0')
 	{

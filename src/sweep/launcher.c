@@ -500,6 +500,9 @@ do_round(int *failures)
 	for (int i = 0; i < count; i++)
 	{
 		handle_signals();
+		/* It may be turned off, or these may not be the databases any more. */
+		if (ConfigReloadPending)
+			return 0;
 		target = hash_search(targets, &oids[i], HASH_FIND, NULL);
 		if (!visit(target))
 		{
@@ -546,6 +549,7 @@ atomic_lock_launcher_main(Datum arg)
 	before_shmem_exit(launcher_exit, (Datum) 0);
 	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
 	sweeper->launcher_pid = MyProcPid;
+	sweeper->is_off = al_sweep_interval() <= 0;
 	sweeper->launcher_failed_at = 0;
 	LWLockRelease(&sweeper->lock);
 	/* Note when sessions from before a crash or a promotion had ended at the latest */
@@ -563,6 +567,9 @@ atomic_lock_launcher_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
+			sweeper->is_off = al_sweep_interval() <= 0;
+			LWLockRelease(&sweeper->lock);
 			forget_visits();
 			next_round = 0;
 			failures = 0;

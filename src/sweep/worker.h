@@ -40,6 +40,7 @@ typedef struct AlSweeper
 {
 	LWLock		lock;
 	pid_t		launcher_pid;	/* 0: no launcher runs */
+	bool		is_off;			/* the launcher knows that it is to sweep nothing */
 	TimestampTz launcher_failed_at; /* to start a worker; 0: the last one started */
 	AlVisit		visit;
 } AlSweeper;

@@ -245,6 +245,26 @@ SELECT lock_sweep(1000) > 0 AS swept;
 SELECT replace(t.counted(), ', waits 1', '') AS counted;
 SELECT t.adds_up();
 
+-- What ran out and keeps its key closed, until an administrator opens it or takes it
+SELECT lock_set_policy('min ', min_hold => '1 hour');
+SELECT count(lock_acquire('min ' || i, '20 ms', 'alice-1')) FROM generate_series(1, 2) i;
+SELECT count(lock_acquire('min 3', ttl, o, 'shared')) FROM (VALUES ('alice-1', interval '20 ms'), ('bob-1', '20 ms'), ('carol-1', '1 hour')) v (o, ttl);
+SELECT lock_release('min 3', 'carol-1');
+SELECT count(t.expire('min ' || i)) FROM generate_series(1, 3) i;
+SELECT t.adds_up();
+\set ECHO none
+CALL t.play(
+	$$force_release('min 1', 'why')$$,
+	$$(lock_steal('min 2', 'dba-1', 'why')).status$$,
+	$$force_release('min 3', 'why')$$,
+	$$lock_try_force_release('min 3', 'why')$$,
+	$$lock_drop_policy('min ')$$,
+	$$(lock_acquire('min 1', '1 hour', 'bob-1')).status$$,
+	$$(lock_acquire('min 3', '1 hour', 'bob-1', 'shared')).status$$);
+\set ECHO all
+:played
+SELECT t.adds_up();
+
 --
 -- Transactions
 --

@@ -224,7 +224,8 @@ kill 'CONT', reverse @all;
 # It may have been swept by then.
 like(answer($holder), qr/^t\|(?:expired|not_owner|not_found)$/, 'all stand still for longer than a lease: it is over when they go on');
 is(answer($one), 'acquired', '... who waits for it has it');
-is(answer($two), 'held', '... and nobody else');
+# The other may be about to get it when this one looks.
+like(answer($two), qr/^(?:held|pending)$/, '... and nobody else');
 ask($one, q{SELECT lock_release('still', 'one')});
 
 #

@@ -161,24 +161,19 @@ if (@build)
 #
 # Where nobody may connect
 #
-my $lines = count_in_log($node, qr/\n/);
 my $closed = session($node, 'Closed', 'source');
-configure($node, $watch, 'atomic_lock.sweep_interval = 0');
-ok(soon($watch, q{SELECT status ~ '^turned off' FROM lock_sweeper_status() WHERE database IS NULL}), 'turned off');
-expire($closed, 'closed', 10);
-foreach my $way ('datallowconn = false', 'datconnlimit = -2')
+foreach my $way ('datallowconn = false, datconnlimit = -1', 'datallowconn = true, datconnlimit = -2')
 {
-	ask($watch, q{UPDATE pg_database SET datallowconn = true, datconnlimit = -1 WHERE datname = 'source'});
 	ask($watch, "UPDATE pg_database SET $way WHERE datname = 'source'");
-	configure($node, $watch, q{atomic_lock.sweep_interval = '10ms'});
+	# The launcher may still come to it that has read the list of databases before.
 	ok(sweep_passes($watch), 'on') for (1, 2);
+	my $lines = count_in_log($node, qr/\n/);
+	expire($closed, 'closed', 10);
+	ok(sweep_passes($watch), '... and on') for (1, 2);
 	is(ask($closed, q{SELECT count(*) FROM app_lock}), '10', "a database that allows no connections, or was nearly dropped, is not swept: $way");
 	unlike(join("\n", (split /\n/, log_of($node))[$lines .. count_in_log($node, qr/\n/) - 1]), qr/source/, '... and not spoken of');
-	configure($node, $watch, 'atomic_lock.sweep_interval = 0');
-	ok(soon($watch, q{SELECT status ~ '^turned off' FROM lock_sweeper_status() WHERE database IS NULL}), 'turned off');
 }
 ask($watch, q{UPDATE pg_database SET datconnlimit = -1 WHERE datname = 'source'});
-configure($node, $watch, q{atomic_lock.sweep_interval = '10ms'});
 ask($watch, 'ALTER DATABASE source ALLOW_CONNECTIONS true');
 expire($closed, 'open', 1);
 ok(swept($closed, 'closed'), '... but when it does again');

@@ -193,6 +193,8 @@ configure($node, $watch, 'atomic_lock.sweep_batch = 50');
 # Killed: off, so that what it leaves can be seen
 $worker = $stand->('kill');
 configure($node, $watch, 'atomic_lock.sweep_interval = 0');
+my $status = q{SELECT status FROM lock_sweeper_status() WHERE database IS NULL};
+like(ask($watch, $status), qr/^being turned off/, '... which is turned off, but not yet');
 my $crashes = count_in_log($node, qr/all server processes terminated; reinitializing/);
 kill 'KILL', $worker;
 end($watch, $holder, $one);
