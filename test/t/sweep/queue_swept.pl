@@ -253,10 +253,9 @@ configure($node, $watch, q{atomic_lock.sweep_databases = '*'}, q{atomic_lock.swe
 ok(soon($watch, q{SELECT sweeps > 0 FROM lock_stats WHERE database = 'postgres'}), 'sweeps in the background');
 ask($watch, 'TRUNCATE app_lock_policy, app_lock_policy_role');
 hear($listener);
-ask($holder, q{SELECT lock_acquire('k', '100 ms', 'holder')});
-my @places = ([ 'One', '100 ms', '1 hour' ], [ 'Two', '1 hour', '1 ms' ], [ 'Three', '1 hour', '1 hour' ]);
-# All at once, or the lease may be over
-ask($watch, 'BEGIN; ' . join('; ', map { "SELECT lock_enqueue('k', lower('$_->[0]'), '$_->[0]', '$_->[1]', '$_->[2]')" } @places) . '; COMMIT');
+ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
+ask($watch, q{SELECT lock_enqueue('k', 'one', 'One', '100 ms', '1 hour'), lock_enqueue('k', 'two', 'Two', '1 hour', '1 ms'), lock_enqueue('k', 'three', 'Three', '1 hour', '1 hour')});
+ask($holder, q{SELECT lock_extend('k', 'holder', '1 ms')});
 ok(soon($watch, q{SELECT count(*) = 1 FROM lock_queue WHERE offered_until IS NOT NULL AND holder = 'Three'}), 'a lease runs out, and the key comes to the last in line')
   or diag(ask($watch, 'SELECT * FROM app_lock_queue'));
 ok(sweep_passes($watch), '... sweeps pass');
