@@ -10,7 +10,7 @@
 # Whoever measures the line flushes nothing, so that a release is compared with a write
 # that is not flushed either.
 
-all_people=${PEOPLE-300} all_places=${PLACES-10000}
+all_people=${PEOPLE-300} all_places=${PLACES-10 10000}
 queue_modes=(queue queue_relaxed calls poll)
 declare -A queue_title=(
 	[queue]='places, four connections, a listener'
@@ -121,7 +121,7 @@ queue_titles() {
 
 expect_queues() {
 	step 'Waiting without a connection'
-	awk -F '\t' -v places="${all_places:-0}" "$awk_median"'
+	awk -F '\t' -v places="${all_places##* }" "$awk_median"'
 		function say(what, value, format, unit, want, good) {
 			printf "  %-52s " format "%s, expected %s: %s\n", what, value, unit, want, (good ? "yes" : "not in this run")
 		}
