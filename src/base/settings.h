@@ -50,6 +50,7 @@ extern double al_test_sleep_cap_ms;
 extern double al_test_longest_exit_ms;
 extern double al_test_sweep_ahead_ms;
 extern double al_test_longest_visit_ms;
+extern double al_test_notify_full;
 #endif
 
 extern void al_settings_init(void);

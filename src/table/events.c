@@ -44,6 +44,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/policy.h"
+#include "base/settings.h"
 #include "base/str.h"
 #include "table/events.h"
 #include "table/tickets.h"
@@ -53,7 +54,11 @@
 #define LABEL_BYTES		400
 
 /* Events are left out where the queue would be fuller than this. */
+#ifdef AL_TEST_HOOKS
+#define FULL			al_test_notify_full
+#else
 #define FULL			0.9
+#endif
 
 typedef struct NotedEvent
 {

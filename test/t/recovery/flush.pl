@@ -1,8 +1,9 @@
 # What a crash leaves: grants survive, releases may be lost, nothing else is.
 #
-# Properties: the commit of a grant or extension is flushed before the client
-# hears of it, whatever synchronous_commit says and however the function was
-# called; a transaction that does nothing but release is not flushed; one that
+# Properties: the commit of a grant or extension, or of a place in line, is flushed
+# before the client hears of it, whatever synchronous_commit says and however the
+# function was called; a transaction that does nothing but release is not flushed, nor
+# if that offers the key to the next in line; one that
 # also wrote anything else is, in whatever order; the session's own
 # synchronous_commit is back afterwards.
 #
@@ -164,6 +165,10 @@ is(flushed_after('', q{SELECT lock_extend_all('me', '2 hours')}, 't'),
 	't', 'extension of all is flushed');
 is(flushed_after('', q{SELECT lock_acquire('plain', '3 hours', 'me')}, 't'),
 	't', 'acquiring again is flushed');
+is(flushed_after('', q{SELECT lock_enqueue('plain', 'next')}, 't'),
+	't', 'a place in line is flushed');
+is(flushed_after('', q{SELECT lock_enqueue('plain', 'next', keep => '2 hours')}, 't'),
+	't', 'its renewal is flushed');
 is(ask($session, 'SHOW synchronous_commit'),
 	'off', 'the session has its synchronous_commit back');
 is(flushed_after('', 'INSERT INTO data VALUES (0)', 'f'),
@@ -204,6 +209,9 @@ foreach my $case (@releases)
 	my ($name, $sql) = @$case;
 	is(flushed_after($hold, $sql, 'f'), 'f', "release is not flushed: $name");
 }
+is(flushed_after("$hold; SELECT lock_enqueue('k1', 'next')", $release, 'f'),
+	'f', 'nor is one that offers the key to the next in line');
+ask($session, q{SELECT lock_leave('k1', 'next')});
 is(ask($session, 'SHOW synchronous_commit'),
 	'on', 'the session has its synchronous_commit back');
 is(flushed_after($hold, "$release; INSERT INTO data VALUES (0)", 't'),
@@ -257,7 +265,9 @@ ask($session, 'SET synchronous_commit = off');
 ask($session, q{SELECT acquire_with_off('last')});
 my $held = q{SELECT string_agg(key || '=' || fencing_token || '@' || extract(epoch FROM expires_at), ' ' ORDER BY key)
 	FROM lock_status() WHERE key NOT IN ('k1', 'k2', 'spare')};
-my $before = ask($session, $held);
+my $line = q{SELECT holder, expires_at, ticket FROM lock_queue WHERE key = 'plain' ORDER BY place};
+ask($session, q{SELECT lock_enqueue('plain', 'last', 'Last')});
+my ($before, $line_before) = (ask($session, $held), ask($session, $line));
 $node->stop('immediate');
 $session->quit;
 $other->quit;
@@ -265,6 +275,8 @@ $node->start;
 
 is($node->safe_psql('postgres', $held), $before, 'all leases survive, with their tokens and times');
 like($before, qr/\blast=/, '... the last one too');
+is($node->safe_psql('postgres', $line), $line_before, '... and all places in line');
+like($line_before, qr/\nLast\|/, '... the last one too');
 is( $node->safe_psql(
 		'postgres', 'SELECT count(*) FROM lock_status() WHERE key IN ('
 		  . join(', ', map { "'$_->[0]'" } @grants) . ')'),

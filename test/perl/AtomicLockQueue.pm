@@ -1,0 +1,54 @@
+# Listeners and places in line, for the TAP tests of events and the queue.
+
+package AtomicLockQueue;
+
+use strict;
+use warnings FATAL => 'all';
+use AtomicLockTest;
+use Exporter 'import';
+use JSON::PP;
+
+our @EXPORT = qw(listen_to hear heard line_of try_as);
+
+# Have a session listen to the events of keys.
+sub listen_to
+{
+	my ($psql, @keys) = @_;
+
+	ask($psql, qq{SELECT format('LISTEN %I', lock_channel('$_')) \\gexec}) foreach @keys;
+	return;
+}
+
+# The events that a session was sent since it was asked last.  What was committed before
+# is there, since a commit that notifies signals all listeners before it is answered.
+sub hear
+{
+	my ($psql) = @_;
+	my @payloads = ask($psql, 'SELECT 1') =~ /^Asynchronous notification "atomic_lock_[^"]*" with payload "(.*)" received from/mg;
+
+	return map { JSON::PP->new->decode($_) } @payloads;
+}
+
+# The same in words: each event, and whose it was
+sub heard
+{
+	my ($psql) = @_;
+	return join ', ', map { "$_->{event} " . ($_->{holder} // '-') } hear($psql);
+}
+
+# The line of a key: labels in order, the one to whom it is offered with a star
+sub line_of
+{
+	my ($psql, $key) = @_;
+	return ask($psql, qq{SELECT string_agg(holder || CASE WHEN offered_until IS NOT NULL THEN '*' ELSE '' END, ' ' ORDER BY place) FROM lock_queue WHERE key = '$key'});
+}
+
+# SQL: somebody tries to acquire a key; the answer is the status and, where it is
+# refused, the label of who comes first.
+sub try_as
+{
+	my ($owner, $key) = @_;
+	return qq{SELECT status, CASE WHEN acquired THEN '' ELSE holder END FROM lock_try_acquire('$key', '1 hour', '$owner')};
+}
+
+1;

@@ -1,0 +1,269 @@
+# What a sweep tells listeners, and does about lines.
+#
+# Needs a build with AL_TEST_HOOKS, in which a sweep can be made to stand still.
+#
+# Properties: a sweep tells "expiring" for a lease that ends before the next sweep would
+# come, once for each end: not again by the next sweep, by one in another session, after a
+# crash or a restart, but again for a new end; not for a lease that was extended while the
+# sweep looked at it, has a later end, is released, or has no listener; it tells "expired"
+# once, be it the sweep or the next grant that notices, also over a restart; it offers
+# what expired to the first in line, once; an offer that nobody took costs the place and
+# goes to the next; a place that was not renewed goes, also the first one, and is nobody's
+# obstacle before it is gone; app_lock_queue is empty when all is over; all of this in
+# the background, too, where its events reach listeners; a sweep that waits for the table
+# of places, which somebody has locked, has no key in hand.
+#
+# Turns red when: what was announced is memory, or kept by the lease's token alone; the
+# end is not looked at again under the claim; the row of an announcement stays, or goes
+# while the lease goes on; a sweep offers what is offered; an offer that was not taken is
+# made again, or its place stays; the sweep claims before it has opened all it writes.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockQueue;
+use AtomicLockSweep;
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'needs a build with AL_TEST_HOOKS, named by AL_HOOKS' unless $ENV{AL_HOOKS};
+
+my $node = PostgreSQL::Test::Cluster->new('queue_sweeper', install_path => $ENV{AL_HOOKS});
+$node->init;
+
+# The launcher sweeps each database when the server has started, and then hardly ever.
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+restart_after_crash = on
+atomic_lock.sweep_databases = ''
+atomic_lock.sweep_interval = '50min'
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+my ($watch, $listener, $holder, $other);
+
+sub connect_all
+{
+	end(grep { defined } $watch, $listener, $holder, $other);
+	($watch, $listener, $holder, $other) = map { session($node, $_) } ('Watch', 'Listener', 'Holder', 'Other');
+	listen_to($listener, 'k', 'shared', 'quiet', 'long');
+	return;
+}
+
+# What listeners hear of a sweep
+sub sweep
+{
+	my ($by) = @_;
+	ask($by // $watch, 'SELECT lock_sweep()');
+	return heard($listener);
+}
+sub rows
+{
+	return ask($watch, 'SELECT count(*) FROM app_lock_queue');
+}
+sub expired
+{
+	my ($key) = @_;
+	poll($watch, "SELECT NOT locked FROM lock_status('$key')");
+	return;
+}
+
+#
+# expiring
+#
+connect_all();
+ask($watch, q{SELECT lock_set_policy('k', notify => true), lock_set_policy('shared', notify => true), lock_set_policy('long', notify => true)});
+ask($holder, q{SELECT lock_acquire('k', '30 min', 'holder'), lock_acquire('quiet', '30 min', 'holder'), lock_acquire('long', '2 hours', 'holder')});
+ask($holder, q{SELECT lock_acquire('shared', '30 min', 'holder', 'shared', holder => 'A'), lock_acquire('shared', '40 min', 'other', 'shared', holder => 'B')});
+is(heard($listener), '', 'grants are no events');
+ask($watch, 'SELECT lock_sweep()');
+my @events = hear($listener);
+is(join(' ', sort map { "$_->{event}:$_->{holder}" } @events), 'expiring:A expiring:B expiring:Holder', 'leases that end soon are announced: of each sharer, and where somebody listens');
+my ($event) = grep { $_->{key} eq 'k' } @events;
+my $until = sub { return ask($watch, "SELECT '$_[0]'::timestamptz = expires_at FROM lock_status('$_[1]')") };
+is($until->($event->{until}, 'k') . " $event->{fencing_token}", 't ' . ask($watch, q{SELECT fencing_token FROM lock_status('k')}), '... until when, and which');
+is(sweep(), '', '... once');
+is(sweep($other), '', '... whoever sweeps');
+foreach my $stop ('fast', 'immediate')
+{
+	$node->stop($stop);
+	connect_all() if $node->start;
+	is(sweep(), '', "... not again after a restart, $stop");
+}
+ask($holder, q{SELECT lock_extend('k', 'holder', '30 min')});
+is(sweep(), 'expiring Holder', 'a new end is announced');
+is(sweep(), '', '... once');
+ask($holder, q{SELECT lock_extend('k', 'holder', '2 hours')});
+is(sweep(), '', '... a later one not yet');
+ask($holder, q{SELECT lock_extend('k', 'holder', '30 min')});
+is(sweep(), 'expiring Holder', '... but when it is near again');
+ask($holder, q{BEGIN; SELECT lock_extend('k', 'holder', '35 min')});
+is(sweep(), '', 'a lease that somebody has in hand is left alone');
+ask($holder, 'COMMIT');
+is(sweep(), 'expiring Holder', '... until the next sweep');
+
+# Extended while a sweep looks at it
+my $sweeper = session($node, 'Sweeper');
+ask($sweeper, q{SET atomic_lock.test_pause_at = 'before-announce'});
+ask($holder, q{SELECT lock_extend('k', 'holder', '30 min')});
+pause_sweep($watch);
+start($sweeper, 'SELECT lock_sweep()');
+poll($watch, 'SELECT wait_event_type = \'Lock\' FROM pg_stat_activity WHERE pid = ' . pid($sweeper));
+ask($holder, q{SELECT lock_extend('k', 'holder', '2 hours')});
+let_sweep($watch);
+answer($sweeper);
+is(heard($listener), '', 'a lease that was extended meanwhile is not announced');
+# ... or released
+ask($holder, q{SELECT lock_extend('k', 'holder', '30 min')});
+pause_sweep($watch);
+start($sweeper, 'SELECT lock_sweep()');
+poll($watch, 'SELECT wait_event_type = \'Lock\' FROM pg_stat_activity WHERE pid = ' . pid($sweeper));
+ask($holder, q{SELECT lock_release('k', 'holder')});
+let_sweep($watch);
+answer($sweeper);
+is(heard($listener), 'released Holder', '... nor one that was released');
+end($sweeper);
+ask($watch, 'TRUNCATE app_lock, app_lock_queue');
+hear($listener);
+
+# What was announced is forgotten once the lease is over.
+ask($holder, q{SELECT lock_acquire('k', '300 ms', 'holder')});
+is(ask($watch, 'SELECT lock_sweep()') ne '' && (heard($listener) =~ s/, expired Holder$//r), 'expiring Holder', 'a short lease');
+expired('k');
+poll($watch, q{SELECT clock_timestamp() > max(expires_at) FILTER (WHERE key = 'k') FROM app_lock_queue});
+sweep();
+is(ask($watch, q{SELECT count(*) FROM app_lock_queue WHERE key = 'k'}), '0', '... leaves nothing when it is over');
+
+#
+# expired
+#
+ask($watch, 'TRUNCATE app_lock, app_lock_queue');
+sub expire_k
+{
+	ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
+	ask($watch, qq{SELECT lock_enqueue('k', lower('$_->[0]'), '$_->[0]', '$_->[1]', '$_->[2]')}) foreach @_;
+	ask($holder, q{SELECT lock_extend('k', 'holder', '1 ms')});
+	expired('k');
+	hear($listener);
+	return;
+}
+sub clear
+{
+	ask($watch, 'TRUNCATE app_lock, app_lock_queue');
+	hear($listener);
+	return;
+}
+expire_k();
+is(sweep() . ' ' . sweep(), 'expired Holder ', 'a sweep tells of an expiry, once');
+expire_k();
+is(ask($other, try_as('other', 'k')) . heard($listener), 'acquired|expired Holder', 'the next grant does');
+is(sweep(), '', '... and then no sweep');
+is(ask($watch, q{SELECT force_release('k', 'test')}) . heard($listener), 'tforced Other', '... what it grants ends once, too') or note(heard($listener));
+clear();
+foreach my $stop ('fast', 'immediate')
+{
+	expire_k([ 'One', '1 hour', '1 hour' ], [ 'Two', '1 hour', '1 hour' ]);
+	is(sweep(), 'expired Holder, offered One', 'what expired is offered to the first in line');
+	my $line = q{SELECT holder, offered_until, ticket FROM lock_queue};
+	my $offer = ask($watch, $line);
+	$node->stop($stop);
+	$node->start;
+	connect_all();
+	is(sweep() . ' ' . sweep($other), ' ', "... once, over a restart, $stop");
+	is(ask($watch, $line), $offer, '... the offer is as it was');
+	is(ask($watch, try_as('two', 'k')) . ' ' . ask($watch, try_as('one', 'k')), 'held|One acquired|', '... for the first alone');
+	clear();
+}
+
+#
+# Offers that nobody takes, and places that are not renewed
+#
+expire_k([ 'One', '1 ms', '1 hour' ], [ 'Two', '1 ms', '1 hour' ], [ 'Three', '1 hour', '1 hour' ]);
+is(sweep(), 'expired Holder, offered One', 'an offer');
+poll($watch, q{SELECT clock_timestamp() > expires_at FROM app_lock_queue WHERE ticket = 0});
+is(line_of($watch, 'k'), 'Two Three', '... that nobody took costs the place');
+is(ask($other, try_as('one', 'k')) . ' ' . ask($other, try_as('three', 'k')), 'held|Two held|Two', '... the next is first');
+is(ask($other, q{SELECT status, place, holder FROM lock_enqueue('k', 'one', 'One')}), 'queued|3|Two', '... who comes again comes last') ;
+is(sweep(), 'offered Two', '... and is told so by a sweep');
+poll($watch, q{SELECT clock_timestamp() > expires_at FROM app_lock_queue WHERE ticket = 0});
+is(sweep() . ', ' . line_of($watch, 'k'), 'offered Three, Three* One', '... and so on');
+is(ask($watch, q{SELECT count(*) FROM app_lock_queue}), '3', '... of others nothing is left');
+is(sweep(), '', '... and the offer goes on');
+clear();
+
+# The first to come after a lapsed offer need not wait for a sweep.
+expire_k([ 'One', '1 ms', '1 hour' ], [ 'Two', '1 hour', '1 hour' ]);
+sweep();
+poll($watch, q{SELECT clock_timestamp() > expires_at FROM app_lock_queue WHERE ticket = 0});
+is(ask($other, try_as('two', 'k')), 'acquired|', 'the next may take the key before a sweep offers it');
+ask($other, q{SELECT lock_release('k', 'two')});
+sweep();
+is(rows(), '0', '... and once that is free, nothing is left of the line');
+clear();
+
+expire_k([ 'One', '1 hour', '1 ms' ], [ 'Two', '1 hour', '1 hour' ], [ 'Three', '1 hour', '1 ms' ]);
+poll($watch, q{SELECT clock_timestamp() > max(expires_at) FROM app_lock_queue WHERE holder IN ('One', 'Three')});
+is(line_of($watch, 'k'), 'Two', 'a place that is not renewed is none');
+is(sweep(), 'expired Holder, offered Two', '... and is offered nothing');
+is(ask($watch, q{SELECT string_agg(coalesce(holder, 'offer'), ' ' ORDER BY ticket) FROM app_lock_queue}), 'offer Two', '... and goes');
+clear();
+expire_k([ 'One', '1 hour', '1 ms' ]);
+poll($watch, q{SELECT clock_timestamp() > max(expires_at) FROM app_lock_queue});
+is(ask($other, try_as('other', 'k')), 'acquired|', 'where all places are over, the key is anybody\'s');
+sweep();
+is(rows(), '0', '... and a sweep leaves no row');
+clear();
+
+# An offer outlives the place.
+expire_k([ 'One', '1 hour', '300 ms' ]);
+is(sweep(), 'expired Holder, offered One', 'an offer to a place that is about to go');
+poll($watch, q{SELECT clock_timestamp() > expires_at FROM app_lock_queue WHERE ticket > 0});
+is(sweep() . line_of($watch, 'k') . ' ' . ask($other, try_as('other', 'k')), 'One* held|One', '... keeps it');
+is(ask($other, try_as('one', 'k')), 'acquired|', '... until it is taken');
+clear();
+
+#
+# The table of places, locked by somebody
+#
+expire_k([ 'One', '1 hour', '1 hour' ]);
+ask($holder, q{SELECT lock_acquire('other key', '1 ms', 'holder')});
+expired('other key');
+ask($other, 'BEGIN; LOCK TABLE app_lock_queue');
+my $waiter = session($node, 'Waiter');
+start($waiter, 'SELECT lock_sweep()');
+poll($watch, q{SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND relation = 'app_lock_queue'::regclass});
+is(ask($watch, q{SELECT status FROM lock_try_acquire('other key', '1 hour', 'me')}), 'acquired', 'a sweep that waits for a table has no key in hand');
+ask($other, 'ROLLBACK');
+answer($waiter);
+is(heard($listener), 'expired Holder, offered One', '... and goes on');
+end($waiter);
+clear();
+
+#
+# In the background
+#
+configure($node, $watch, q{atomic_lock.sweep_databases = '*'}, q{atomic_lock.sweep_interval = '50ms'});
+ok(soon($watch, q{SELECT sweeps > 0 FROM lock_stats WHERE database = 'postgres'}), 'sweeps in the background');
+ask($watch, 'TRUNCATE app_lock_policy, app_lock_policy_role');
+hear($listener);
+ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
+ask($watch, q{SELECT lock_enqueue('k', 'one', 'One', '100 ms', '1 hour'), lock_enqueue('k', 'two', 'Two', '1 hour', '1 ms'), lock_enqueue('k', 'three', 'Three', '1 hour', '1 hour')});
+ask($holder, q{SELECT lock_extend('k', 'holder', '1 ms')});
+ok(soon($watch, q{SELECT count(*) = 1 FROM lock_queue WHERE offered_until IS NOT NULL AND holder = 'Three'}), 'a lease runs out, and the key comes to the last in line')
+  or diag(ask($watch, 'SELECT * FROM app_lock_queue'));
+ok(sweep_passes($watch), '... sweeps pass');
+like(heard($listener), qr/^(?:expiring Holder, )?expired Holder, offered One, offered Three$/, '... each is told once');
+is(ask($watch, q{SELECT string_agg(coalesce(holder, 'offer'), ' ' ORDER BY ticket) FROM app_lock_queue WHERE ticket >= 0}), 'offer Three', '... who is over is gone');
+is(ask($watch, try_as('three', 'k')), 'acquired|', '... and the last one takes it');
+
+end($watch, $listener, $holder, $other);
+$node->stop;
+log_is_clean($node);
+done_testing();

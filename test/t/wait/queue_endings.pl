@@ -1,0 +1,227 @@
+# How a key comes to who is in line for it, whatever ends the holding.
+#
+# Properties: a release, the orderly or forced end of a session, DISCARD ALL, and the
+# commit of a transaction that holds the key to its end each offer it to the first in
+# line, in the same commit, and tell listeners "released" and "offered" once; what is
+# rolled back, with a savepoint too, offers nothing and tells nothing; PREPARE
+# TRANSACTION offers and tells nothing, COMMIT PREPARED neither, and the next sweep offers
+# the key, once; where nobody could write an offer (a rollback, a crash of a session's
+# backend, a session whose end somebody has blocked), the first in line may take the key
+# at once and a sweep offers it; nobody else gets it in between.
+#
+# Turns red when: the end of a session or of a transaction makes no offer; the offer is
+# made before the commit, or kept by a rollback; an event is sent by PREPARE, or by
+# whoever the next transaction of that session belongs to; the sweep offers what is
+# offered already, or does not offer at all.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockQueue;
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('queue_ends');
+$node->init;
+$node->append_conf(
+	'postgresql.conf', q{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+max_prepared_transactions = 5
+restart_after_crash = on
+atomic_lock.sweep_interval = 0
+});
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+
+my ($watch, $listener, $holder, $other) = map { session($node, $_) } ('Watch', 'Listener', 'Holder', 'Other');
+my $key;
+
+# Two in line for a key that somebody has
+sub queue_two
+{
+	ask($watch, qq{SELECT lock_enqueue('$key', lower('$_'), '$_', '1 hour')}) foreach 'One', 'Two';
+	is(line_of($watch, $key), 'One Two', "$key: a line") or diag(ask($watch, 'SELECT * FROM lock_status()'));
+	hear($listener);
+	return;
+}
+
+# Who was first has it, and gives it to the second.
+sub passes_on
+{
+	my ($name, $event) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is(ask($other, try_as('stranger', $key)), 'held|One', "$name: nobody jumps the line");
+	is(ask($other, try_as('two', $key)), 'held|One', '... not the second either');
+	is(ask($other, try_as('one', $key)), 'acquired|', '... the first has it');
+	is(line_of($watch, $key), 'Two', '... and is in line no more');
+	is(heard($listener), $event // '', '... and tells what nobody has told before');
+	ask($other, qq{SELECT lock_release('$key', 'one')});
+	is(heard($listener), 'released Other, offered Two', '... and lets the second have it');
+	ask($other, qq{SELECT lock_leave('$key', 'two')});
+	hear($listener);
+	return;
+}
+
+my $lease = q{SELECT lock_acquire('KEY', '1 hour', 'holder')};
+my $session = q{SELECT lock_acquire('KEY', owner => 'holder', lifetime => 'session')};
+my $transaction = q{SELECT lock_acquire('KEY', owner => 'holder', lifetime => 'transaction')};
+my $release = q{SELECT lock_release('KEY', 'holder')};
+
+# Name; what the holder does; how it ends (SQL of the holder, or code); what listeners hear
+my @offered = (
+	[ 'release', $lease, $release ],
+	[ 'release_all', $lease, q{SELECT lock_release_all('holder')} ],
+	[ 'release_in_block', $lease, "BEGIN; $release; SELECT 1; COMMIT" ],
+	[ 'release_in_savepoint', $lease, "BEGIN; SAVEPOINT s; $release; RELEASE s; COMMIT" ],
+	[ 'release_twice', $lease, "BEGIN; SAVEPOINT s; $release; ROLLBACK TO s; $release; COMMIT" ],
+	[ 'release_in_procedure', $lease, q{DO $$ BEGIN PERFORM lock_release('KEY', 'holder'); COMMIT; PERFORM lock_acquire('KEY-other', '1 hour', 'holder'); END $$} ],
+	[ 'release_shared', q{SELECT lock_acquire('KEY', '1 hour', 'holder', 'shared')}, $release ],
+	[ 'release_of_session', $session, $release ],
+	[ 'force_release', $lease, q{SELECT force_release('KEY', 'test')}, 'forced' ],
+	[ 'try_force_release', $lease, q{SELECT lock_try_force_release('KEY', 'test')}, 'forced' ],
+	[ 'disconnect', $session, sub { end($holder) } ],
+	[ 'disconnect_shared', q{SELECT lock_acquire('KEY', owner => 'holder', mode => 'shared', lifetime => 'session')}, sub { end($holder) } ],
+	[ 'disconnect_lease_too', q{SELECT lock_acquire('KEY', '2 hours', 'holder', lifetime => 'session')}, sub { end($holder) } ],
+	[ 'disconnect_in_transaction', "$session; BEGIN; SELECT 1", sub { end($holder) } ],
+	[ 'disconnect_in_failed', $session, sub { reply($holder, 'BEGIN; SELECT 1 / 0'); end($holder) } ],
+	[ 'terminate', $session, sub { ask($watch, 'SELECT pg_terminate_backend(' . pid($holder) . ')') } ],
+	[ 'terminate_in_transaction', "$session; BEGIN; SELECT pg_current_xact_id()", sub { ask($watch, 'SELECT pg_terminate_backend(' . pid($holder) . ')') } ],
+	[ 'client_killed', $session, sub { $holder->{run}->signal('KILL') } ],
+	[ 'discard_all', $session, 'DISCARD ALL' ],
+	[ 'commit', "BEGIN; $transaction", 'COMMIT' ],
+	[ 'commit_savepoint', "BEGIN; SAVEPOINT s; $transaction; RELEASE s", 'COMMIT' ],
+	[ 'commit_shared', q{BEGIN; SELECT lock_acquire('KEY', owner => 'holder', mode => 'shared', lifetime => 'transaction')}, 'COMMIT' ],
+	[ 'commit_of_writer', "BEGIN; $transaction; CREATE TEMP TABLE IF NOT EXISTS t ()", 'COMMIT' ],
+	[ 'commit_read_only', "BEGIN; $transaction; SET TRANSACTION READ ONLY", 'COMMIT' ],
+	[ 'commit_serializable', "BEGIN ISOLATION LEVEL SERIALIZABLE; $transaction", 'COMMIT' ],
+	[ 'commit_chain', "BEGIN; $transaction", 'COMMIT AND CHAIN; ROLLBACK' ],
+	[ 'commit_released', "BEGIN; $transaction", "$release; COMMIT" ],
+	[ 'commit_of_lease', "BEGIN; $transaction; SELECT lock_acquire('KEY-2', '1 hour', 'holder')", 'COMMIT' ]);
+
+foreach my $case (@offered)
+{
+	my ($name, $before, $how, $event) = map { ref || !defined ? $_ : s/KEY/$case->[0]/gr } @$case;
+
+	$key = $name;
+	listen_to($listener, $key);
+	ask($holder, $before);
+	queue_two();
+	if (ref $how)
+	{
+		my $pid = pid($holder);
+
+		$how->();
+		gone($watch, $pid);
+		end($holder);
+		$holder = session($node, 'Holder');
+	}
+	else
+	{
+		ask($holder, $how);
+	}
+	is(heard($listener), ($event // 'released') . ' Holder, offered One', "$name: offered at once");
+	is(line_of($watch, $key), 'One* Two', '... to the first');
+	# Without a sweep, the next grant finds the row of the former holder.
+	ask($watch, 'SELECT lock_sweep()') unless $name =~ /^(?:disconnect|discard_all|terminate)$/;
+	is(heard($listener), '', '... and not again by a sweep');
+	passes_on($name);
+	ask($holder, "SET application_name = 'Holder'; SELECT lock_release_all('holder')");
+	ask($watch, 'TRUNCATE app_lock, app_lock_queue');
+}
+
+#
+# What is rolled back was never done.
+#
+$key = 'undone';
+listen_to($listener, $key);
+ask($holder, $lease =~ s/KEY/$key/r);
+queue_two();
+ask($holder, qq{BEGIN; SELECT lock_release('$key', 'holder'); ROLLBACK});
+ask($holder, qq{BEGIN; SAVEPOINT s; SELECT lock_release('$key', 'holder'); ROLLBACK TO s; COMMIT});
+ask($holder, qq{DO \$\$ BEGIN PERFORM lock_release('$key', 'holder'); RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END \$\$});
+ask($holder, 'SELECT pg_current_xact_id()');
+is(heard($listener) . ' ' . line_of($watch, $key), ' One Two', 'a release that is rolled back offers and tells nothing');
+ask($holder, qq{BEGIN; SELECT lock_release('$key', 'holder')});
+ask($watch, 'SELECT pg_terminate_backend(' . pid($holder) . ')');
+gone($watch, pid($holder));
+end($holder);
+$holder = session($node, 'Holder');
+is(heard($listener) . ' ' . line_of($watch, $key), ' One Two', '... nor one of a session that was terminated');
+ask($watch, 'TRUNCATE app_lock, app_lock_queue');
+
+#
+# Where nobody writes an offer: the first may take the key at once, a sweep offers it.
+#
+my @unoffered = (
+	[ 'rollback', "BEGIN; $transaction", sub { ask($holder, 'ROLLBACK') }, 'offered One' ],
+	[ 'rollback_of_lease', "BEGIN; $lease", sub { ask($holder, 'ROLLBACK') }, 'offered One' ],
+	[ 'expiry', $lease, sub { ask($holder, qq{SELECT lock_extend('$key', 'holder', '1 ms')}); poll($watch, qq{SELECT NOT locked FROM lock_status('$key')}) }, 'expired Holder, offered One' ],
+	[ 'blocked_end_of_session', $session, sub { ask($other, qq{BEGIN; SELECT lock_extend('$key', 'holder')}); end($holder); gone($watch, pid($holder)); ask($other, 'ROLLBACK'); $holder = session($node, 'Holder') }, 'released Holder, offered One' ],
+	[ 'prepared_release', "$lease; BEGIN; $release; PREPARE TRANSACTION 'p'; SELECT pg_current_xact_id()", sub { ask($holder, q{COMMIT PREPARED 'p'}) }, 'offered One' ],
+	[ 'prepared_transaction', "BEGIN; $transaction; PREPARE TRANSACTION 'p'; SELECT pg_current_xact_id()", sub { ask($other, q{COMMIT PREPARED 'p'}) }, 'offered One' ],
+	[ 'prepared_rolled_back', "BEGIN; $lease; PREPARE TRANSACTION 'p'", sub { ask($other, q{ROLLBACK PREPARED 'p'}) }, 'offered One' ]);
+foreach my $by ('first', 'sweep')
+{
+	foreach my $case (@unoffered)
+	{
+		my ($name, $before, $how, $event) = map { ref || !defined ? $_ : s/KEY/"$case->[0]-$by"/ger } @$case;
+
+		$key = "$name-$by";
+		listen_to($listener, $key);
+		if ($name eq 'prepared_release')
+		{
+			# The line is there before the release.
+			ask($holder, $before =~ s/;.*//sr);
+			queue_two();
+			ask($holder, $before =~ s/^[^;]*;//sr);
+			is(heard($listener), '', 'PREPARE TRANSACTION tells nobody');
+			is(ask($watch, 'SELECT lock_sweep()') . heard($listener), '0', '... and a sweep offers nothing before COMMIT PREPARED');
+		}
+		else
+		{
+			ask($holder, $before);
+			queue_two();
+		}
+		$how->();
+		is(heard($listener) . ' ' . line_of($watch, $key), ' One Two', "$key: nobody could offer it");
+		is(ask($watch, try_as('stranger', $key)), 'held|One', '... it is for nobody else');
+		if ($by eq 'sweep')
+		{
+			ask($watch, 'SELECT lock_sweep()');
+			is(heard($listener), $event, '... a sweep offers it');
+			is(line_of($watch, $key), 'One* Two', '... to the first');
+			ask($watch, 'SELECT lock_sweep()');
+			is(heard($listener), '', '... once');
+		}
+		passes_on($key, $by eq 'first' ? $event =~ s/,? ?offered One//r : '');
+		ask($watch, 'TRUNCATE app_lock, app_lock_queue');
+	}
+}
+
+# A backend that is killed takes all others along.  Its lock was for the session.
+$key = 'crash';
+ask($holder, $session =~ s/KEY/$key/r);
+ask($watch, qq{SELECT lock_enqueue('$key', lower('$_'), '$_', '1 hour')}) foreach 'One', 'Two';
+my $offset = -s $node->logfile;
+kill 'KILL', pid($holder);
+ok($node->wait_for_log(qr/database system is ready to accept connections/, $offset), 'the server is back');
+end($watch, $listener, $holder, $other);
+$node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
+($watch, $listener, $other) = map { session($node, $_) } ('Watch', 'Listener', 'Other');
+listen_to($listener, $key);
+is(ask($watch, try_as('stranger', $key)), 'held|One', '... and nobody jumps the line');
+ask($watch, 'SELECT lock_sweep()');
+is(heard($listener), 'released Holder, offered One', '... a sweep offers it');
+passes_on('a crash');
+
+end($watch, $listener, $other);
+$node->stop;
+log_is_clean($node, killed => 1);
+done_testing();
