@@ -380,7 +380,8 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 }
 
 /*
- * Grant a key to an owner, whoever holds it or is in line for it.  Returns the holdings that this ended: a
+ * Grant a key to an owner, whoever holds it or is in line for it.  Whoever was offered the
+ * key keeps its place, and is offered it again.  Returns the holdings that this ended: a
  * list of AlHolding *.  Outcomes: AL_ACQUIRED; AL_IN_TRANSACTION.
  */
 List *
@@ -388,6 +389,8 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 			   AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+	AlTicket	nobody = {.number = 0};
+	AlLine		line;
 	AlQuota		quota;
 	List	   *ended;
 
@@ -396,7 +399,9 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 	if (result->outcome == AL_IN_TRANSACTION)
 		return NIL;
 	al_table_find(rel, key, &attempt.state.rows.exclusive);
-	attempt.has_line = al_tickets_may_be(key);
+	attempt.has_line = al_tickets_look(key, NULL, &line);
+	if (attempt.has_line && line.is_offered)
+		al_ticket_offer(key, &nobody, 0);
 	result->outcome = AL_ACQUIRED;
 	result->waited = 0;
 	(void) al_quota_claim_attempts(rel, &attempt, 1, &quota);

@@ -419,7 +419,9 @@ al_grant(Relation rel, AlAttempt *attempt)
 	else if (!grant_again(rel, attempt))
 		return false;
 	al_attempt_end_place(attempt);
-	if (attempt->has_line)
+	/* Who upgrades or converts what it has was not asked whose turn it is. */
+	if (attempt->has_line ||
+		(attempt->own && attempt->result->outcome == AL_ACQUIRED && al_tickets_may_be(attempt->key)))
 		(void) al_tickets_drop(attempt->key, &attempt->request->owner);
 	al_stat_count(attempt->own ? AL_COUNT_REGRANTS : AL_COUNT_GRANTS, 1);
 	return true;
