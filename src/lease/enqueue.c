@@ -97,6 +97,23 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 
 	AL_TEST_POINT("before-ticket");
 	(void) al_tickets_look(key, &request->owner, &line);
+	if (line.mine.number != 0 && !al_ticket_delete(&line.mine))
+	{
+		int64		number = line.mine.number;
+
+		line.mine.number = 0;
+		if (al_tickets_look(key, &request->owner, &line) && line.mine.number == number)
+		{
+			/* Another session of the owner is taking the key, with which the place goes. */
+			*ticket = line.mine;
+			*place = 1 + al_tickets_count(key, number, request->role, &of_role) +
+				al_queue_count_before(key, number);
+			return;
+		}
+		/* That has it now, or the place has just gone. */
+		al_lease_enqueue(rel, key, request, offer, keep, result, ticket, place);
+		return;
+	}
 	use.is_new = line.mine.number == 0;
 	quota.count = 0;
 	if (al_policy_any())
