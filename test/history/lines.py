@@ -301,11 +301,13 @@ class Lines:
                                      f'\n    {holding}', record)
 
     def twice(self, key, list_of):
-        """A place that was offered the key is over when the offer is"""
+        """A place that was offered the key is over when the offer is, unless the key was stolen"""
         first = {}
         for offer in sorted(list_of, key=lambda o: o.until):
             other = first.setdefault(offer.number, offer)
-            if offer.until > other.until + self.clock and not self.crashed(other.made, offer.begin):
+            if offer.until > other.until + self.clock and not self.crashed(other.made, offer.begin) and \
+               not any(thief is not None and end >= other.made - self.clock and begin <= offer.begin
+                       for begin, end, _, thief in self.checker.forced.get(key, ())):
                 self.checker.say('offer', f'{key} was offered twice:\n    {other}\n    {offer}')
 
     def new_grants(self):
