@@ -239,7 +239,7 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 			line->first = copy_ticket(&row.ticket);
 		line->is_offered = is_offered;
 		/* A ticket with a lower number may have been committed after the offer. */
-		if (is_offered || (line->first.number != 0 && (now >= until || row.ticket.number > offered)))
+		if (is_offered || (line->first.number != 0 && row.ticket.number > offered))
 			break;
 	}
 	al_scan_end(&scan);
