@@ -965,6 +965,10 @@ sub acquire_open
 
 	return { status => ['held'], is_own => 1, limit => $r->{limit} } if $own && $r->{on_reacquire};
 	return { status => ['held'], is_own => 1 } if $upgrade && $r->{lifetime} eq 'transaction' && !$in_tx;
+	# Rows decide before the line does, and that before claims; who has the key in hand has
+	# not given it to those in line yet.
+	return { status => ['held'], is_behind => 1 }
+	  if !$own && !$self->is_in_the_way($s, $r) && !%{ $self->{tx}{$s} ? $self->{tx}{$s}{claims}{$key} || {} : {} } && $self->is_behind($s, $key, $owner);
 	my $places = $self->places($s, $key, $owner);
 	my $limit = $own ? undef : $r->{limit};
 
@@ -979,10 +983,8 @@ sub acquire_open
 		  if $places->{least} < $limit;
 	}
 	return { status => ['held'], in_the_way($places, $limit) } if $limit && $places->{least} >= $limit;
-	# Who has the key in hand has not given it to those in line yet.
-	return { status => ['held'], is_behind => 1 } if !$own && !%{ $self->{tx}{$s} ? $self->{tx}{$s}{claims}{$key} || {} : {} } && $self->is_behind($s, $key, $owner);
 	# Who shares the key again is as good as anybody else who does, if that can be.
-	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || $self->is_claimed($s, $key, $claim, $owner));
+	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || $ever_in_line{$key} || $self->is_claimed($s, $key, $claim, $owner));
 	# What a transaction holds by its lifetime is held, but it may be another claim that is met.
 	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ], limit => $r->{limit}, counted => $limit && [ 0, $places->{most} ] }
 	  if !($is_kept && $in_tx) && $self->is_claimed($s, $key, $claim, $owner);

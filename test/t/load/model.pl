@@ -1104,6 +1104,8 @@ sub play_other
 	{
 		my $key = one_of(@keys);
 
+		# A thief may be about to end it.
+		return if grep { $_->{no_offer}{$key} } values %{ $model->{tx} };
 		ask($watch, "UPDATE app_lock_queue SET expires_at = clock_timestamp() - interval '1 s' WHERE key = '$key' AND ticket = 0");
 		$trace[-1] .= " $key";
 		$seen{'lapse of an offer'}++ if $model->look_at_line('', $key)->{is_offered};
