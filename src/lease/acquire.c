@@ -401,7 +401,7 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 	al_table_find(rel, key, &attempt.state.rows.exclusive);
 	attempt.has_line = al_tickets_look(key, NULL, &line);
 	if (attempt.has_line && line.is_offered)
-		al_ticket_offer(key, &nobody, 0);
+		(void) al_ticket_offer(key, &nobody, 0);
 	result->outcome = AL_ACQUIRED;
 	result->waited = 0;
 	(void) al_quota_claim_attempts(rel, &attempt, 1, &quota);

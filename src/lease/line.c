@@ -120,14 +120,15 @@ al_line_offer(Relation rel, const AlKey *key, bool at_commit)
 		return;
 	}
 	if (line.first.number == 0)
-		al_ticket_offer(key, &nobody, 0);
+		(void) al_ticket_offer(key, &nobody, 0);
 	else if (!al_queue_is_behind(key, false, line.first.number, NULL))
 	{
 		TimestampTz until = al_add_duration(GetCurrentTimestamp(), line.first.offer);
 		AlEvent		event = {.word = "offered", .holder = line.first.holder,
 			.ticket = line.first.number, .until = until};
 
-		al_ticket_offer(key, &line.first, until);
+		if (!al_ticket_offer(key, &line.first, until))
+			return;
 		al_event(key, &event);
 		al_stat_changed();
 	}

@@ -395,11 +395,27 @@ al_tickets_drop(const AlKey *key, const AlOwner *owner)
 	return deleted;
 }
 
+/* Lock a row, to update it without waiting; false: somebody has it in hand */
+static bool
+try_lock(Relation rel, ItemPointer tid)
+{
+	HeapTupleData tuple = {.t_self = *tid};
+	Buffer		buffer;
+	TM_FailureData failure;
+	TM_Result	result;
+
+	result = heap_lock_tuple(rel, &tuple, GetCurrentCommandId(true), LockTupleNoKeyExclusive,
+							 LockWaitSkip, false, &buffer, &failure);
+	ReleaseBuffer(buffer);
+	return result == TM_Ok;
+}
+
 /*
  * Write row 0: the key is offered to a ticket until a moment; number 0: to nobody any
- * more.  The key is claimed.
+ * more.  The key is claimed.  False: an administrator is deleting the row, which was not
+ * waited for.
  */
-void
+bool
 al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 {
 	Relation	rel = al_open_queue(RowExclusiveLock);
@@ -407,6 +423,7 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 	bool		nulls[Natts_queue];
 	AlScan		scan;
 	HeapTuple	tuple;
+	bool		done = true;
 
 	memset(nulls, true, sizeof(nulls));
 	VALUE(offered) = Int64GetDatum(ticket->number);
@@ -416,9 +433,11 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 	if (ticket->number == 0)
 	{
 		if (HeapTupleIsValid(tuple))
-			CatalogTupleDelete(rel, &tuple->t_self);
+			done = al_heap_try_delete(rel, &tuple->t_self);
 		CommandCounterIncrement();
 	}
+	else if (HeapTupleIsValid(tuple) && !try_lock(rel, &tuple->t_self))
+		done = false;
 	else if (HeapTupleIsValid(tuple))
 	{
 		bool		replaces[Natts_queue] = {0};
@@ -435,6 +454,7 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 	al_scan_end(&scan);
 	al_tickets_note(key, until);
 	table_close(rel, NoLock);
+	return done;
 }
 
 /*
