@@ -349,7 +349,7 @@ my @forbidden = (
 	'SELECT * FROM app_lock', 'SELECT owner FROM app_lock', 'SELECT count(*) FROM app_lock', 'DELETE FROM app_lock', q{UPDATE app_lock SET expires_at = 'infinity'}, 'TRUNCATE app_lock',
 	q{INSERT INTO app_lock SELECT * FROM app_lock}, 'LOCK TABLE app_lock IN ACCESS SHARE MODE', 'SELECT * FROM app_lock_fence', q{SELECT nextval('app_lock_fence')}, q{SELECT setval('app_lock_fence', 1)},
 	'COPY app_lock TO STDOUT', 'CREATE INDEX ON app_lock (holder)', 'ALTER TABLE app_lock ADD x int', 'DROP TABLE app_lock CASCADE', 'DROP EXTENSION atomic_lock CASCADE', q{UPDATE lock_audit SET reason = ''}, 'TRUNCATE lock_audit', 'INSERT INTO lock_audit SELECT * FROM lock_audit',
-	'SELECT * FROM app_lock_queue', 'SELECT owner FROM app_lock_queue', 'DELETE FROM app_lock_queue', q{UPDATE app_lock_queue SET ticket = 1}, q{INSERT INTO app_lock_queue (key, ticket, expires_at) VALUES ('k1', 0, 'infinity')}, 'TRUNCATE app_lock_queue', 'LOCK TABLE app_lock_queue', 'COPY app_lock_queue TO STDOUT', q{SET atomic_lock.max_queue_places = 1},
+	'SELECT * FROM app_lock_queue', 'SELECT owner FROM app_lock_queue', q{UPDATE app_lock_queue SET ticket = 1}, q{INSERT INTO app_lock_queue (key, ticket, expires_at) VALUES ('k1', 0, 'infinity')}, 'TRUNCATE app_lock_queue', 'LOCK TABLE app_lock_queue', 'COPY app_lock_queue TO STDOUT', q{SET atomic_lock.max_queue_places = 1},
 	'SELECT * FROM app_lock_policy', q{INSERT INTO app_lock_policy VALUES ('')}, 'DELETE FROM app_lock_policy', 'SELECT * FROM app_lock_policy_role', q{INSERT INTO app_lock_policy_role VALUES ('', 'al_user')}, 'TRUNCATE app_lock_policy', 'COPY app_lock_policy TO STDOUT', 'DELETE FROM lock_history', q{UPDATE lock_history SET ended_by = 'released'}, q{INSERT INTO lock_policies (prefix) VALUES ('')}, 'SELECT app_lock_policy_changed()',
 	'CREATE TRIGGER x BEFORE UPDATE ON app_lock FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()', 'CREATE TABLE like_child () INHERITS (app_lock)', 'ALTER FUNCTION lock_acquire OWNER TO CURRENT_USER',
 	q{SELECT app_lock_change_access('al_none', 'admin', true)}, 'GRANT ALL ON app_lock TO PUBLIC', q{CREATE OR REPLACE FUNCTION locks.lock_holder(key text) RETURNS text LANGUAGE sql AS 'SELECT key'},
@@ -494,6 +494,8 @@ sub statement
 	return ('setting', 0, setting()) if $dice < 24;
 	return ('table', 0, write_own()) if $dice < 31;
 	return ('forbidden', 1, one_of(@forbidden)) if $dice < 33;
+	# as an administrator may
+	return ('table', !$level{$role}{admin}, 'DELETE FROM app_lock_queue WHERE ticket ' . one_of('> 0', '= 0', '% 2 = 0', '< 0')) if $dice < 34;
 	if ($dice < 37)
 	{
 		$view = one_of(@views);
