@@ -24,6 +24,8 @@ sorting, in O(n log n):
               acknowledged is there, what was refused is not
   errors      none but those that are promised
 
+lines.py says what it judges of places that no connection waits for, and of offers.
+
 Where policies limit the clients, and ask for history:
 
   quota       nobody is granted more keys than the policy allows, and nobody is refused
@@ -43,6 +45,8 @@ import itertools
 import math
 import re
 from collections import defaultdict
+
+from lines import Lines
 
 # The clock of the server is read a little before or after ours.
 CLOCK = 0.002
@@ -199,6 +203,7 @@ class Checker:
         self.policies = policies or {}
         self.roles = roles or {}
         self.wrong = []
+        self.lines = Lines(self, CLOCK, LINGER, Others)
         self.holdings = []
         self.possible = defaultdict(list)	# key: (from, to, owner, whether it may hold it), beside holdings
         self.waits = defaultdict(list)		# key: (from, to, owner) of calls that wait, by their place in the queue
@@ -235,6 +240,7 @@ class Checker:
         for records in by_client.values():
             self.follow(self.with_fates(records))
         self.cut()
+        self.lines.prepare()
         if kinds is None or not kinds <= {'quota', 'history'}:
             self.exclusion()
             self.order()
@@ -244,6 +250,7 @@ class Checker:
             self.count()
             self.cause()
             self.line()
+            self.lines.run()
             self.errors()
         if self.policies:
             self.quotas()
@@ -354,7 +361,10 @@ class Checker:
                     if holding.lifetime == 'session':
                         holding.close(end, record['comp'] + LINGER)
                         holding.lifetime = 'ended'
-            if operation in ('acquire', 'acquire_all', 'fetch', 'steal'):
+            self.lines.follow(record, fate)
+            if operation == 'enqueue':
+                self.enqueued(record, fate, held)
+            elif operation in ('acquire', 'acquire_all', 'fetch', 'steal'):
                 self.acquired(record, fate, held)
             elif operation == 'convert':
                 self.converted(record, fate, held)
@@ -469,6 +479,14 @@ class Checker:
                     self.upgraded.add((key, before.token))
             self.may_wait(record, key, record['comp'])
             self.add(record, fate, held, key, owner, row, lifetime, before)
+
+    def enqueued(self, record, fate, held):
+        """Acquired, or that is refused, and there is a place in line instead"""
+        if record['outcome'] != 'ok' or record['rows'][0]['status'] != 'queued':
+            self.acquired(record, fate, held)
+            return
+        self.may_have(record, record['key'], record['comp'], holds=False)
+        self.refused(record, record['key'], held.get((record['key'], record['owner'])))
 
     def asked_again(self, record, row, unseen):
         """Who repeats an acquire whose answer was lost has the same grant"""
@@ -876,6 +894,8 @@ class Checker:
             begin, end, owner = record['inv'], record['comp'], record['owner']
             others = index.get(key, nobody)
             found = shared is not None and shared.last + CLOCK >= begin or others.meets(owner, begin, end)
+            if self.lines.in_the_way(key, owner, begin, end):
+                continue
             if found and record.get('limit') is not None:
                 # one that has it alone, or is at it, or so many that share it
                 found = self.alone.get(key, nobody).meets(owner, begin, end) or \
@@ -911,6 +931,9 @@ class Checker:
             # those that may be before it in the queue
             if any(r is not None and r[1] >= since and r[2] != owner for r in waits[key].last(begin + SLACK)):
                 continue
+            # or in line
+            if self.lines.possible.get(key, nobody).meets(owner, since, begin + SLACK):
+                continue
             free = not self.alone.get(key, nobody).meets(owner, since, end)
             if record['mode'] == 'exclusive':
                 free = free and not self.anybody.get(key, nobody).meets(owner, since, end)
@@ -925,10 +948,11 @@ class Checker:
         found = defaultdict(list)
         for holding in self.holdings:
             record = holding.record
-            if not holding.anew or record['op'] not in ('acquire', 'acquire_all') or \
+            if not holding.anew or record['op'] not in ('acquire', 'acquire_all', 'enqueue') or \
                holding.before is not None and holding.before.last >= record['inv'] - CLOCK:
                 continue		# it was not granted now, or to who had something already
-            found[holding.key].append((record['inv'], record['comp'], holding))
+            since = self.lines.since(holding.key, holding.owner, record['inv'])
+            found[holding.key].append((min(record['inv'], since), record['comp'], holding))
         for key, list_of in found.items():
             list_of.sort(key=lambda g: g[0])
             firsts = list(itertools.accumulate(((g[1], -i, g[2]) for i, g in enumerate(reversed(list_of))),
@@ -942,6 +966,9 @@ class Checker:
         if isinstance(record.get('rows'), list) and record['rows']:
             return record['rows'][0].get('status')
         return {'40P01': 'deadlock'}.get(record.get('sqlstate'))
+
+    def of_lines(self):
+        return self.lines.summary()
 
     # -- policies -----------------------------------------------------------
 

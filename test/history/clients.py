@@ -16,6 +16,7 @@ others do: the records alone must tell the checker everything.
 import itertools
 import json
 import random
+import select
 import threading
 import time
 
@@ -23,6 +24,12 @@ import psycopg2
 
 REFUSALS = {'55P03', '40P01', '53400', 'LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK007', 'LK008', 'LK009'}
 LOST = {'57P01', '57P02', '57P03', '57P05', '08006', '08003', '08000', '25P03', '08P01'}
+# Of the seats in a line: what lock_enqueue says, and the rows of lock_queue
+PLACE = ("status, place, key, 'exclusive' AS mode, extract(epoch FROM expires_at)::float8 AS expires, "
+         'fencing_token, ticket, holder, owner')
+LINE = '''SELECT place, holder, ticket, extract(epoch FROM expires_at)::float8 AS expires,
+    extract(epoch FROM offer)::float8 AS offer, extract(epoch FROM offered_until)::float8 AS until
+    FROM lock_queue WHERE key = %s'''
 GRANT = ('acquired, status, mode, fencing_token, extract(epoch FROM expires_at)::float8 AS expires, '
          'holder, key, extract(epoch FROM acquired_at)::float8 AS since, holders, max_holders')
 
@@ -57,6 +64,7 @@ class History:
         self.number = itertools.count()
         self.faults = []		# (from, to, kind, detail)
         self.grants = []		# rows of lock_history in the end, where policies ask for it
+        self.events = []		# what a listener heard: (when, key, payload)
         # expires_at is of the real-time clock; they may drift apart a little
         self.offset = time.time() - time.monotonic()
 
@@ -74,6 +82,7 @@ class History:
         about['offset'] = self.offset
         about['faults'] = self.faults
         about['grants'] = self.grants
+        about['events'] = self.events
         with open(path, 'w', encoding='utf-8') as out:
             out.write(json.dumps(about) + '\n')
             for record in self.records:
@@ -88,6 +97,7 @@ class History:
         history.offset = about['offset']
         history.faults = [tuple(fault) for fault in about['faults']]
         history.grants = about['grants']
+        history.events = about['events']
         return history, about
 
 
@@ -221,7 +231,8 @@ class Client(Worker):
 
     # what a round does, and how often
     ROUNDS = (('lease', 40), ('shared', 14), ('place', 30), ('set', 14), ('several', 40), ('session', 10),
-              ('relied', 14), ('transaction', 14), ('prepared', 7), ('fetch', 8), ('stranger', 7), ('hurried', 6))
+              ('relied', 14), ('transaction', 14), ('prepared', 7), ('fetch', 8), ('stranger', 7), ('hurried', 6),
+              ('line', 120), ('patient', 14))
 
     def __init__(self, run, number):
         super().__init__(run, f'c{number}')
@@ -643,6 +654,70 @@ class Client(Worker):
             self.call('transfer', f'SELECT {GRANT} FROM lock_transfer(%s, %s, %s, %s, %s)',
                       key, owner, owner + 'y', '', '1 s', key=key, owner=owner, heir=owner + 'y', ttl=1)
 
+    def enqueue(self, key, owner):
+        """Long enough to come back, as one hopes, or so long that it cannot end meanwhile"""
+        offer = round(self.random.choice((0.005, 0.02, 0.05, 0.05, 0.3, 2.5)) * (0.5 + self.random.random()), 4)
+        keep = round(self.random.choice((0.05, 0.3, 0.5, 3)) * (0.5 + self.random.random()), 4)
+        return self.call('enqueue', f'SELECT {PLACE} FROM lock_enqueue(%s, %s, %s, %s, %s)',
+                         key, owner, owner, f'{offer} s', f'{keep} s',
+                         key=key, owner=owner, mode='exclusive', lifetime='lease', ttl=self.run_of.default_ttl,
+                         offer=offer, keep=keep)
+
+    def leave(self, key, owner):
+        return self.call('leave', 'SELECT lock_leave(%s, %s) AS left', key, owner, key=key, owner=owner)
+
+    def line(self):
+        """Takes a place in the line for a key, and comes back for it, or does not"""
+        key, owner = self.key(), self.owner()
+        for _ in range(self.random.randint(1, 6)):
+            block = self.chance(0.15)
+            if block and self.call('begin', 'BEGIN')['outcome'] != 'ok':
+                return
+            savepoint = block and self.chance(0.5)
+            if savepoint:
+                self.call('savepoint', 'SAVEPOINT s')
+            dice = self.random.random()
+            if dice < 0.6:
+                record = self.enqueue(key, owner)
+            elif dice < 0.75:
+                record = self.acquire(key, owner, wait=self.wait())
+            elif dice < 0.83:
+                record = self.acquire(key, owner, mode='shared', lifetime=self.lifetime('lease', 'session', 'transaction'))
+            elif dice < 0.9:
+                record = self.leave(key, owner)
+            else:
+                record = self.call('places', LINE, key, key=key)
+            if block and self.session.in_transaction:
+                if savepoint and self.chance(0.5):
+                    self.call('rollback to', 'ROLLBACK TO s')
+                    if self.chance(0.5):
+                        record = self.enqueue(key, owner)
+                if self.session.in_transaction and not self.finish():
+                    continue
+            if record['outcome'] == 'info' or record['outcome'] == 'refused' and self.chance(0.5):
+                continue
+            if record['op'] in ('enqueue', 'acquire') and record['outcome'] == 'ok' and \
+               record['rows'][0]['status'] != 'queued':
+                row = record['rows'][0]
+                if self.use(key, owner, row['expires'], row['fencing_token']) and self.chance(0.9):
+                    self.release(key, owner)
+                return
+            if record['op'] == 'leave' and self.chance(0.5):
+                return
+            self.think(self.random.choice((0, 0.005, 0.05, 0.2)) * self.random.random())
+
+    def patient(self):
+        """Comes back until it has the key"""
+        key, owner = self.key(), f'{self.name}/{next(self.owners)}'
+        until = time.monotonic() + 3
+        while time.monotonic() < until and not self.run_of.over():
+            record = self.enqueue(key, owner)
+            if record['outcome'] == 'ok' and record['rows'][0]['status'] != 'queued':
+                self.write(key, owner)
+                self.release(key, owner)
+                return
+            self.think(0.03)
+
     def hurried(self):
         """Gives up waiting by statement_timeout."""
         (key, mode, limit), owner = self.request(), self.owner()
@@ -686,3 +761,37 @@ class Admin(Client):
                     self.release(key, owner)
             else:
                 self.call('sweep', 'SELECT lock_sweep(100)')
+
+
+class Listener(threading.Thread):
+    """Hears what is told of keys, and notes when"""
+
+    def __init__(self, run, keys):
+        super().__init__(name='listener', daemon=True)
+        self.run_of, self.keys = run, keys
+        self.ended = False
+
+    def run(self):
+        while not self.ended:
+            try:
+                conn = psycopg2.connect(self.run_of.server.dsn() + ' application_name=listener', connect_timeout=5)
+                conn.autocommit = True
+                with conn.cursor() as cursor:
+                    channels = {}
+                    for key in self.keys:
+                        cursor.execute('SELECT lock_channel(%s)', (key,))
+                        channels[cursor.fetchone()[0]] = key
+                        cursor.execute(f'LISTEN {list(channels)[-1]}')
+                self.hear(conn, channels)
+                conn.close()
+            except psycopg2.Error:
+                time.sleep(0.02)
+
+    def hear(self, conn, channels):
+        while not self.ended:
+            if not select.select([conn], [], [], 0.1)[0]:
+                continue
+            conn.poll()
+            for notify in conn.notifies:
+                self.run_of.history.events.append((time.monotonic(), channels[notify.channel], json.loads(notify.payload)))
+            conn.notifies.clear()

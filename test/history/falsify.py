@@ -2,6 +2,7 @@
 gets one answer that is wrong, in each of the ways that the checker knows."""
 
 import copy
+from datetime import datetime, timedelta
 
 from checker import Checker
 
@@ -183,6 +184,58 @@ def quota_unseen(record, rows):
     return False
 
 
+def jumped(record, rows, expires=0):
+    """Granted, for a moment, though somebody is in line"""
+    if record['op'] == 'acquire' and record['client'] != 'judge' and record['outcome'] == 'refused' and rows:
+        record['outcome'] = 'ok'
+        record['rows'] = [dict(rows[0], acquired=True, status='acquired', mode=record['mode'], fencing_token=1 << 52,
+                               expires=expires, key=record['key'])]
+        return True
+    return False
+
+
+def granted_though_offered(record, rows):
+    return jumped(record, rows)
+
+
+def place_lost(record, rows):
+    """Who renews its place gets another one"""
+    if record['op'] == 'enqueue' and record['outcome'] == 'ok' and rows[0]['status'] == 'queued':
+        rows[0]['ticket'] += 1 << 50
+        return True
+    return False
+
+
+def leaves_nothing(record, rows):
+    """Who leaves is told that it has no place"""
+    if record['op'] == 'leave' and record['outcome'] == 'ok' and rows[0]['left']:
+        rows[0]['left'] = False
+        return True
+    return False
+
+
+def unlisted(record, rows):
+    """lock_queue does not have a place"""
+    if record['op'] == 'places' and record['outcome'] == 'ok' and rows:
+        del rows[-1]
+        return True
+    return False
+
+
+# Of events: a list of (when, key, event), at a place of those that are offers
+
+def offered_to_two(events, place, other):
+    """While it was offered to one, a key was offered to another"""
+    when, key, event = events[place]
+    events.append((when + 0.0005, key, dict(event, ticket=events[other][2]['ticket'], holder='another')))
+
+
+def offered_twice(events, place, _):
+    """A place was offered the key again"""
+    when, key, event = events[place]
+    events.append((when + 0.0005, key, dict(event, until=(datetime.fromisoformat(event['until']) + timedelta(seconds=0.1)).isoformat())))
+
+
 # Of lock_history: rows are changed in place, at a place in the order of tokens
 
 def unrecorded(rows, place):
@@ -218,7 +271,9 @@ CALLS = (('exclusion', granted_twice), ('order', token_falls), ('loss', denied),
         ('cause', nobody_there), ('errors', another_error), ('limits', one_more), ('limits', at_once),
         ('limits', fewer_allowed), ('limits', place_there), ('cause', place_unseen), ('line', waits_in_vain),
         ('line', passed), ('count', miscounted), ('count', counted_twice))
+LINES = (('line', jumped), ('offer', granted_though_offered), ('place', place_lost), ('place', leaves_nothing), ('place', unlisted))
 POLICIES = (('quota', key_too_many), ('quota', quota_unseen))
+EVENTS = (offered_to_two, offered_twice)
 GRANTS = (('history', unrecorded), ('history', never_granted), ('history', ended_otherwise), ('history', ended_early),
           ('history', ended_late), ('quota', ended_late), ('history', another_owner))
 
@@ -227,9 +282,9 @@ def falsify(history, counters, journal, rng, ways, **how):
     """Returns what went unnoticed, and what was noticed how often"""
     unnoticed, noticed = [], []
 
-    def judge(records, counters, journal, kind, grants=history.grants):
+    def judge(records, counters, journal, kind, grants=history.grants, events=history.events):
         changed = copy.copy(history)
-        changed.records, changed.grants = records, grants
+        changed.records, changed.grants, changed.events = records, grants, events
         checker = Checker(changed, **how)
         checker.run({kind})
         checker.counters(counters, journal)
@@ -259,6 +314,16 @@ def falsify(history, counters, journal, rng, ways, **how):
             grants = [dict(row) for row in sorted(history.grants, key=lambda row: row['token'])]
             way(grants, rng.randrange(1, len(grants)))
             if kind in judge(history.records, counters, journal, kind, grants):
+                noticed.append(f'{way.__name__} 1/{tried}')
+                break
+        else:
+            unnoticed.append(f'{way.__name__} 0/{TRIES}')
+    offers = [place for place, (_, _, event) in enumerate(history.events) if event['event'] == 'offered']
+    for way in EVENTS if offers else ():
+        for tried in range(1, TRIES + 1):
+            events = list(history.events)
+            way(events, rng.choice(offers), rng.choice(offers))
+            if 'offer' in judge(history.records, counters, journal, 'offer', events=events):
                 noticed.append(f'{way.__name__} 1/{tried}')
                 break
         else:

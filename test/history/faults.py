@@ -11,7 +11,7 @@ import time
 import psycopg2
 
 from clients import Session
-from falsify import CALLS, POLICIES
+from falsify import CALLS, LINES, POLICIES
 from proxy import Proxy
 from runs import Run
 from server import SETTINGS, Server, signal_to
@@ -174,6 +174,36 @@ class Crash(Run):
         self.server.connect().close()
         # the moment when those are back who were told
         self.crashes.append(time.monotonic())
+
+
+class Queue(Crash, Kill):
+    """Clients have places in lines, which no connection waits for, beside those who wait in
+    calls.  Everything ends and comes back: backends, the sweep, the server."""
+
+    name = 'queue'
+    lines = True
+    ways = LINES
+    default_ttl = 0.15
+    settings = f"atomic_lock.default_ttl = '{round(default_ttl * 1000)} ms'"
+
+    def plan(self):
+        kill = Kill.plan(self)
+        while True:
+            for _ in range(self.random.randint(3, 12)):
+                yield next(kill)
+            yield (self.random.uniform(0.1, 0.6), self.random.choice(('backend', 'child', 'immediate', 'all', 'restart')),
+                   [self.random.random(), self.random.choice(CHILDREN)])
+
+    def do(self, kind, detail):
+        if kind == 'restart':
+            self.crashes.append(time.monotonic())
+            self.server.stop('fast')
+            self.server.start()
+            self.crashes.append(time.monotonic())
+        elif kind in ('backend', 'child', 'immediate', 'all') and len(detail) == 2:
+            super().do(kind, detail)
+        else:
+            Kill.do(self, kind, detail)
 
 
 class Cut(Run):
@@ -526,4 +556,4 @@ class Memory(Kill):
             pass			# it has ended meanwhile
 
 
-RUNS = {run.name: run for run in (Calm, Kill, Policies, Crash, Cut, Failover, Synchronous, Bouncer, Clock, Disk, Memory)}
+RUNS = {run.name: run for run in (Calm, Kill, Policies, Crash, Queue, Cut, Failover, Synchronous, Bouncer, Clock, Disk, Memory)}

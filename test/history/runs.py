@@ -14,7 +14,7 @@ import psycopg2
 
 from cases import misjudged
 from checker import Checker
-from clients import GRANT, Admin, Client, History, Session, key_name
+from clients import GRANT, Admin, Client, History, Listener, Session, key_name
 from falsify import falsify
 from server import Server
 
@@ -30,6 +30,8 @@ INSERT INTO counter SELECT n, name, 0 FROM unnest('{%s}'::text[]) WITH ORDINALIT
 LEFT = """
 SELECT 'waiter: ' || w::text FROM lock_waiters w
 UNION ALL SELECT 'holding: ' || s::text FROM lock_status() s
+UNION ALL SELECT 'place: ' || q::text FROM lock_queue q
+UNION ALL SELECT 'offer: ' || q::text FROM app_lock_queue q WHERE ticket = 0 OR expires_at < now() - interval '1 s'
 UNION ALL SELECT 'lock: ' || l::text FROM pg_locks l
 	WHERE locktype IN ('advisory', 'userlock')
 	-- the sweeper's worker may be at work just now
@@ -62,6 +64,8 @@ class Run:
     policies = {}
     roles = {}
     ways = ()			# in which the history is falsified afterwards
+    lines = False		# whether clients have places in lines, and what is told is heard
+    default_ttl = 300
 
     def __init__(self, bindir, directory, seed, seconds, script=None):
         self.bindir, self.directory = bindir, directory
@@ -90,7 +94,8 @@ class Run:
         return self.ended or time.monotonic() > self.until
 
     def may(self, name):
-        return name not in self.without and (name != 'several' or bool(self.policies))
+        return name not in self.without and (name != 'several' or bool(self.policies)) and \
+            (name not in ('line', 'patient') or self.lines)
 
     def limit(self, mode, limit):
         """Of those who share a key, if a caller asks for this one"""
@@ -113,6 +118,9 @@ class Run:
         self.server.create()
         self.server.start()
         self.create_database()
+
+    def key_names(self):
+        return [f'k:{key_name(n)}' for n in range(1, self.keys + self.places + 1)]
 
     def create_database(self):
         self.server.ask('CREATE DATABASE history', database='postgres')
@@ -161,7 +169,8 @@ class Run:
             else:
                 self.threads = [Client(self, n) for n in range(self.clients)]
                 self.threads += [Admin(self, self.clients + n) for n in range(self.admins)]
-            for thread in self.threads:
+            listener = Listener(self, self.key_names())
+            for thread in self.threads + [listener] * self.lines:
                 thread.start()
             try:
                 self.torment()
@@ -169,6 +178,9 @@ class Run:
                 self.ended = True
                 self.heal()
             self.join()
+            listener.ended = True
+            if self.lines:
+                listener.join()
             self.judge()
         finally:
             self.ended = True
@@ -234,7 +246,7 @@ class Run:
             return
         self.wrong += [f'checker: {what}' for what in misjudged()]
         unnoticed, noticed = falsify(self.history, counters, journal, self.random, self.ways, allowed=self.allowed,
-                                     policies=self.policies, roles=self.roles)
+                                     policies=self.policies, roles=self.roles, crashes=self.crashes)
         self.wrong += [f'checker: does not notice {what}' for what in unnoticed]
         self.noticed = noticed
 
@@ -278,7 +290,7 @@ class Run:
     def obtain(self, cursor):
         """Every key can be had once all leases have run out, with a token above
         all, and so can every place"""
-        keys = [f'k:{key_name(n)}' for n in range(1, self.keys + self.places + 1)]
+        keys = self.key_names()
         for key in keys:
             self.had(cursor, key, self.acquired(cursor, key, 'judge'))
             self.asked(cursor, 'release', 'SELECT lock_try_release(%s, %s) AS released', key, 'judge', key=key, owner='judge')
@@ -300,15 +312,24 @@ class Run:
             self.wrong.append(f'liveness: {key} cannot be had: {record["rows"]} {cursor.fetchone()}')
 
     def left(self, cursor):
-        cursor.execute(LEFT)
-        self.wrong += [f'left behind: {row[0]}' for row in cursor.fetchall()]
+        until = time.monotonic() + 10
+        while True:
+            if self.lines:
+                cursor.execute('SELECT lock_sweep(100000)')
+            cursor.execute(LEFT)
+            left = cursor.fetchall()
+            # Another sweep may have had the key in hand just now.
+            if not self.lines or not left or time.monotonic() > until:
+                break
+            time.sleep(0.1)
+        self.wrong += [f'left behind: {row[0]}' for row in left]
 
     @staticmethod
     def whole(cursor):
         """Indexes and table are as they should be; raises if not"""
         cursor.execute("""SELECT bt_index_check(indexrelid, true), count(v.*)
 			FROM pg_index i LEFT JOIN LATERAL verify_heapam(indrelid) v ON true
-			WHERE indrelid = 'app_lock'::regclass GROUP BY indexrelid""")
+			WHERE indrelid IN ('app_lock'::regclass, 'app_lock_queue'::regclass) GROUP BY indexrelid""")
         broken = [row for row in cursor.fetchall() if row[1]]
         if broken:
             raise RuntimeError(f'app_lock is corrupt: {broken}')
@@ -342,6 +363,10 @@ class Run:
         words = [f'{len(self.history.records)} calls', f'{grants} grants']
         words += [f'{n} {what}' for what, n in sorted(outcomes.items(), key=str) if what != 'ok']
         words += [f'{n} x {what}' for what, n in sorted(faults.items())]
+        if self.lines:
+            words.append(f'{len(self.history.events)} events')
+            if hasattr(self, 'checker'):
+                words.append(self.checker.of_lines())
         if self.noticed:
             words.append('falsified answers noticed: ' + ', '.join(self.noticed))
         return ', '.join(words)

@@ -18,6 +18,12 @@
 # closed is in {over}{key}, by the slot 0 of the exclusive holding or the token of a
 # shared one; {history}{key}{token} has what lock_history is to say of a grant.  Both
 # are in transactions, too, as far as they have changed them.
+#
+# Places in the line for a key are in {line}{key} by the number of their row, each a hash:
+# row, number, owner, and is_over once its time has run out.  A transaction has in
+# {in_line} those that it has written, and in {out_of_line} the rows that it has deleted.
+# {offer}{key} is the last offer: the number of the place, and is_over.  Whoever commits
+# makes offers of what is in {let_go}{session}{key}, which no savepoint brings back.
 
 package AtomicLockModel;
 
@@ -28,6 +34,9 @@ use Storable qw(dclone);
 
 # Of more holders than this, not all are looked at.
 our $many = 100;
+
+# Keys that have had a place in line since the server started: others need no look.
+my %ever_in_line;
 
 sub new
 {
@@ -41,7 +50,8 @@ sub new
 sub begin
 {
 	my ($self, $s) = @_;
-	$self->{tx}{$s} = { rows => {}, mine => {}, ended => {}, claims => {}, said => {}, over => {}, history => {}, counted => {}, saved => [] };
+	$self->{tx}{$s} = { rows => {}, mine => {}, ended => {}, claims => {}, said => {}, over => {}, history => {}, counted => {}, in_line => {}, out_of_line => {}, tickets => {}, saved => [] };
+	delete $self->{let_go}{$s};
 	return;
 }
 
@@ -68,6 +78,7 @@ sub commit
 		}
 	}
 	$self->{policies} = $tx->{policies} if $tx->{policies};
+	$self->commit_line($s, $tx);
 
 	# A session may have ended while a transaction had something of it in hand.
 	foreach my $key (keys %{ $tx->{rows} })
@@ -116,6 +127,194 @@ sub release_savepoint
 {
 	my ($self, $s) = @_;
 	pop @{ $self->{tx}{$s}{saved} };
+	return;
+}
+
+#
+# The line for a key
+#
+
+# The places that a session sees, in their order; some are over
+sub places_in_line
+{
+	my ($self, $s, $key) = @_;
+	my $tx = $self->{tx}{$s} || {};
+	my %rows = (%{ $self->{line}{$key} || {} }, %{ $tx->{in_line}{$key} || {} });
+
+	return sort { $a->{number} <=> $b->{number} } map { $rows{$_} } grep { !$tx->{out_of_line}{$key}{$_} } keys %rows;
+}
+
+# Those that are valid, the first of them, whether the key is offered to that, the one
+# that an owner has, and the one that did not take its offer
+sub look_at_line
+{
+	my ($self, $s, $key, $owner) = @_;
+	my $offer = $self->{tx}{$s} && $self->{tx}{$s}{no_offer}{$key} ? undef : $self->{offer}{$key};
+	my @places = $self->places_in_line($s, $key);
+	my ($offered) = grep { $offer && $_->{number} == $offer->{number} } @places;
+	my ($lapsed) = $offered && $offer->{is_over} ? $offered : ();
+	my @valid = grep { $offered && $_ == $offered ? !$offer->{is_over} : !$_->{is_over} } @places;
+	my ($mine) = grep { defined $owner && $_->{owner} eq $owner } @valid;
+	my $is_offered = $offered && !$lapsed;
+
+	return { valid => \@valid, first => $is_offered ? $offered : $valid[0], is_offered => $is_offered, lapsed => $lapsed, mine => $mine };
+}
+
+# Would it overtake somebody to get the key?
+sub is_behind
+{
+	my ($self, $s, $key, $owner) = @_;
+	my $line = $self->look_at_line($s, $key, $owner);
+	my ($first, $mine) = @{$line}{qw(first mine)};
+
+	return $first && !($mine && $mine->{number} == $first->{number}) && ($line->{is_offered} || !$mine || $first->{number} < $mine->{number});
+}
+
+# Delete a row, unless somebody else is about to
+sub leave_line
+{
+	my ($self, $s, $key, $place) = @_;
+
+	return 0 if grep { $_ ne $s && $self->{tx}{$_}{out_of_line}{$key}{ $place->{row} } } keys %{ $self->{tx} };
+	$self->{tx}{$s}{out_of_line}{$key}{ $place->{row} } = 1;
+	return 1;
+}
+
+# Delete what an owner has in the line
+sub drop_places
+{
+	my ($self, $s, $key, $owner) = @_;
+	return scalar grep { $self->leave_line($s, $key, $_) } grep { $_->{owner} eq $owner } $self->places_in_line($s, $key);
+}
+
+# Does a session of the same owner have its place in hand?
+sub is_place_claimed
+{
+	my ($self, $s, $key, $owner) = @_;
+	return grep { $_ ne $s && $self->{tx}{$_}{tickets}{$key}{$owner} } keys %{ $self->{tx} };
+}
+
+sub let_go
+{
+	my ($self, $s, $key) = @_;
+
+	$self->{let_go}{$s}{$key} = 1 if $ever_in_line{$key};
+	return;
+}
+
+# A key that somebody has let go of is offered to whoever is first in line.
+sub make_offer
+{
+	my ($self, $key) = @_;
+	my $line = $self->look_at_line('', $key);
+
+	return if $line->{is_offered} || %{ $self->live('', $key) } || grep { %{ $_->{claims}{$key} || {} } } values %{ $self->{tx} };
+	if (my $lapsed = $line->{lapsed})
+	{
+		return if grep { $_->{out_of_line}{$key}{ $lapsed->{row} } } values %{ $self->{tx} };
+		delete $self->{line}{$key}{ $lapsed->{row} };
+	}
+	$self->{offer}{$key} = $line->{first} ? { number => $line->{first}{number} } : undef;
+	return;
+}
+
+sub commit_line
+{
+	my ($self, $s, $tx) = @_;
+
+	foreach my $key (keys %{ $tx->{in_line} })
+	{
+		$self->{line}{$key}{$_} = $tx->{in_line}{$key}{$_} for keys %{ $tx->{in_line}{$key} };
+	}
+	foreach my $key (keys %{ $tx->{out_of_line} })
+	{
+		delete @{ $self->{line}{$key} }{ keys %{ $tx->{out_of_line}{$key} } };
+	}
+	delete @{ $self->{offer} }{ keys %{ $tx->{no_offer} || {} } };
+	$self->make_offer($_) for sort keys %{ delete $self->{let_go}{$s} || {} };
+	return;
+}
+
+sub enqueue
+{
+	my ($self, $s, $r) = @_;
+	my ($key, $owner) = @{$r}{qw(key owner)};
+	my $expected = $self->acquire($s, $r);
+	my $apply = $expected->{apply};
+	my $claim = sub { $self->{tx}{$s}{tickets}{$key}{$owner} = 1 };
+
+	return $expected if $expected->{sqlstate};
+	return { sqlstate => ['55P03'] } if $self->is_place_claimed($s, $key, $owner);
+	return { %$expected, apply => sub { $claim->(); $apply->(@_) } } if $apply;
+	return { sqlstate => ['LK007'] } if $expected->{is_own};
+
+	# Where another session of the owner is taking the key, the place is as it was.
+	my $line = $self->look_at_line($s, $key, $owner);
+	my $mine = $line->{mine};
+	my $is_taking = $mine && grep { $_ ne $s && $self->{tx}{$_}{out_of_line}{$key}{ $mine->{row} } } keys %{ $self->{tx} };
+	return {
+		status => ['queued'], number => $mine && $mine->{number}, as_it_was => $is_taking && $mine->{end},
+		place => 1 + grep({ !$mine || $_->{number} < $mine->{number} } @{ $line->{valid} }),
+		apply => sub {
+			my ($answer) = @_;
+			my $place = { row => ++$self->{time}, number => $answer->{ticket}, owner => $owner, end => $answer->{end} };
+
+			$claim->();
+			return if $is_taking;
+			$self->drop_places($s, $key, $owner);
+			$self->{tx}{$s}{in_line}{$key}{ $place->{row} } = $place;
+			$ever_in_line{$key} = 1;
+		}
+	};
+}
+
+sub leave
+{
+	my ($self, $s, $key, $owner) = @_;
+	my $mine = $self->look_at_line($s, $key, $owner)->{mine};
+
+	return { left => 'f', apply => sub { } } unless $ever_in_line{$key};
+	return { sqlstate => ['55P03'] } if $self->is_place_claimed($s, $key, $owner);
+	return {
+		left => $mine ? 't' : 'f',
+		apply => sub {
+			$self->{tx}{$s}{tickets}{$key}{$owner} = 1;
+			$self->let_go($s, $key) if $self->drop_places($s, $key, $owner);
+		}
+	};
+}
+
+# Time passes: that of the offer of a key, or of one of its places
+sub lapse
+{
+	my ($self, $key) = @_;
+
+	$self->{offer}{$key}{is_over} = 1 if $self->{offer}{$key};
+	return;
+}
+
+sub run_out
+{
+	my ($self, $key, $number) = @_;
+
+	$_->{is_over} = 1 for grep { $_->{number} == $number } values %{ $self->{line}{$key} };
+	return;
+}
+
+# What is over is removed, and keys that are free are offered.
+sub sweep_lines
+{
+	my ($self) = @_;
+
+	foreach my $key (keys %{ { %{ $self->{line} || {} }, %{ $self->{offer} || {} } } })
+	{
+		my $line = $self->look_at_line('', $key);
+		my $number = $self->{offer}{$key} ? $self->{offer}{$key}{number} : 0;
+		my @gone = grep { $_->{is_over} && $_->{number} != $number } values %{ $self->{line}{$key} };
+
+		delete @{ $self->{line}{$key} }{ map { $_->{row} } @gone };
+		$self->make_offer($key);
+	}
 	return;
 }
 
@@ -408,6 +607,7 @@ sub history_end
 	my $changed = $self->{tx}{$s}{history}{$key} ||= {};
 	my $grant = $self->history($s, $key)->{ $h->{token} };
 
+	$self->let_go($s, $key);
 	if (!($self->rule($s, $key, 'history'))[0])
 	{
 		$changed->{ $h->{token} } = { %$grant, is_unknown => 1 } if $grant;
@@ -703,6 +903,17 @@ sub refusals
 sub acquire
 {
 	my ($self, $s, $asked) = @_;
+	my $expected = $self->acquire_in_turn($s, $asked);
+	my $apply = $expected->{apply};
+
+	return $expected unless $apply && $expected->{is_new};
+	# Who gets the key has no place in its line any more.
+	return { %$expected, apply => sub { $apply->(@_); $self->drop_places($s, @{$asked}{qw(key owner)}) } };
+}
+
+sub acquire_in_turn
+{
+	my ($self, $s, $asked) = @_;
 	my $terms = $self->terms($s, $asked);
 	my $r = { %$asked, %$terms };
 	my ($key, $owner) = @{$r}{qw(key owner)};
@@ -754,6 +965,10 @@ sub acquire_open
 
 	return { status => ['held'], is_own => 1, limit => $r->{limit} } if $own && $r->{on_reacquire};
 	return { status => ['held'], is_own => 1 } if $upgrade && $r->{lifetime} eq 'transaction' && !$in_tx;
+	# Rows decide before the line does, and that before claims; who has the key in hand has
+	# not given it to those in line yet.
+	return { status => ['held'], is_behind => 1 }
+	  if !$own && !$self->is_in_the_way($s, $r) && !%{ $self->{tx}{$s} ? $self->{tx}{$s}{claims}{$key} || {} : {} } && $self->is_behind($s, $key, $owner);
 	my $places = $self->places($s, $key, $owner);
 	my $limit = $own ? undef : $r->{limit};
 
@@ -769,7 +984,7 @@ sub acquire_open
 	}
 	return { status => ['held'], in_the_way($places, $limit) } if $limit && $places->{least} >= $limit;
 	# Who shares the key again is as good as anybody else who does, if that can be.
-	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || $self->is_claimed($s, $key, $claim, $owner));
+	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || $ever_in_line{$key} || $self->is_claimed($s, $key, $claim, $owner));
 	# What a transaction holds by its lifetime is held, but it may be another claim that is met.
 	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ], limit => $r->{limit}, counted => $limit && [ 0, $places->{most} ] }
 	  if !($is_kept && $in_tx) && $self->is_claimed($s, $key, $claim, $owner);
@@ -947,9 +1162,11 @@ sub convert
 				$self->claim($s, $key, 'take', '') if $mode eq 'exclusive';
 				$self->{tx}{$s}{said}{$key} = 'exclusive' if $mode eq 'exclusive';
 				$self->{tx}{$s}{mine}{$key}{$owner} = { %$own, %h, granted => $answer->{clock} };
+				$self->drop_places($s, $key, $owner);
 				return;
 			}
 			$expected->{claim}->();
+			$self->drop_places($s, $key, $owner);
 			$self->reuse($s, $key);
 			$self->settle($s, $key, $_) for 'exclusive', $mode;
 			$self->put($s, $key, $owner, %h);
@@ -996,6 +1213,7 @@ sub transfer
 			my %h = (%$own, owner => $new_owner, token => $answer->{token}, acquired_at => $answer->{acquired_at}, end => $answer->{end}, role => $self->{role}{$s});
 			my $mine = $tx->{mine}{$key}{$new_owner};
 
+			$self->drop_places($s, $key, $new_owner);
 			$self->claim($s, $key, 'share', $new_owner) if $own->{mode} eq 'shared' && $owner ne $new_owner;
 			$self->history_end($s, $key, $_, 'transferred', $answer->{clock}) for $own, $other || (), $mine && $owner ne $new_owner ? $mine : ();
 			if ($in_tx)
@@ -1101,6 +1319,9 @@ sub force
 				$self->{tx}{$s}{over}{$key}{$slot} = undef;
 			}
 			return unless $thief;
+			# Who was offered the key is still first.
+			$self->{tx}{$s}{no_offer}{$key} = 1 if $self->look_at_line($s, $key)->{is_offered};
+			$self->drop_places($s, $key, $thief->{owner});
 			$self->reuse($s, $key);
 			$self->settle($s, $key, 'exclusive');
 			$self->put($s, $key, $thief->{owner}, mode => 'exclusive', lifetime => 'lease', token => $answer->{token},
@@ -1132,13 +1353,25 @@ sub disconnect
 	my ($self, $s, $session, $clock) = @_;
 
 	delete $self->{tx}{$s};
+	# What others have in hand does not end before they are done.
+	my @let_go = grep { $self->ends_with_session($_, $session) } keys %{ $self->{held} };
 	delete $self->{alive}{$session};
 	$self->{gone}{$session} = $clock;
 	foreach my $key (keys %{ $self->{held} })
 	{
 		$self->lose_session($key, $_) for values %{ $self->{held}{$key} };
 	}
+	$self->make_offer($_) for grep { $ever_in_line{$_} } @let_go;
 	return;
+}
+
+# Does a session end what it has of a key, when it ends?
+sub ends_with_session
+{
+	my ($self, $key, $session) = @_;
+	my @rows = grep { $_->{state} eq 'live' && $_->{lifetime} eq 'session' && $_->{session} eq $session } values %{ $self->{held}{$key} };
+
+	return grep { !$self->is_claimed('', $key, $_->{mode} eq 'shared' ? 'share' : 'take', $_->{owner}) } @rows;
 }
 
 sub lose_session
@@ -1172,6 +1405,7 @@ sub sweep
 		}
 		$over->{$_}{is_there} = 0 for grep { $over->{$_} && !$self->closed_until('', $key, $over->{$_}) } keys %$over;
 	}
+	$self->sweep_lines;
 	return $expired;
 }
 

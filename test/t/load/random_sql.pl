@@ -8,7 +8,7 @@
 # the statements of a run, which says its seed; AL_RANDOM_SECONDS is how long it
 # goes on.
 #
-# Policies come and go meanwhile, with quotas, roles and history.
+# Policies come and go meanwhile, with quotas, roles and history.  So do places in line.
 #
 # Properties: no crash and no failed assertion; no error but those that the
 # documentation of the function, or of the statement around it, lets one expect,
@@ -311,6 +311,11 @@ my @functions = (
 	[ 'lock_extend_all', 'user', 'verb', [ owner => \&owner ], [ ttl => \&ttl ] ],
 	[ 'lock_heartbeat', 'user', 'verb', [ keys => \&keys_array ], [ owner => \&owner ], [ ttl => \&ttl ] ],
 	[ 'lock_held', 'user', 'look', [ owner => \&owner ] ],
+	([ 'lock_enqueue', 'user', 'verb', @own, [ holder => \&holder ], [ offer => \&ttl ], [ keep => \&ttl ] ]) x 3,
+	([ 'lock_leave', 'user', 'verb', @own ]) x 2,
+	[ 'lock_ask', 'user', 'verb', @key, [ message => \&reason ] ],
+	[ 'lock_channel', 'user monitor', 'look', @key ],
+	[ 'lock_queue', 'monitor', 'look' ],
 	[ 'lock_assert', 'user', 'verb', @own ],
 	[ 'lock_assert_fence', 'user', 'verb', @key, [ fencing_token => \&token ], [ owner => \&owner ] ],
 	[ 'lock_fetch', 'user', 'fetch', [ row_type => \&row_type ], [ id => \&id ], [ ttl => \&ttl ], [ owner => \&owner ], [ wait => \&wait_for ], [ key => \&key ], [ holder => \&holder ] ],
@@ -338,12 +343,13 @@ my @functions = (
 	[ 'lock_drop_policy', 'admin', 'policy', [ prefix => \&prefix ] ],
 	[ 'lock_grant_access', 'admin', 'access', [ role => sub { one_of(q{'al_guest'}, q{'al_guest'}, 'NULL', q{'nobody'}, '0', '4294967295', q{'-'}) } ], [ level => sub { one_of(q{'user'}, q{'monitor'}, q{'admin'}, 'NULL', q{''}, q{'USER'}) } ] ],
 	[ 'lock_revoke_access', 'admin', 'access', [ role => sub { one_of(q{'al_guest'}, q{'nobody'}, 'NULL') } ], [ level => sub { one_of(q{'user'}, q{'admin'}, 'NULL', q{'x'}) } ] ]);
-my @views = ([ 'lock_waiters', 'monitor' ], [ 'lock_stats', 'monitor' ], [ 'lock_contention', 'monitor' ], [ 'lock_activity', 'monitor' ], [ 'lock_guards', 'monitor' ], [ 'lock_audit', 'admin' ], [ 'lock_policies', 'monitor' ], [ 'lock_history', 'monitor' ]);
+my @views = ([ 'lock_waiters', 'monitor' ], [ 'lock_stats', 'monitor' ], [ 'lock_contention', 'monitor' ], [ 'lock_activity', 'monitor' ], [ 'lock_guards', 'monitor' ], [ 'lock_audit', 'admin' ], [ 'lock_policies', 'monitor' ], [ 'lock_history', 'monitor' ], [ 'lock_queue', 'monitor' ]);
 # What nobody here may do at all
 my @forbidden = (
 	'SELECT * FROM app_lock', 'SELECT owner FROM app_lock', 'SELECT count(*) FROM app_lock', 'DELETE FROM app_lock', q{UPDATE app_lock SET expires_at = 'infinity'}, 'TRUNCATE app_lock',
 	q{INSERT INTO app_lock SELECT * FROM app_lock}, 'LOCK TABLE app_lock IN ACCESS SHARE MODE', 'SELECT * FROM app_lock_fence', q{SELECT nextval('app_lock_fence')}, q{SELECT setval('app_lock_fence', 1)},
 	'COPY app_lock TO STDOUT', 'CREATE INDEX ON app_lock (holder)', 'ALTER TABLE app_lock ADD x int', 'DROP TABLE app_lock CASCADE', 'DROP EXTENSION atomic_lock CASCADE', q{UPDATE lock_audit SET reason = ''}, 'TRUNCATE lock_audit', 'INSERT INTO lock_audit SELECT * FROM lock_audit',
+	'SELECT * FROM app_lock_queue', 'SELECT owner FROM app_lock_queue', q{UPDATE app_lock_queue SET ticket = 1}, q{INSERT INTO app_lock_queue (key, ticket, expires_at) VALUES ('k1', 0, 'infinity')}, 'TRUNCATE app_lock_queue', 'LOCK TABLE app_lock_queue', 'COPY app_lock_queue TO STDOUT', q{SET atomic_lock.max_queue_places = 1},
 	'SELECT * FROM app_lock_policy', q{INSERT INTO app_lock_policy VALUES ('')}, 'DELETE FROM app_lock_policy', 'SELECT * FROM app_lock_policy_role', q{INSERT INTO app_lock_policy_role VALUES ('', 'al_user')}, 'TRUNCATE app_lock_policy', 'COPY app_lock_policy TO STDOUT', 'DELETE FROM lock_history', q{UPDATE lock_history SET ended_by = 'released'}, q{INSERT INTO lock_policies (prefix) VALUES ('')}, 'SELECT app_lock_policy_changed()',
 	'CREATE TRIGGER x BEFORE UPDATE ON app_lock FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()', 'CREATE TABLE like_child () INHERITS (app_lock)', 'ALTER FUNCTION lock_acquire OWNER TO CURRENT_USER',
 	q{SELECT app_lock_change_access('al_none', 'admin', true)}, 'GRANT ALL ON app_lock TO PUBLIC', q{CREATE OR REPLACE FUNCTION locks.lock_holder(key text) RETURNS text LANGUAGE sql AS 'SELECT key'},
@@ -461,7 +467,7 @@ sub setting
 		q{SET search_path = ''}, q{SET search_path = locks}, q{SET search_path = "$user", locks, public}, 'RESET search_path', q{SET search_path = pg_temp, "$user", locks}, 'RESET ALL', 'DISCARD ALL', 'DISCARD TEMP', 'DISCARD PLANS',
 		'SET jit_above_cost = 0', 'SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0', 'SET enable_seqscan = off', q{SET plan_cache_mode = 'force_generic_plan'}, 'SET work_mem = 64',
 		($node->pg_version >= 16 ? 'SET debug_parallel_query = on' : 'SET force_parallel_mode = on'), q{SET statement_timeout = '40ms'}, q{SET statement_timeout = '1s'}, q{SET lock_timeout = '10ms'}, q{SET lock_timeout = '60ms'},
-		q{SET default_transaction_isolation = 'serializable'}, q{SET default_transaction_read_only = on}, q{SET default_transaction_read_only = off}, q{SET application_name = 'secret? no: a label'}, q{SET application_name = ''}, q{SET DateStyle = 'German'},
+		(map { "DO \$\$ BEGIN EXECUTE 'LISTEN ' || lock_channel($keys[$_]); END \$\$" } 0 .. 1), 'UNLISTEN *', q{SET default_transaction_isolation = 'serializable'}, q{SET default_transaction_read_only = on}, q{SET default_transaction_read_only = off}, q{SET application_name = 'secret? no: a label'}, q{SET application_name = ''}, q{SET DateStyle = 'German'},
 		q{SET IntervalStyle = 'sql_standard'}, q{SET TimeZone = 'Pacific/Kiritimati'}, q{SET client_encoding = 'LATIN1'}, q{SET client_encoding = 'UTF8'}, q{SET check_function_bodies = off}, q{SET row_security = off}, q{SET row_security = on},
 		q{SET client_min_messages = 'debug5'}, q{SET client_min_messages = 'error'}, q{SET temp_buffers = 100}, q{SET enable_hashjoin = off}, q{SET quote_all_identifiers = on});
 }
@@ -488,6 +494,8 @@ sub statement
 	return ('setting', 0, setting()) if $dice < 24;
 	return ('table', 0, write_own()) if $dice < 31;
 	return ('forbidden', 1, one_of(@forbidden)) if $dice < 33;
+	# as an administrator may
+	return ('table', !$level{$role}{admin}, 'DELETE FROM app_lock_queue WHERE ticket ' . one_of('> 0', '= 0', '% 2 = 0', '< 0')) if $dice < 34;
 	if ($dice < 37)
 	{
 		$view = one_of(@views);
@@ -505,6 +513,7 @@ sub maintenance
 
 	return one_of(
 		'VACUUM locks.app_lock', 'VACUUM (FREEZE, INDEX_CLEANUP on) locks.app_lock', 'VACUUM FULL locks.app_lock', 'REINDEX TABLE locks.app_lock', 'REINDEX TABLE CONCURRENTLY locks.app_lock', 'ANALYZE locks.app_lock', 'CHECKPOINT', 'CLUSTER locks.app_lock USING app_lock_pkey',
+		'VACUUM locks.app_lock_queue', 'VACUUM FULL locks.app_lock_queue', 'REINDEX TABLE CONCURRENTLY locks.app_lock_queue', 'CLUSTER locks.app_lock_queue USING app_lock_queue_pkey', 'LOCK TABLE locks.app_lock_queue IN ACCESS EXCLUSIVE MODE', 'SELECT * FROM locks.lock_queue', q{UPDATE locks.app_lock_queue SET expires_at = clock_timestamp()}, 'DELETE FROM locks.app_lock_queue', q{SELECT locks.lock_set_policy('k', max_ttl => '1 min', notify => true)},
 		'SELECT count(locks.lock_drop_policy(prefix)) FROM locks.lock_policies', 'DELETE FROM locks.app_lock_policy', 'TRUNCATE locks.app_lock_policy, locks.app_lock_policy_role', 'DELETE FROM locks.app_lock_policy_role', 'VACUUM FULL locks.app_lock_policy', q{SELECT locks.lock_set_policy('k', max_ttl => '1 min', max_keys_per_owner => 2, max_keys_per_role => 3, history => true)}, 'REINDEX TABLE CONCURRENTLY locks.lock_history', 'ALTER TABLE locks.app_lock_policy SET (fillfactor = 90)',
 		'SELECT pg_reload_conf()', 'SELECT * FROM locks.lock_activity', 'SELECT * FROM locks.lock_status()', 'SELECT locks.lock_sweep()', q{CREATE INDEX extra ON locks.app_lock (holder)}, 'DROP INDEX IF EXISTS locks.extra', 'SELECT pg_sleep(0.01)', 'SELECT pg_sleep(0.01)', q{LOCK TABLE locks.app_lock IN ACCESS EXCLUSIVE MODE},
 		'SELECT count(*) FROM locks.app_lock', q{COMMENT ON TABLE locks.app_lock IS 'x'}, q{SELECT locks.lock_steal('k1', 'o1', 'maintenance')}, (sprintf($all, 'pg_cancel_backend')) x 4, sprintf($all, 'pg_terminate_backend'));
@@ -644,7 +653,7 @@ sub play
 
 # The functions that each level has do work, so that random calls mean something.
 my $prologue = join ';', q{SET statement_timeout = '20s'; SET lock_timeout = 0; SET atomic_lock.owner = 'me'; SELECT lock_stats_reset(); SELECT lock_key('a')}, map { "SELECT count(*) FROM $_" }
-  q{lock_acquire('p')}, q{lock_try_acquire('p')}, q{lock_acquire_all('{p,q}')}, q{lock_try_acquire_all('{p,q}')}, q{lock_try_acquire('r', mode => 'shared', max_holders => 1)}, q{lock_transfer('q', 'me', 'you')}, q{lock_extend('p')}, q{lock_try_extend('p')}, q{lock_extend_all()}, q{lock_heartbeat()}, q{lock_held()}, q{lock_assert('p')},
+  q{lock_acquire('p')}, q{lock_try_acquire('p')}, q{lock_acquire_all('{p,q}')}, q{lock_try_acquire_all('{p,q}')}, q{lock_try_acquire('r', mode => 'shared', max_holders => 1)}, q{lock_transfer('q', 'me', 'you')}, q{lock_extend('p')}, q{lock_try_extend('p')}, q{lock_extend_all()}, q{lock_heartbeat()}, q{lock_held()}, q{lock_enqueue('p', 'me')}, q{lock_enqueue('p', 'you')}, q{lock_queue}, q{lock_queue()}, q{lock_leave('p', 'you')}, q{lock_ask('p', 'please')}, q{lock_channel('p')}, q{lock_assert('p')},
   q{lock_assert_fence('p', (SELECT fencing_token FROM lock_status('p')))}, q{lock_fetch(NULL::t, '1')}, q{lock_convert('p', mode => 'shared')}, q{lock_try_convert('p', mode => 'shared')}, q{lock_try_transfer('p', 'me', 'me')}, q{lock_transfer_all('me', 'me')}, q{lock_is_held('p')}, q{lock_holder('p')}, q{lock_status('p')}, q{lock_release('p')}, q{lock_try_release('p')}, q{lock_release_all()},
   q{lock_status()}, q{lock_waiters()}, q{lock_waiters}, q{lock_stats()}, q{lock_contention()}, q{lock_sweeper_status()}, q{lock_activity}, q{lock_guards}, q{lock_audit}, q{lock_set_policy('z', history => true)}, q{lock_policies}, q{lock_policy('z')}, q{lock_drop_policy('z')}, q{lock_history}, q{lock_held_at('z', now())}, q{force_release('q', 'why')}, q{lock_steal('q', 'me', 'why')}, q{lock_force_release('q', 'why')}, q{lock_try_force_release('q', 'why')}, q{lock_sweep()}, q{lock_protect('t', 't:{id}')}, q{lock_unprotect('t')};
 is($node->psql('postgres', $prologue, extra_params => [ '-v', 'ON_ERROR_STOP=1', '-U', 'al_all' ]), 0, 'who has all levels can call all functions');
@@ -686,6 +695,9 @@ ask($watch, 'ALTER SYSTEM SET atomic_lock.sweep_interval = 0');
 ask($watch, 'SELECT pg_reload_conf()');
 poll($watch, q{SELECT status ~ '^turned off' FROM lock_sweeper_status() WHERE database IS NULL});
 poll($watch, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper'});
+# Those who are in line do not come any more.
+ask($watch, $_) foreach ('UPDATE app_lock_queue SET expires_at = clock_timestamp()', 'SELECT lock_sweep()');
+is(ask($watch, 'SELECT (SELECT count(*) FROM lock_queue), (SELECT count(*) FROM app_lock_queue q WHERE ticket > 0 AND NOT EXISTS (SELECT FROM app_lock_queue o WHERE o.key = q.key AND o.offered = q.ticket))'), '0|0', 'no place is left, but one that may be offered its key');
 is(ask($watch, 'SELECT (SELECT count(*) FROM lock_waiters), (SELECT count(*) FROM pg_locks WHERE objsubid BETWEEN 1706 AND 1711)'), '0|0', 'nobody waits, no claim is left');
 is(ask($watch, q{SELECT count(*) FROM (SELECT key FROM app_lock WHERE slot = 0 AND NOT released AND pid IS NULL AND expires_at > clock_timestamp()) e JOIN app_lock s ON s.key = e.key AND s.slot > 0 AND NOT s.released AND s.pid IS NULL AND s.expires_at > clock_timestamp()}),
 	'0', 'no key is held alone and shared');
@@ -702,7 +714,7 @@ SKIP:
 {
 	skip 'needs amcheck', 1 unless ask($watch, q{SELECT count(*) FROM pg_available_extensions WHERE name = 'amcheck'});
 	ask($watch, 'CREATE EXTENSION amcheck SCHEMA public');
-	is(ask($watch, q{SELECT count(*) FROM (SELECT bt_index_check(indexrelid, true) FROM pg_index WHERE indrelid IN ('app_lock'::regclass, 'lock_history'::regclass, 'app_lock_policy'::regclass, 'app_lock_policy_role'::regclass) AND indisvalid) i, unnest('{app_lock,lock_history,app_lock_policy,app_lock_policy_role}'::regclass[]) t, verify_heapam(t) h}), '0', 'tables and indexes are sound');
+	is(ask($watch, q{SELECT count(*) FROM (SELECT bt_index_check(indexrelid, true) FROM pg_index WHERE indrelid IN ('app_lock'::regclass, 'lock_history'::regclass, 'app_lock_policy'::regclass, 'app_lock_policy_role'::regclass, 'app_lock_queue'::regclass) AND indisvalid) i, unnest('{app_lock,app_lock_queue,lock_history,app_lock_policy,app_lock_policy_role}'::regclass[]) t, verify_heapam(t) h}), '0', 'tables and indexes are sound');
 }
 end($watch);
 $node->stop;

@@ -1,0 +1,356 @@
+"""Judges the lines for keys: places that no connection waits for, and offers.
+
+The answers of lock_enqueue and lock_leave, the rows of lock_queue, and the events that a
+listener heard become tickets and offers.  A ticket has an interval in which it was valid for
+certain.  That begins when the call that took the place was answered, or its transaction.
+It ends before whatever could first have ended it: the end of its time, a call of its owner
+that may have given it up or got the key, and the end of an offer that its owner did not
+take.  Nobody can have offered it the key before it was asked for, or before a row of
+lock_queue said that it was not offered; and an offer lasts as long as it was asked for.
+Who is told later that it is the same ticket, or sees it, knows that it was valid until
+then.
+
+An offer is certain from when somebody saw it, or heard of it, until it ends, its owner may
+have taken the key or left, or somebody steals the key.  Then:
+
+  offer    while a key is offered to one, nobody else is granted it, has it, or is offered
+           it; nobody is offered it twice
+  place    no place is lost: not to its owner, who is told of another or of none, and not
+           in lock_queue; places are counted from 1 in the order of their numbers
+  line     nobody is granted a key who asked for it after a place was acknowledged that is
+           valid all the time, but its owner
+
+Certain is what survives a crash: a place does.  An offer may be lost together with the
+release that made it.
+"""
+
+import bisect
+import math
+from collections import defaultdict
+from datetime import datetime
+
+
+class Ticket:
+    """A place in line"""
+    __slots__ = ('key', 'owner', 'number', 'record', 'inv', 'ack', 'base', 'offer', 'longest', 'end', 'last', 'seen', 'blind')
+
+    def __init__(self, record, number, fate, expires, clock):
+        name, _, ended = fate
+        self.key, self.owner, self.number, self.record = record['key'], record['owner'], number, record
+        self.inv = self.base = record['inv']
+        self.ack = ended if name == 'done' else math.inf
+        self.offer = self.longest = record['offer']
+        self.end = expires - clock
+        self.last = ended if name == 'undone' else max(expires + self.longest, ended)
+        self.seen = self.blind = 0.0
+
+    def until(self, end=None):
+        """Until when it is certain, whatever is known later"""
+        return min(self.end if end is None else end, self.base + self.offer)
+
+    def __str__(self):
+        return (f'place {self.number} of {self.owner} certain {self.ack:.6f} to {max(self.seen, self.until()):.6f}, '
+                f'possible {self.inv:.6f} to {self.last:.6f} (call {self.record["id"]})')
+
+
+class Offer:
+    """Of a key to a ticket; since: who ended what before then did not end this, but for
+    thieves, who may have had the key since it was made"""
+    __slots__ = ('begin', 'end', 'until', 'owner', 'number', 'since', 'made')
+
+    def __init__(self, begin, until, owner, number, since, made):
+        self.begin, self.end, self.until, self.owner, self.number, self.since, self.made = begin, until, until, owner, number, since, made
+
+    def __str__(self):
+        return f'to place {self.number} of {self.owner} from {self.begin:.6f} to {self.end:.6f}, or {self.until:.6f}'
+
+
+class Lines:
+    """What a checker knows of lines"""
+
+    def __init__(self, checker, clock, linger, others):
+        self.checker, self.clock, self.linger, self.others = checker, clock, linger, others
+        self.tickets = {}		# by number
+        self.of_owner = defaultdict(list)	# (key, owner): all its tickets
+        self.mine = {}			# (key, owner): the ticket that it may have now
+        self.asked = defaultdict(list)	# (key, owner): (from, to) in which it may have had a place
+        self.moves = defaultdict(list)	# (key, owner): (from, to) of calls that may have ended that
+        self.vague = set()		# (key, owner) that may have places which nobody knows
+        self.proofs = []		# (ticket, its end as known then, record, text): the answer is wrong if it is valid
+        self.views = []			# (record, whether it is of a transaction that goes on)
+        self.blocks = {}		# client: keys that its transaction has in hand
+        self.again = set()		# calls for such a key
+        self.offers = defaultdict(list)	# key: Offer
+        self.judged = self.grants = 0
+
+    # -- what was answered ----------------------------------------------------
+
+    def follow(self, record, fate):
+        """One call of a client, in their order"""
+        operation, outcome, client = record['op'], record['outcome'], record['client']
+        if operation == 'begin' and outcome == 'ok':
+            self.blocks.setdefault(client, set())
+        elif operation in ('commit', 'rollback', 'prepare', 'connect', 'disconnect') or outcome == 'info':
+            self.blocks.pop(client, None)
+        keys = record.get('keys') or [record.get('key')]
+        block = self.blocks.get(client)
+        if block and not block.isdisjoint(keys):
+            self.again.add(record['id'])
+        queued = operation == 'enqueue' and outcome == 'ok' and record['rows'][0]['status'] == 'queued'
+        if block is not None and outcome == 'ok' and not queued and operation not in ('look', 'places', 'held', 'leave'):
+            block.update(keys)
+        if queued:
+            self.queued(record, fate)
+        elif operation == 'leave':
+            self.left(record, fate)
+        elif operation in ('enqueue', 'acquire', 'acquire_all', 'fetch', 'steal', 'transfer', 'convert') and \
+                outcome in ('ok', 'info'):
+            for key in keys:
+                self.moved(record, fate, key, record.get('heir') or record['owner'])
+        elif operation == 'places' and outcome == 'ok':
+            self.views.append((record, block is not None))
+
+    def queued(self, record, fate):
+        row, k = record['rows'][0], (record['key'], record['owner'])
+        number, expires = row['ticket'], self.checker.local(row['expires'])
+        known = self.mine.get(k)
+        if known is not None and known.number == number:
+            known.seen = max(known.seen, record['inv'])
+            known.offer, known.longest = min(known.offer, record['offer']), max(known.longest, record['offer'])
+            if fate[0] == 'done' and known.end >= fate[2] or fate[2] == record['comp']:
+                known.end = expires - self.clock
+            elif fate[0] == 'unknown':
+                known.end = min(known.end, expires - self.clock)
+            if fate[0] != 'undone':
+                known.last = max(known.last, expires + known.longest, fate[2])
+                self.asked[k].append((known.inv, known.last))
+            return
+        if known is not None:
+            self.proofs.append((known, known.end, record, 'its owner is told of another'))
+        other = self.tickets.get(number)
+        if other is not None and other.ack < math.inf and fate[0] == 'done':
+            self.checker.say('line', f'{number} is given again: {other}', record, other.record)
+        ticket = Ticket(record, number, fate, expires, self.clock)
+        self.asked[k].append((ticket.inv, ticket.last))
+        if fate[0] != 'undone':
+            self.mine[k] = ticket
+            self.of_owner[k].append(ticket)
+            if other is None or other.ack == math.inf:
+                self.tickets[number] = ticket
+
+    def left(self, record, fate):
+        k = record['key'], record['owner']
+        known = self.mine.get(k)
+        if record['outcome'] not in ('ok', 'info'):
+            return
+        self.moves[k].append((record['inv'], fate[2]))
+        said = record['outcome'] == 'ok' and record['rows'][0]['left']
+        if known is None:
+            if said and k not in self.vague and not any(begin <= record['comp'] and record['inv'] <= end for begin, end in self.asked[k]):
+                self.checker.say('place', f'{k[1]} has left the line for {k[0]} without a place', record)
+            return
+        if record['outcome'] == 'ok' and not said:
+            self.proofs.append((known, known.end, record, 'its owner is told that it has none'))
+        known.end = min(known.end, record['inv'])
+        self.over(k, known, record, fate)
+
+    def moved(self, record, fate, key, owner):
+        """A call that may have got the key, and so ended the place"""
+        k = key, owner
+        self.moves[k].append((record['inv'], fate[2]))
+        known = self.mine.get(k)
+        if record['op'] == 'enqueue' and record['outcome'] == 'info':
+            self.vague.add(k)
+            self.asked[k].append((record['inv'], fate[2] + record['keep'] + record['offer']))
+        if known is not None:
+            known.end = min(known.end, record['inv'])
+            self.over(k, known, record, fate)
+
+    def over(self, k, known, record, fate):
+        """Its owner has ended it, unless that is undone"""
+        if fate[0] != 'done' or record['outcome'] != 'ok':
+            known.blind = max(known.blind, fate[2])
+            if record['outcome'] == 'info' and record['op'] == 'enqueue':
+                known.last = max(known.last, fate[2] + record['keep'] + record['offer'])
+        elif record.get('lifetime') != 'transaction' or not self.checker.crashes:
+            known.last = min(known.last, fate[2])
+            del self.mine[k]
+
+    # -- the judgements ---------------------------------------------------------
+
+    def prepare(self):
+        """Puts together what is known, before anything is judged"""
+        for record, _ in self.views:
+            for row in record['rows']:
+                self.is_there(record, row)
+        for when, key, event in self.checker.history.events:
+            if event['event'] == 'offered':
+                made = self.moment(event['at'])
+                self.offers[key].append(Offer(when, self.moment(event['until']), event['holder'], event['ticket'], made, made))
+        by_key = defaultdict(list)
+        for k, list_of in self.of_owner.items():
+            by_key[k[0]] += [t for t in list_of if t.ack < math.inf]
+        self.by_key = by_key
+        self.certain = {key: self.others((t.ack, self.until(t), t.owner) for t in list_of) for key, list_of in by_key.items()}
+        possible = defaultdict(list)
+        for k, list_of in self.asked.items():
+            possible[k[0]] += [(begin, end, k[1]) for begin, end in list_of]
+        for k, list_of in self.of_owner.items():
+            possible[k[0]] += [(t.inv, t.last, k[1]) for t in list_of]
+        self.possible = {key: self.others(list_of) for key, list_of in possible.items()}
+
+    def moment(self, text):
+        return self.checker.local(datetime.fromisoformat(text).timestamp())
+
+    def is_there(self, record, row):
+        """What a row of lock_queue says of a ticket"""
+        ticket = self.tickets.get(row['ticket'])
+        if ticket is not None and ticket.owner == row['holder']:
+            ticket.seen = max(ticket.seen, record['inv'])
+            if row['until'] is None:
+                ticket.base = max(ticket.base, record['inv'])
+        if row['until'] is not None:
+            until = self.checker.local(row['until'])
+            # Its owner may have asked for another length since.
+            made = until - max(row['offer'], ticket.longest if ticket is not None else math.inf)
+            self.offers[record['key']].append(Offer(record['comp'], until, row['holder'], row['ticket'], record['inv'], made))
+
+    @staticmethod
+    def until(ticket):
+        return max(ticket.seen, ticket.until())
+
+    def valid(self, ticket, begin, end):
+        """Was it, all the time?  What is known from later is not certain beside a crash."""
+        if ticket is None or ticket.ack > begin or end > self.until(ticket):
+            return False
+        return end <= ticket.until() or not self.crashed(begin, ticket.seen)
+
+    def crashed(self, begin, end):
+        crashes = self.checker.crashes
+        i = bisect.bisect_left(crashes, begin)
+        return i < len(crashes) and crashes[i] <= end
+
+    def run(self):
+        if self.checker.steps or self.checker.failovers:
+            return
+        self.lost()
+        self.cut()
+        self.offered()
+        self.jumped()
+
+    def lost(self):
+        for ticket, end, record, text in self.proofs:
+            sure = max(ticket.seen if not self.crashed(record['inv'], ticket.seen) else 0, ticket.until(end))
+            if ticket.ack <= record['inv'] and ticket.blind < record['inv'] and record['comp'] <= sure:
+                self.checker.say('place', f'{text}: {ticket}', record, ticket.record)
+        waiting = {key: sorted(list_of, key=lambda t: -t.ack) for key, list_of in self.by_key.items()}
+        active = defaultdict(list)
+        for record, inside in sorted(self.views, key=lambda v: v[0]['inv']):
+            key, there = record['key'], {row['ticket'] for row in record['rows']}
+            while waiting.get(key) and waiting[key][-1].ack <= record['inv']:
+                active[key].append(waiting[key].pop())
+            active[key] = [t for t in active[key] if self.until(t) >= record['inv']]
+            for ticket in active[key]:
+                if ticket.number not in there and self.valid(ticket, record['inv'], record['comp']) and \
+                   not (inside and self.checker.client_of.get(ticket.owner) == record['client']):
+                    self.checker.say('place', f'lock_queue does not have it: {ticket}', record, ticket.record)
+            rows = sorted(record['rows'], key=lambda row: row['place'])
+            if [row['ticket'] for row in rows] != sorted(there) or \
+               any(row['place'] <= i or i and row['place'] <= rows[i - 1]['place'] for i, row in enumerate(rows)):
+                self.checker.say('place', 'they are not in their order', record)
+
+    def cut(self):
+        """Ends offers with what can have ended them"""
+        crashes = self.checker.crashes
+        for key, list_of in self.offers.items():
+            for offer in list_of:
+                ends = [begin for begin, end in self.moves.get((key, offer.owner), ())
+                        if end >= offer.since - self.clock and begin < offer.until]
+                ends += [begin for begin, end, _, thief in self.checker.forced.get(key, ())
+                         if thief is not None and end >= offer.made - self.clock and begin < offer.until]
+                i = bisect.bisect_left(crashes, offer.since - self.clock)
+                offer.end = min([offer.until - self.clock] + ends + crashes[i:i + 1])
+
+    def offered(self):
+        held = defaultdict(list)
+        for holding in self.checker.holdings:
+            begin, end = self.checker.certain(holding)
+            if end > begin:
+                held[holding.key].append((begin, end, holding.owner))
+        held = {key: self.others(list_of) for key, list_of in held.items()}
+        nobody = self.others(())
+        for key, list_of in self.offers.items():
+            self.twice(key, list_of)
+            before = None, None		# of different places, those that end last
+            for offer in sorted((o for o in list_of if o.end > o.begin), key=lambda o: o.begin):
+                for other in before:
+                    if other is not None and other.number != offer.number and other.end > offer.begin:
+                        self.checker.say('offer', f'{key} was offered to two:\n    {other}\n    {offer}')
+                if before[0] is None or offer.end > before[0].end:
+                    before = offer, before[1] if before[0] is None or before[0].number == offer.number else before[0]
+                elif offer.number != before[0].number and (before[1] is None or offer.end > before[1].end):
+                    before = before[0], offer
+                if held.get(key, nobody).meets(offer.owner, offer.begin, offer.end):
+                    self.checker.say('offer', f'{key} was held by another while it was offered {offer}: {held[key].last(offer.end)}')
+        during = {key: self.others((o.begin, o.end, o.owner) for o in list_of) for key, list_of in self.offers.items()}
+        for holding in self.new_grants():
+            record = holding.record
+            for r in during.get(holding.key, nobody).last(record['inv']):
+                if r is not None and r[1] >= record['comp'] and r[2] != holding.owner:
+                    self.checker.say('offer', f'{holding.key} was granted while it was offered to {r[2]} from {r[0]:.6f} to {r[1]:.6f}:'
+                                     f'\n    {holding}', record)
+
+    def twice(self, key, list_of):
+        """A place that was offered the key is over when the offer is, unless the key was stolen"""
+        first = {}
+        for offer in sorted(list_of, key=lambda o: o.until):
+            other = first.setdefault(offer.number, offer)
+            if offer.until > other.until + self.clock and not self.crashed(other.made, offer.begin) and \
+               not any(thief is not None and end >= other.made - self.clock and begin <= offer.begin
+                       for begin, end, _, thief in self.checker.forced.get(key, ())):
+                self.checker.say('offer', f'{key} was offered twice:\n    {other}\n    {offer}')
+
+    def new_grants(self):
+        """Those for which it takes its turn who asks"""
+        for holding in self.checker.holdings:
+            record, before = holding.record, holding.before
+            if holding.anew and record['op'] in ('acquire', 'acquire_all', 'fetch', 'enqueue') and \
+               record['id'] not in self.again and holding.lifetime != 'pin' and \
+               (before is None or before.last < record['inv'] - self.clock):
+                yield holding
+
+    def since(self, key, owner, moment):
+        """Since when who calls then may have a place"""
+        return min((begin for begin, end in self.asked.get((key, owner), ()) if end >= moment), default=moment)
+
+    def jumped(self):
+        nobody = self.others(())
+        for holding in self.new_grants():
+            record, key = holding.record, holding.key
+            begin = min(record['inv'], self.since(key, holding.owner, record['inv']))
+            self.grants += 1
+            found = self.certain.get(key, nobody).last(begin)
+            if any(r is not None and r[1] >= record['inv'] for r in found):
+                self.judged += 1
+            for r in found:
+                if r is None or r[1] < record['comp'] or r[2] == holding.owner:
+                    continue
+                ticket = next(t for t in self.of_owner[key, r[2]] if (t.ack, self.until(t)) == r[:2])
+                if self.valid(ticket, record['inv'], record['comp']):
+                    self.checker.say('line', f'{key} was granted to who asked for it after {ticket}:\n    {holding}', record, ticket.record)
+
+    # -- for others -------------------------------------------------------------
+
+    def in_the_way(self, key, owner, begin, end):
+        """May somebody have been in line before who asks?"""
+        if key not in self.possible:
+            return False
+        first = end
+        for ticket in self.of_owner.get((key, owner), ()):
+            if self.valid(ticket, begin, end):
+                first = min(first, ticket.ack)
+        return self.possible[key].meets(owner, begin, first)
+
+    def summary(self):
+        offers = len({(key, offer.number) for key, list_of in self.offers.items() for offer in list_of})
+        return f'{len(self.tickets)} places, {offers} offers, {self.judged} of {self.grants} grants behind places'
