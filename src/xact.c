@@ -19,9 +19,12 @@
 #include "claim/claimed.h"
 #include "claim/durability.h"
 #include "claim/held.h"
+#include "lease/line.h"
 #include "lease/record.h"
 #include "lease/report.h"
 #include "shmem/stat.h"
+#include "shmem/tickets.h"
+#include "sweep/launcher.h"
 #include "sweep/sweep.h"
 #include "xact.h"
 
@@ -41,6 +44,8 @@ release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, voi
 	}
 	al_sweep_over();
 	al_claimed_released(isCommit);
+	if (al_line_take_missed())
+		al_launcher_tell_missed();
 	/* This comes last, since a client that reads slowly must not delay waiters. */
 	if (al_durability_is_in_doubt())
 		al_report_doubt();
@@ -66,6 +71,9 @@ xact_callback(XactEvent event, void *arg)
 					al_stat_count(AL_COUNT_RELEASES, al_held_count());
 				al_stat_commit();
 			}
+			/* Who is in line for what it held is to be offered that. */
+			else if (al_held_count() > 0 && al_tickets_any())
+				al_line_missed();
 			/* The claims of a prepared transaction stay, but no session has them. */
 			if (event == XACT_EVENT_PREPARE)
 				al_claimed_forget();

@@ -38,6 +38,7 @@
 #include "lease/attempt.h"
 #include "lease/deadlock.h"
 #include "lease/grant.h"
+#include "lease/line.h"
 #include "lease/quota.h"
 #include "lease/release.h"
 #include "lease/report.h"
@@ -46,6 +47,7 @@
 #include "lease/terms.h"
 #include "shmem/queue.h"
 #include "shmem/stat.h"
+#include "shmem/tickets.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
 #include "table/fence.h"
@@ -100,6 +102,8 @@ leave_queue(int code, Datum arg)
 
 	AL_TEST_POINT("leaving");
 	al_queue_leave(false, 0);
+	if (al_tickets_of(wait->key) == AL_TICKETED_MAYBE)
+		al_line_missed();
 	al_stat_waited(wait->key, al_monotonic_now() - wait->since);
 }
 
@@ -211,6 +215,8 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	al_stat_waited(wait.key, al_monotonic_now() - wait.since);
 	if (is_first_upgrade)
 		al_claim_upgrade_end(attempt->key);
+	if (!al_is_granted(result) && al_tickets_may_be(attempt->key))
+		al_line_missed();
 	return !may_pass(result->outcome);
 }
 

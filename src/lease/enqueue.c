@@ -161,6 +161,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	*place += al_queue_count_before(key, ticket->number);
 	al_durability_granted();
 	al_stat_changed();
+	al_line_ticket_written(key);
 }
 
 /* Give up the ticket of an owner for a key; false: it has none that is valid */

@@ -11,9 +11,11 @@
  * When a transaction has let go of a key, its commit offers the key to the first
  * ticket: until the offer ends, nobody else gets the key.  An offer that was not taken
  * costs the ticket.  Then the next ticket is the first, and its owner may take the key at
- * once; it is told so by the sweep, which makes the next offer.  Where two transactions
- * let go of shares of a key at the same time, or where a ticket is written while the key
- * is let go of, nobody may notice, and the sweep makes the offer, too.
+ * once; it is told so by the sweep, which makes the next offer.  Where a commit cannot make
+ * an offer, or may not know that there is one to make, the launcher is woken, and a sweep of
+ * the queue does so: two transactions let go of shares of a key at the same time; a ticket is
+ * written while the key is let go of; a waiter who came first gives up; a transaction that
+ * holds the key rolls back.
  *
  * Locking rules: to make an offer takes the claim of whoever takes the key, which is tried
  * without waiting.  So nobody who waits in line can make others wait.
@@ -23,6 +25,7 @@
 #include "postgres.h"
 
 #include "access/table.h"
+#include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -44,8 +47,18 @@
 #include "table/events.h"
 #include "table/tickets.h"
 
+/* So often it is asked whether a transaction still has a key in hand, and the pause */
+#define MOST_TRIES		20
+#define TRY_PAUSE		1000L
+
 /* Keys that this transaction may have let go of, in TopTransactionContext */
 static List *let_go = NIL;
+
+/* This transaction has written a ticket for one of them. */
+static bool has_ticket = false;
+
+/* A sweep shall see who is to be offered a key, when this transaction is over. */
+static bool missed = false;
 
 /* This transaction has let go of a key that may have tickets, or of one of those. */
 void
@@ -62,6 +75,33 @@ al_line_let_go(const AlKey *key)
 	copy->name = al_string(al_string_text(key->name));
 	let_go = lappend(let_go, copy);
 	MemoryContextSwitchTo(old_context);
+}
+
+/*
+ * This transaction has written a ticket for a key.  Whoever lets go of the key meanwhile
+ * does not see it.
+ */
+void
+al_line_ticket_written(const AlKey *key)
+{
+	al_line_let_go(key);
+	has_ticket = true;
+}
+
+/* Somebody in line may have to be offered a key, and this transaction cannot do that. */
+void
+al_line_missed(void)
+{
+	missed = true;
+}
+
+bool
+al_line_take_missed(void)
+{
+	bool		was_missed = missed;
+
+	missed = false;
+	return was_missed;
 }
 
 bool
@@ -107,9 +147,20 @@ al_line_offer(Relation rel, const AlKey *key, bool at_commit)
 	AlClaim		claim;
 	AlLine		line = {.is_offered = false};
 
-	if (!is_free(rel, key, at_commit) || !al_claim_try(&claim, key, NULL, AL_CLAIM_TAKE))
+	if (!is_free(rel, key, at_commit))
+	{
+		/* Others may be letting go of it, too. */
+		missed = missed || (at_commit && al_claim_is_others(key->hash));
 		return;
-	(void) al_tickets_look(key, NULL, &line);
+	}
+	if (!al_claim_try(&claim, key, NULL, AL_CLAIM_TAKE))
+	{
+		missed = missed || at_commit;
+		return;
+	}
+	/* A ticket may be about to be committed, by somebody who sees our claim no more. */
+	if (!al_tickets_look(key, NULL, &line) && at_commit && al_tickets_is_pending(key))
+		missed = true;
 	AL_TEST_POINT("before-offer");
 	if (!is_free(rel, key, at_commit) || line.is_offered)
 	{
@@ -130,6 +181,9 @@ al_line_offer(Relation rel, const AlKey *key, bool at_commit)
 			al_event(key, &event);
 		al_stat_changed();
 	}
+	/* The waiter who comes first is woken now, or when our change can be seen. */
+	else if (!at_commit)
+		al_claim_drop(&claim);
 }
 
 /* The transaction is about to commit: offer what it has let go of. */
@@ -137,17 +191,33 @@ void
 al_line_commit(void)
 {
 	Relation	rel;
+	bool		missing;
 	ListCell   *cell;
 
 	if (let_go == NIL)
 		return;
-	rel = al_open_app_lock(RowExclusiveLock);
+	rel = al_open_now(&missing);
+	if (rel == NULL)
+	{
+		/* Whoever alters or locks our tables keeps nobody from committing. */
+		missed = true;
+		let_go = NIL;
+		return;
+	}
 	/* Nobody leaves more places than the transaction may claim, and not all are first. */
 	al_claimed_lift_limit();
 	/* An offer that is lost is lost together with the release. */
 	al_durability_before_release();
 	foreach(cell, let_go)
-		al_line_offer(rel, lfirst(cell), true);
+	{
+		const AlKey *key = lfirst(cell);
+
+		/* Whoever has it in hand is most likely about to commit, and has looked for tickets. */
+		for (int tries = 0; has_ticket && tries < MOST_TRIES && al_claim_is_others(key->hash); tries++)
+			pg_usleep(TRY_PAUSE);
+		CHECK_FOR_INTERRUPTS();
+		al_line_offer(rel, key, true);
+	}
 	al_durability_released();
 	table_close(rel, NoLock);
 	let_go = NIL;
@@ -158,4 +228,5 @@ void
 al_line_forget(void)
 {
 	let_go = NIL;
+	has_ticket = false;
 }

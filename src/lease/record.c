@@ -113,6 +113,8 @@ al_record_commit(bool is_prepared)
 		/* Nobody may rely on the end of a prepared transaction; a sweep will offer the key. */
 		if (!is_prepared && may_tell())
 			al_line_commit();
+		else if (al_line_has_let_go())
+			al_line_missed();
 		PopActiveSnapshot();
 	}
 	if (!is_prepared && may_tell())

@@ -26,6 +26,7 @@
 #include "table/app_lock.h"
 #include "table/pending.h"
 #include "table/sharers.h"
+#include "table/tickets.h"
 
 /* To end a holding by force, a claim is tried so often, after so many microseconds */
 #define MOST_TRIES		100
@@ -100,6 +101,7 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	if (al_is_shared(own))
 		al_sharers_note_over(key, &own->tid);
 	al_record_end(key, own, result->at, AL_ENDED_RELEASED, NULL);
+	(void) al_tickets_drop(key, owner);
 	result->holding = *own;
 	al_durability_released();
 	al_stat_count(AL_COUNT_RELEASES, 1);

@@ -62,6 +62,7 @@ init_stats(void *memory)
 		al_shmem_init_words(&database->since, 1);
 		al_shmem_init_words(&database->changes, 1);
 		al_shmem_init_words(&database->sweep_from, 1);
+		al_shmem_init_words(&database->offers_missed, 1);
 	}
 }
 
@@ -167,6 +168,40 @@ void
 al_stat_changed(void)
 {
 	counted = changed = true;
+}
+
+/* Somebody in line may have to be offered a key, which a sweep can do.  Raises nothing. */
+void
+al_stat_missed(void)
+{
+	AlDatabase *database = al_stat_database();
+
+	if (database)
+		pg_atomic_write_u64(&database->offers_missed, 1);
+}
+
+/* Was that said of a database since this was asked last? */
+bool
+al_stat_take_missed(Oid oid)
+{
+	AlDatabase *database;
+
+	LWLockAcquire(&stats->lock, LW_SHARED);
+	database = al_stat_find(oid);
+	LWLockRelease(&stats->lock);
+	return database && pg_atomic_exchange_u64(&database->offers_missed, 0) != 0;
+}
+
+/* Was that said of any database that has a place of its own? */
+bool
+al_stat_any_missed(void)
+{
+	for (int i = 1; i < AL_DATABASES; i++)
+	{
+		if (pg_atomic_read_u64(&stats->databases[i].offers_missed) != 0)
+			return true;
+	}
+	return false;
 }
 
 /* Count a wait for a key, in microseconds, that has ended.  Raises nothing. */

@@ -50,6 +50,7 @@ typedef struct AlDatabase
 	pg_atomic_uint64 since;		/* a TimestampTz */
 	pg_atomic_uint64 changes;	/* transactions that changed what is to sweep */
 	pg_atomic_uint64 sweep_from;	/* the block where the next sweep begins */
+	pg_atomic_uint64 offers_missed; /* 1: somebody in line may have to be offered a key */
 	Oid			oid;			/* 0: unused; from here on under the lock */
 	AlSweepRecord last_sweep;
 	TimestampTz failed_at;		/* when the last worker failed; 0: it did not */
@@ -72,6 +73,9 @@ extern AlDatabase *al_stat_place(Oid oid);
 extern AlDatabase *al_stat_database(void);
 extern void al_stat_count(AlCounter counter, int64 count);
 extern void al_stat_changed(void);
+extern void al_stat_missed(void);
+extern bool al_stat_take_missed(Oid database);
+extern bool al_stat_any_missed(void);
 extern void al_stat_waited(const AlKey *key, int64 waited);
 extern void al_stat_abort(void);
 extern void al_stat_commit(void);

@@ -13,7 +13,9 @@
  * its table and raised the moments of all tickets (table/tickets.c).  Tickets that are
  * written meanwhile raise them as well, so the order does not matter.
  *
- * Without shared memory, every key may have tickets.
+ * Without shared memory, a session knows one moment for all keys of its database, which it
+ * finds by reading the table.  Whoever writes a ticket invalidates the table then, and all
+ * sessions read it again.
  *
  * Locking: none; the words are atomic.
  *
@@ -30,15 +32,21 @@
 
 #define GROUPS		16384
 #define DATABASES	1024
+#define PROBES		8
 
 typedef struct Tickets
 {
 	pg_atomic_uint64 until[GROUPS]; /* 0, or a moment after the year 2000 */
 	pg_atomic_uint64 last;		/* the highest of them */
-	pg_atomic_uint64 counted[DATABASES];	/* OIDs, each in the place of its hash */
+	pg_atomic_uint64 counted[DATABASES];	/* OIDs, each near the place of its hash */
 } Tickets;
 
 static Tickets *tickets = NULL;
+
+/* What a session knows without shared memory */
+static uint64 own_until = 0;
+static bool own_counted = false;
+static uint32 times_forgotten = 0;
 
 static void
 init_tickets(void *memory)
@@ -58,10 +66,24 @@ group_of(const AlKey *key)
 	return &tickets->until[hash_combine64(key->hash, murmurhash32(MyDatabaseId)) % GROUPS];
 }
 
+/* The i-th place that may have this database */
+static pg_atomic_uint64 *
+counted_place(int i)
+{
+	return &tickets->counted[(murmurhash32(MyDatabaseId) + i) % DATABASES];
+}
+
 static bool
 is_counted(void)
 {
-	return pg_atomic_read_u64(&tickets->counted[murmurhash32(MyDatabaseId) % DATABASES]) == MyDatabaseId;
+	if (tickets == NULL)
+		return own_counted;
+	for (int i = 0; i < PROBES; i++)
+	{
+		if (pg_atomic_read_u64(counted_place(i)) == MyDatabaseId)
+			return true;
+	}
+	return false;
 }
 
 /* Until a moment, or 0: is that over? */
@@ -75,18 +97,17 @@ is_over(uint64 until)
 bool
 al_tickets_any(void)
 {
-	return tickets == NULL || !is_counted() || !is_over(pg_atomic_read_u64(&tickets->last));
+	return !is_counted() || !is_over(tickets ? pg_atomic_read_u64(&tickets->last) : own_until);
 }
 
 /* May a key have a ticket that is valid? */
 AlTicketed
 al_tickets_of(const AlKey *key)
 {
-	if (tickets == NULL)
-		return AL_TICKETED_MAYBE;
 	if (!is_counted())
 		return AL_TICKETED_UNKNOWN;
-	return is_over(pg_atomic_read_u64(group_of(key))) ? AL_TICKETED_NO : AL_TICKETED_MAYBE;
+	return is_over(tickets ? pg_atomic_read_u64(group_of(key)) : own_until) ?
+		AL_TICKETED_NO : AL_TICKETED_MAYBE;
 }
 
 static void
@@ -104,15 +125,54 @@ void
 al_tickets_note(const AlKey *key, TimestampTz until)
 {
 	if (tickets == NULL)
+	{
+		own_until = Max(own_until, (uint64) until);
 		return;
+	}
 	raise_to(group_of(key), until);
 	raise_to(&tickets->last, until);
 }
 
+bool
+al_tickets_is_shared(void)
+{
+	return tickets != NULL;
+}
+
+/* Without shared memory: tickets may have been written. */
+void
+al_tickets_forget(void)
+{
+	own_counted = false;
+	own_until = 0;
+	times_forgotten++;
+}
+
+/* What al_tickets_counted() wants to know: the version before the first row was read */
+uint32
+al_tickets_version(void)
+{
+	return times_forgotten;
+}
+
 /* All tickets of this database have been noted. */
 void
-al_tickets_counted(void)
+al_tickets_counted(uint32 version)
 {
-	if (tickets)
-		pg_atomic_write_u64(&tickets->counted[murmurhash32(MyDatabaseId) % DATABASES], MyDatabaseId);
+	uint64		nobody = 0;
+	int			i = 0;
+
+	if (tickets == NULL)
+		own_counted = version == times_forgotten;
+	if (is_counted() || tickets == NULL)
+		return;
+	while (i < PROBES &&
+		   !pg_atomic_compare_exchange_u64(counted_place(i), &nobody, MyDatabaseId))
+	{
+		nobody = 0;
+		i++;
+	}
+	/* Others have all of these places, perhaps databases that were dropped. */
+	if (i == PROBES)
+		pg_atomic_write_u64(counted_place(0), MyDatabaseId);
 }

@@ -22,6 +22,9 @@ extern const AlShmemPart al_tickets_part;
 extern bool al_tickets_any(void);
 extern AlTicketed al_tickets_of(const AlKey *key);
 extern void al_tickets_note(const AlKey *key, TimestampTz until);
-extern void al_tickets_counted(void);
+extern uint32 al_tickets_version(void);
+extern void al_tickets_counted(uint32 version);
+extern void al_tickets_forget(void);
+extern bool al_tickets_is_shared(void);
 
 #endif							/* AL_SHMEM_TICKETS_H */

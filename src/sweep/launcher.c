@@ -15,6 +15,9 @@
  * come in ways that are not counted.  A failed visit is repeated after a pause that
  * doubles each time, up to an hour.
  *
+ * A session that knows that somebody in line may have to be offered a key wakes the
+ * launcher.  Then a worker sees to the queue, and to nothing else.
+ *
  * These intervals are measured by the monotonic clock, so setting the clock puts off
  * no sweep.  Only the moment at which a row is over is one of the clock of leases.
  *
@@ -35,6 +38,8 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -53,6 +58,9 @@ PGDLLEXPORT void atomic_lock_launcher_main(Datum arg);
 
 /* The longest pause after a failure, in microseconds */
 #define LONGEST_PAUSE	USECS_PER_HOUR
+
+/* At most so often a database is visited because an offer was missed, in microseconds */
+#define SHORTEST_INTERVAL	USECS_PER_SEC
 
 /* After so many intervals a database is visited though nothing seems to be due. */
 #define INTERVALS_UNSEEN	10
@@ -352,7 +360,7 @@ next_try(int failures)
 
 /* Run a worker in a database and wait for its end; false: it could not be started */
 static bool
-run_worker(Oid oid, AlVisit *visit)
+run_worker(Oid oid, bool only_queue, AlVisit *visit)
 {
 	AlSweeper  *sweeper = al_sweeper();
 	BackgroundWorker worker = {0};
@@ -363,7 +371,7 @@ run_worker(Oid oid, AlVisit *visit)
 	pid_t		pid;
 
 	LWLockAcquire(&sweeper->lock, LW_EXCLUSIVE);
-	sweeper->visit = (AlVisit) {.database = oid,.result = AL_VISIT_FAILED,.next_due = DT_NOEND};
+	sweeper->visit = (AlVisit) {.database = oid,.only_queue = only_queue,.result = AL_VISIT_FAILED,.next_due = DT_NOEND};
 	LWLockRelease(&sweeper->lock);
 
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION |
@@ -429,17 +437,18 @@ visit(Target *target)
 {
 	int64		now = al_monotonic_now();
 	uint64		changes = changes_of(target->oid);
+	bool		missed = al_stat_take_missed(target->oid);
 	AlVisit		visit;
 
 	if (now < target->next_visit ||
 		(now < target->unseen_until && changes == target->changes &&
 		 GetCurrentTimestamp() < target->next_due))
-		return true;
+		return !missed || !is_free(target) || run_worker(target->oid, true, &visit);
 	target->next_visit = now + al_sweep_interval();
 	target->next_due = 0;
 	if (!is_free(target))
 		return true;
-	if (!run_worker(target->oid, &visit))
+	if (!run_worker(target->oid, false, &visit))
 		return false;
 
 	if (visit.result != AL_VISIT_FAILED)
@@ -538,6 +547,7 @@ atomic_lock_launcher_main(Datum arg)
 	AlSweeper  *sweeper = al_sweeper();
 	HASHCTL		info = {.keysize = sizeof(Oid),.entrysize = sizeof(Target)};
 	int64		next_round = 0;
+	int64		last_round = 0;
 	int			failures = 0;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -576,12 +586,25 @@ atomic_lock_launcher_main(Datum arg)
 		}
 		if (now < next_round)
 		{
-			sleep_for(next_round - now);
-			continue;
+			int64		next = next_round;
+
+			if (al_sweep_interval() > 0 && al_stat_any_missed())
+				next = Min(next, last_round + SHORTEST_INTERVAL);
+			if (now < next)
+			{
+				sleep_for(next - now);
+				continue;
+			}
 		}
 		MemoryContextSwitchTo(round_context);
+		last_round = now;
 		if (al_sweep_interval() > 0)
-			next_round = do_round(&failures);
+		{
+			int64		after = do_round(&failures);
+
+			/* What was due later is not put off by a round before its time. */
+			next_round = now < next_round ? Min(after, next_round) : after;
+		}
 		else
 		{
 			/* Only to free the places of dropped databases */
@@ -590,6 +613,25 @@ atomic_lock_launcher_main(Datum arg)
 		}
 		MemoryContextReset(round_context);
 	}
+}
+
+/* Let the launcher know that an offer may have been missed.  Raises nothing. */
+void
+al_launcher_tell_missed(void)
+{
+	AlSweeper  *sweeper = al_sweeper();
+	PGPROC	   *launcher;
+	pid_t		pid;
+
+	al_stat_missed();
+	if (sweeper == NULL)
+		return;
+	LWLockAcquire(&sweeper->lock, LW_SHARED);
+	pid = sweeper->launcher_pid;
+	LWLockRelease(&sweeper->lock);
+	launcher = pid != 0 ? BackendPidGetProc(pid) : NULL;
+	if (launcher)
+		SetLatch(&launcher->procLatch);
 }
 
 /* Register the launcher, where the module is preloaded */

@@ -7,6 +7,7 @@
 
 extern int64 al_sweep_interval(void);
 extern void al_launcher_init(void);
+extern void al_launcher_tell_missed(void);
 extern bool al_launcher_is_registered(void);
 
 #endif							/* AL_SWEEP_LAUNCHER_H */

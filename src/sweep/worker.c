@@ -101,9 +101,12 @@ batch_size(void)
 	return (int) Max(Min(al_sweep_batch, places / 16), 1);
 }
 
-/* Sweep a batch in its own transaction; false: nothing could be swept, see result */
+/*
+ * Sweep a batch in its own transaction, of the whole table or only the queue; false:
+ * nothing could be swept, see result
+ */
 static bool
-sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
+sweep_batch(AlSwept *swept, bool is_first, bool only_queue, AlVisitResult *result)
 {
 	Relation	rel = NULL;
 	bool		missing = false;
@@ -128,7 +131,10 @@ sweep_batch(AlSwept *swept, bool is_first, AlVisitResult *result)
 		if (is_first)
 		{
 			al_sweep_begin(rel, swept);
-			al_stat_count(AL_COUNT_SWEEPS, 1);
+			if (only_queue)
+				swept->left = 0;
+			else
+				al_stat_count(AL_COUNT_SWEEPS, 1);
 		}
 		al_sweep(rel, batch_size(), BATCH_BLOCKS, swept);
 		SetUserIdAndSecContext(user, security);
@@ -179,6 +185,7 @@ atomic_lock_sweeper_main(Datum arg)
 	int64		end = al_monotonic_now() + AL_LONGEST_VISIT;
 	AlSwept		swept = {.next_due = DT_NOEND};
 	int64		removed = 0;
+	bool		only_queue;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
@@ -193,6 +200,9 @@ atomic_lock_sweeper_main(Datum arg)
 	if (GetConfigOption("transaction_timeout", true, false))
 		override("transaction_timeout", "0");	/* from PostgreSQL 17 on */
 	set_role_of_process();
+	LWLockAcquire(&sweeper->lock, LW_SHARED);
+	only_queue = sweeper->visit.database == MyDatabaseId && sweeper->visit.only_queue;
+	LWLockRelease(&sweeper->lock);
 	pgstat_report_activity(STATE_RUNNING, "sweeping expired locks");
 
 	for (bool is_first = true; result == AL_VISIT_UNFINISHED && al_monotonic_now() < end;
@@ -206,10 +216,11 @@ atomic_lock_sweeper_main(Datum arg)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
-		if (!sweep_batch(&swept, is_first, &result))
+		if (!sweep_batch(&swept, is_first, only_queue, &result))
 			break;
 		removed += swept.removed;
-		al_stat_swept(started_at, removed, true);
+		if (!only_queue)
+			al_stat_swept(started_at, removed, true);
 		if (result == AL_VISIT_UNFINISHED)
 			pause_for(REST_PER_WORK * (al_monotonic_now() - batch_at));
 	}

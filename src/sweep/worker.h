@@ -31,6 +31,7 @@ typedef enum AlVisitResult
 typedef struct AlVisit
 {
 	Oid			database;
+	bool		only_queue;		/* it was said that an offer may have been missed */
 	AlVisitResult result;
 	TimestampTz next_due;		/* when the next row will be over, if known */
 } AlVisit;

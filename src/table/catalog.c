@@ -44,6 +44,7 @@
 #include "base/hash.h"
 #include "base/policy.h"
 #include "shmem/shmem.h"
+#include "shmem/tickets.h"
 #include "table/catalog.h"
 #include "table/columns.h"
 
@@ -210,6 +211,8 @@ relcache_callback(Datum arg, Oid relid)
 			invalidations++;
 			if (our_relations[i] == &fence)
 				al_secret_forget();
+			if (our_relations[i] == &app_lock_queue)
+				al_tickets_forget();
 			if (our_relations[i] == &app_lock_policy || our_relations[i] == &app_lock_policy_role)
 				al_policy_forget();
 		}

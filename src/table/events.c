@@ -185,8 +185,8 @@ add_time(StringInfo json, const char *name, TimestampTz at)
 void
 al_event(const AlKey *key, const AlEvent *event)
 {
-	MemoryContext old_context = MemoryContextSwitchTo(TopTransactionContext);
-	NotedEvent *noted = palloc(sizeof(NotedEvent));
+	MemoryContext old_context;
+	NotedEvent *noted;
 	char	   *by = OidIsValid(event->by) ? GetUserNameFromId(event->by, true) : NULL;
 	StringInfoData json;
 
@@ -204,11 +204,14 @@ al_event(const AlKey *key, const AlEvent *event)
 	add_text(&json, "reason", event->reason, Max(MOST_BYTES - json.len, 2));
 	appendStringInfoChar(&json, '}');
 
+	old_context = MemoryContextSwitchTo(TopTransactionContext);
+	noted = palloc(sizeof(NotedEvent));
 	noted->level = GetCurrentTransactionNestLevel();
 	noted->channel = al_event_channel(key);
-	noted->payload = json.data;
+	noted->payload = pstrdup(json.data);
 	events = lappend(events, noted);
 	MemoryContextSwitchTo(old_context);
+	pfree(json.data);
 }
 
 /* Would the events make the notification queue too full? */

@@ -38,6 +38,7 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -131,6 +132,7 @@ static void
 count_tickets(void)
 {
 	Relation	rel = al_open_queue(AccessShareLock);
+	uint32		version = al_tickets_version();
 	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, SnapshotAny, 0, NULL);
 	HeapTuple	tuple;
 
@@ -148,7 +150,7 @@ count_tickets(void)
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
-	al_tickets_counted();
+	al_tickets_counted(version);
 }
 
 /*
@@ -281,6 +283,25 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 	return line->first.number != 0;
 }
 
+/* Is there a ticket for a key, perhaps of an unfinished transaction? */
+bool
+al_tickets_is_pending(const AlKey *key)
+{
+	Relation	rel = al_open_queue(AccessShareLock);
+	SnapshotData dirty;
+	ScanKeyData keys[2];
+	AlScan		scan;
+	bool		found;
+
+	InitDirtySnapshot(dirty);
+	set_keys(keys, key, BTGreaterEqualStrategyNumber, 1);
+	al_scan_begin_ordered(&scan, rel, lengthof(keys), keys, &dirty);
+	found = HeapTupleIsValid(al_scan_next(&scan));
+	al_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
 /*
  * How many valid tickets for a key have lower numbers, and how many has a role?  Where a
  * role is given, tickets of unfinished transactions count, too.  This reads all of them.
@@ -395,6 +416,8 @@ al_ticket_insert(const AlKey *key, AlTicket *ticket)
 	insert_row(rel, key, ticket->number, ticket->expires_at, values, nulls);
 	/* The row must be there first: whoever counts all may have missed it. */
 	al_tickets_note(key, ticket->expires_at);
+	if (!al_tickets_is_shared())
+		CacheInvalidateRelcache(rel);
 	table_close(rel, NoLock);
 }
 

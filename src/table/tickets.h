@@ -36,6 +36,7 @@ typedef struct AlLine
 } AlLine;
 
 extern bool al_tickets_may_be(const AlKey *key);
+extern bool al_tickets_is_pending(const AlKey *key);
 extern bool al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line);
 extern int	al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role);
 extern List *al_tickets_list(AlString prefix, bool dirty);
