@@ -443,11 +443,18 @@ judge_at_once(Relation rel, AlAttempt *attempt)
 	AlResult   *result = attempt->result;
 	AlHolding  *elsewhere = al_held_elsewhere(attempt->key, &attempt->request->owner,
 											   &result->is_in_use);
+	bool		was_claimed;
 
-	al_look(rel, attempt->key, &attempt->request->owner, AL_LOOK_SOME, &attempt->state);
-	result->outcome = judge(attempt);
-	if (attempt->own == NULL && elsewhere == NULL && al_claim_is_others(attempt->key->hash))
-		elsewhere = al_pending_find(rel, attempt->key, &attempt->request->owner);
+	do
+	{
+		was_claimed = al_claim_is_others(attempt->key->hash);
+		al_look(rel, attempt->key, &attempt->request->owner, AL_LOOK_SOME, &attempt->state);
+		result->outcome = judge(attempt);
+		if (attempt->own == NULL && elsewhere == NULL && was_claimed)
+			elsewhere = al_pending_find(rel, attempt->key, &attempt->request->owner);
+		/* What had a claim at the look may have been committed after it. */
+	} while (attempt->own == NULL && elsewhere == NULL && was_claimed &&
+			 !al_claim_is_others(attempt->key->hash));
 	if (attempt->own == NULL && elsewhere && elsewhere->lifetime != AL_TRANSACTION)
 	{
 		result->outcome = AL_CLAIMED;

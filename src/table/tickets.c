@@ -338,7 +338,9 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 			continue;
 		last = row.ticket.number;
 		*of_role += row.ticket.role == role;
-		count += row.ticket.number < before;
+		/* What may never be committed is before nobody yet. */
+		count += row.ticket.number < before &&
+			(!OidIsValid(role) || !TransactionIdIsValid(dirty.xmin));
 	}
 	al_scan_end(&scan);
 	table_close(rel, AccessShareLock);
