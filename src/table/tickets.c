@@ -313,6 +313,7 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 		read_row(rel, tuple, &row);
 		/* A ticket that is being renewed may be seen twice. */
 		if (row.ticket.number == last || row.ticket.number == line.lapsed.number ||
+			(row.ticket.number < line.first.number && is_void(rel, key, row.ticket.number)) ||
 			(now >= row.ticket.expires_at && row.ticket.number != line.first.number))
 			continue;
 		last = row.ticket.number;
@@ -334,6 +335,7 @@ al_tickets_list(AlString prefix, bool dirty)
 {
 	Relation	rel = al_open_queue(AccessShareLock);
 	List	   *tickets = NIL;
+	const AlTicket *offer = NULL;
 	SnapshotData dirty_snapshot;
 	AlScan		scan;
 	ScanKeyData key;
@@ -353,10 +355,22 @@ al_tickets_list(AlString prefix, bool dirty)
 			break;
 		if (row.ticket.number < 0)
 			continue;
+		if (row.ticket.number > 0 && offer && row.ticket.number < offer->offer &&
+			al_string_equal(row.ticket.key, offer->key))
+		{
+			AlKey		of_row;
+
+			al_key_init(&of_row, row.ticket.key);
+			if (is_void(rel, &of_row, row.ticket.number))
+				continue;
+		}
 		copy = palloc(sizeof(AlTicket));
 		*copy = copy_ticket(&row.ticket);
 		if (row.ticket.number == 0)
+		{
 			copy->offer = row.offered;
+			offer = copy;
+		}
 		tickets = lappend(tickets, copy);
 	}
 	al_scan_end(&scan);
