@@ -97,7 +97,7 @@ SELECT status, place, owner FROM lock_enqueue('k', NULL, 'Eve');
 SELECT status, place, owner FROM lock_enqueue('k');
 SELECT lock_leave('k'), lock_leave('k');
 RESET atomic_lock.owner;
--- A renewal keeps the place, and takes what it is given.
+-- A renewal keeps the place, and what it is not given.
 SELECT status, place, ticket = :bob AS ticket, holder FROM lock_enqueue('k', 'bob-1', 'Robert', '30 s', '10 min');
 SELECT place, holder, queued_at = :'bob_since' AS since, expires_at < :'bob_until' AS shorter, offer FROM lock_queue WHERE ticket = :bob;
 SELECT status, place, ticket = :bob AS ticket FROM lock_enqueue('k', 'bob-1', 'Bob');
@@ -114,7 +114,7 @@ SELECT t.line('k');
 -- Bob, Cid and Dan are in line.  Bob comes first.
 SELECT lock_release('k', 'ann-1'), t.line('k');
 SELECT t.line('k');
-SELECT offered_until - clock_timestamp() BETWEEN '29 s' AND '30 s' AS half_a_minute FROM lock_queue WHERE offered_until IS NOT NULL;
+SELECT offered_until - clock_timestamp() BETWEEN '29 s' AND '30 s' AS thirty_seconds FROM lock_queue WHERE offered_until IS NOT NULL;
 SELECT locked, holder, queued FROM lock_status('k');
 SELECT lock_holder('k'), lock_is_held('k', 'bob-1');
 SELECT t.take('k', 'Ann'), t.take('k', 'Cid'), t.raises($$SELECT lock_acquire('k', '1 h', 'cid-1')$$);
