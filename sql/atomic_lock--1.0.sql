@@ -723,7 +723,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_leave'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_leave(text, text) IS
-'gives up the place of an owner in the line for a lock; false: it has none, or an unfinished transaction of the same owner uses it up; raises 22004 without an owner';
+'gives up the place of an owner in the line for a lock; false: it had none; raises 22004 without an owner';
 
 CREATE FUNCTION lock_queue(
 	OUT key text,

@@ -120,6 +120,16 @@ al_heap_try_delete(Relation rel, ItemPointer tid)
 #define TupleDescFinalize(desc) ((void) 0)
 #endif
 
+static inline bool
+al_lock_is_mine(const LOCKTAG *tag, LOCKMODE mode)
+{
+#if PG_VERSION_NUM >= 180000
+	return LockHeldByMe(tag, mode, false);
+#else
+	return LockHeldByMe(tag, mode);
+#endif
+}
+
 /* How many pages the notification queue may have */
 #if PG_VERSION_NUM >= 170000
 #define AL_NOTIFY_QUEUE_PAGES	max_notify_queue_pages

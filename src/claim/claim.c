@@ -583,6 +583,16 @@ al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid)
 	return found;
 }
 
+/* Does this transaction keep everybody else from the keys of a hash, by AL_CLAIM_TAKE? */
+bool
+al_claim_is_taken(uint64 hash)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, KEY, hash);
+	return al_lock_is_mine(&tag, AccessExclusiveLock);
+}
+
 /* Has any other transaction claimed the key? */
 bool
 al_claim_is_others(uint64 hash)

@@ -37,6 +37,7 @@
 #include "claim/held.h"
 #include "claim/holding.h"
 #include "lease/attempt.h"
+#include "lease/line.h"
 #include "lease/state.h"
 #include "lease/terms.h"
 #include "shmem/contention.h"
@@ -256,6 +257,9 @@ is_behind(AlAttempt *attempt, char **first)
 		if (line.is_offered || line.first.number < arrival)
 		{
 			attempt->line_until = line.until;
+			/* The key is free, and nobody has told those who may have it. */
+			if (!line.is_offered)
+				al_line_missed();
 			if (first)
 				*first = text_to_cstring(line.first.holder);
 			return true;
@@ -266,13 +270,14 @@ is_behind(AlAttempt *attempt, char **first)
 
 /*
  * Does somebody come first?  Not if the owner has the key, or if this transaction has
- * claimed it: what it has released, but not committed, was never offered to others.
+ * taken it: what it has released, but not committed, was never offered to others.  Who
+ * only shares the key lets nobody else in.
  */
 static bool
 is_queued(AlAttempt *attempt, char **first)
 {
-	return attempt->own == NULL && is_behind(attempt, first) &&
-		!al_claimed_has(attempt->key->hash);
+	attempt->had_taken = al_claimed_has(attempt->key->hash) && al_claim_is_taken(attempt->key->hash);
+	return attempt->own == NULL && !attempt->had_taken && is_behind(attempt, first);
 }
 
 /*
@@ -384,7 +389,7 @@ is_claim_enough(AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 		(mode != needed && (mode != AL_CLAIM_SHARE || needed != AL_CLAIM_SHARE_EXTEND)))
 		return false;
 	return attempt->result->outcome != AL_ACQUIRED || attempt->own ||
-		!attempt->claim.first || !is_behind(attempt, NULL);
+		attempt->had_taken || !is_behind(attempt, NULL);
 }
 
 /* Does a pin of an expired exclusive lease keep us from sharing the key? */

@@ -30,6 +30,7 @@ typedef struct AlAttempt
 	AlHolding  *own;			/* the owner's holding, in the state; or NULL */
 	const AlHolding *kept;		/* its life goes on in the grant; or NULL */
 	bool		is_claimed;
+	bool		had_taken;		/* the transaction has kept everybody from the key before */
 	AlClaim		claim;
 	AlPlace		place;			/* among those who may share the key */
 	int			taken;			/* places at the count, with this one; 0: there is no limit */

@@ -13,6 +13,7 @@
  */
 #include "postgres.h"
 
+#include "access/table.h"
 #include "common/hashfn.h"
 #include "miscadmin.h"
 #include "utils/timestamp.h"
@@ -34,6 +35,7 @@
 #include "lease/state.h"
 #include "shmem/queue.h"
 #include "shmem/stat.h"
+#include "table/catalog.h"
 #include "table/fence.h"
 #include "table/tickets.h"
 
@@ -109,6 +111,8 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	int			of_role;
 
 	memset(ticket, 0, sizeof(AlTicket));
+	/* What is read of it stays in its place. */
+	table_close(al_open_queue(RowExclusiveLock), NoLock);
 	/* The owner is the proof of a ticket, too. */
 	if (request->owner.generated)
 	{
@@ -151,7 +155,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	ticket->expires_at = al_add_duration(GetCurrentTimestamp(), keep);
 	ticket->offer = offer != 0 ? offer : use.is_new ?
 		Min(DEFAULT_OFFER, al_policy_value(key->name, AL_MAX_TTL)) : line.mine.offer;
-	ticket->role = request->role;
+	ticket->role = use.is_new ? request->role : line.mine.role;
 	ticket->holder = request->holder ? request->holder :
 		use.is_new ? request->default_holder() : line.mine.holder;
 	ticket->owner = al_string_text(request->owner.name);
@@ -174,9 +178,7 @@ al_lease_leave(const AlKey *key, const AlOwner *owner)
 		return false;
 	al_claim_ticket(key, owner);
 	(void) al_tickets_look(key, owner, &line);
-	/* An unfinished transaction may be giving the key to the owner. */
-	if (!al_tickets_drop(key, owner))
-		return false;
-	al_line_let_go(key);
+	if (al_tickets_drop(key, owner))
+		al_line_let_go(key);
 	return line.mine.number != 0;
 }

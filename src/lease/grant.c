@@ -409,6 +409,7 @@ al_grant(Relation rel, AlAttempt *attempt)
 	else if (!grant_again(rel, attempt))
 		return false;
 	al_attempt_end_place(attempt);
+	/* Who shares the key, and only asks for that again, still waits to have it alone. */
 	if (attempt->result->outcome == AL_ACQUIRED)
 		(void) al_tickets_drop(attempt->key, &attempt->request->owner);
 	al_stat_count(attempt->own ? AL_COUNT_REGRANTS : AL_COUNT_GRANTS, 1);

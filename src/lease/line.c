@@ -167,8 +167,8 @@ al_line_offer(Relation rel, const AlKey *key, bool at_commit)
 		al_claim_drop(&claim);
 		return;
 	}
-	if (line.lapsed.number != 0 && !al_ticket_delete(&line.lapsed))
-		al_ticket_void(key, &line.lapsed);
+	if (line.lapsed.number != 0)
+		al_ticket_lapse(key, &line.lapsed);
 	if (line.first.number == 0)
 		(void) al_ticket_offer(key, &nobody, 0);
 	else if (!al_queue_is_behind(key, false, line.first.number, NULL))

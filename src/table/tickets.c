@@ -14,8 +14,8 @@
  * other wait.
  *
  * A row with a negative number says that it was announced that the lease with that
- * fencing token ends soon, so that nobody announces it again; or that the ticket with that
- * number has lapsed while its owner was writing it in a transaction.  Both are drawn from
+ * fencing token ends soon, so that nobody announces it again; or that a ticket is void, which
+ * could not be deleted since a transaction was writing it.  Numbers and tokens are drawn from
  * one sequence, so no two are equal.
  *
  * Rows are read and written below the executor, and reads see the newest committed
@@ -58,7 +58,7 @@
 #define VALUE(column) values[Anum_queue_##column - 1]
 #define IS_NULL(column) nulls[Anum_queue_##column - 1]
 
-/* So long the number of a ticket is remembered that lapsed while its owner was writing it */
+/* So long it is remembered that a ticket is void */
 #define VOID_FOR	(7 * USECS_PER_DAY)
 
 /* A row of any kind, whose texts last as long as the tuple */
@@ -206,16 +206,25 @@ tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner)
 	return tickets;
 }
 
-/* Has a ticket lapsed that its owner was writing then, so that nobody could delete it? */
+/* Numbers of rows that say that a ticket is void: by whoever offers the key, or its owner */
+#define VOID_BY_OFFER(number)	(-(number))
+#define VOID_BY_OWNER(number)	(PG_INT64_MIN + (number))
+
+/* Has a ticket ended that somebody was writing then, so that nobody could delete it? */
 static bool
 is_void(Relation rel, const AlKey *key, int64 number)
 {
-	AlScan		scan;
-	bool		found;
+	bool		found = false;
 
-	begin_rows(&scan, rel, key, BTEqualStrategyNumber, -number);
-	found = HeapTupleIsValid(al_scan_next(&scan));
-	al_scan_end(&scan);
+	for (int i = 0; i < 2 && !found; i++)
+	{
+		AlScan		scan;
+
+		begin_rows(&scan, rel, key, BTEqualStrategyNumber,
+				   i == 0 ? VOID_BY_OFFER(number) : VOID_BY_OWNER(number));
+		found = HeapTupleIsValid(al_scan_next(&scan));
+		al_scan_end(&scan);
+	}
 	return found;
 }
 
@@ -259,7 +268,7 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 			line->lapsed = copy_ticket(&row.ticket);
 			continue;
 		}
-		if (row.ticket.number < offered && is_void(rel, key, row.ticket.number))
+		if (is_void(rel, key, row.ticket.number))
 			continue;
 		if (is_offered || (line->first.number == 0 && now < row.ticket.expires_at))
 			line->first = copy_ticket(&row.ticket);
@@ -276,11 +285,39 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 
 		if (ticket->number == line->first.number ||
 			(ticket->number != line->lapsed.number && now < ticket->expires_at &&
-			 (ticket->number > offered || !is_void(rel, key, ticket->number))))
+			 !is_void(rel, key, ticket->number)))
 			line->mine = *ticket;
 	}
 	table_close(rel, AccessShareLock);
 	return line->first.number != 0;
+}
+
+/*
+ * Is a row of a key no ticket, or one that is void?  Rows are read in the order of their
+ * numbers, and those that say what is void come first.
+ */
+static bool
+is_not_ticket(const Row *row, List **voids)
+{
+	int64		number = row->ticket.number;
+	ListCell   *cell;
+
+	if (number <= 0)
+	{
+		int64	   *void_number = palloc(sizeof(int64));
+
+		*void_number = number;
+		*voids = lappend(*voids, void_number);
+		return true;
+	}
+	foreach(cell, *voids)
+	{
+		int64		void_number = *(int64 *) lfirst(cell);
+
+		if (void_number == VOID_BY_OFFER(number) || void_number == VOID_BY_OWNER(number))
+			return true;
+	}
+	return false;
 }
 
 /* Is there a ticket for a key, perhaps of an unfinished transaction? */
@@ -316,6 +353,7 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 	ScanKeyData scan_keys[2];
 	AlScan		scan;
 	HeapTuple	tuple;
+	List	   *voids = NIL;
 	int64		last = 0;
 	int			count = 0;
 
@@ -325,13 +363,15 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 	rel = al_open_queue(AccessShareLock);
 	now = GetCurrentTimestamp();
 	InitDirtySnapshot(dirty);
-	set_keys(scan_keys, key, BTGreaterEqualStrategyNumber, 1);
+	set_keys(scan_keys, key, BTGreaterEqualStrategyNumber, PG_INT64_MIN);
 	al_scan_begin_ordered(&scan, rel, lengthof(scan_keys), scan_keys, OidIsValid(role) ? &dirty : NULL);
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
 		Row			row;
 
 		read_row(rel, tuple, &row);
+		if (is_not_ticket(&row, &voids))
+			continue;
 		/* A ticket that is being renewed may be seen twice. */
 		if (row.ticket.number == last || row.ticket.number == line.lapsed.number ||
 			(now >= row.ticket.expires_at && row.ticket.number != line.first.number))
@@ -357,6 +397,8 @@ al_tickets_list(AlString prefix, bool dirty)
 {
 	Relation	rel = al_open_queue(AccessShareLock);
 	List	   *tickets = NIL;
+	text	   *last_key = NULL;
+	List	   *voids = NIL;
 	SnapshotData dirty_snapshot;
 	AlScan		scan;
 	ScanKeyData key;
@@ -374,7 +416,12 @@ al_tickets_list(AlString prefix, bool dirty)
 		read_row(rel, tuple, &row);
 		if (!al_string_begins(row.ticket.key, prefix))
 			break;
-		if (row.ticket.number < 0)
+		if (last_key == NULL || !al_string_equal(al_string(last_key), row.ticket.key))
+		{
+			last_key = al_string_text(row.ticket.key);
+			voids = NIL;
+		}
+		if (row.ticket.number != 0 && is_not_ticket(&row, &voids))
 			continue;
 		copy = palloc(sizeof(AlTicket));
 		*copy = copy_ticket(&row.ticket);
@@ -436,21 +483,54 @@ al_ticket_delete(const AlTicket *ticket)
 	return deleted;
 }
 
-/* Delete what an owner has in the line of a key; true: there was something */
+/* A ticket has ended that somebody is writing: its number does not come back. */
+static void
+end_number(Relation rel, const AlKey *key, int64 void_number)
+{
+	Datum		values[Natts_queue] = {0};
+	bool		nulls[Natts_queue];
+
+	memset(nulls, true, sizeof(nulls));
+	insert_row(rel, key, void_number, al_add_duration(GetCurrentTimestamp(), VOID_FOR), values, nulls);
+}
+
+/* The offer of a ticket was not taken: end it.  The key is claimed. */
+void
+al_ticket_lapse(const AlKey *key, const AlTicket *ticket)
+{
+	Relation	rel = al_open_queue(RowExclusiveLock);
+
+	if (!al_ticket_delete(ticket) && !is_void(rel, key, ticket->number))
+		end_number(rel, key, VOID_BY_OFFER(ticket->number));
+	table_close(rel, NoLock);
+}
+
+/*
+ * End what an owner has in the line of a key, also where another session of the owner is
+ * renewing it or giving it up; true: there was something
+ */
 bool
 al_tickets_drop(const AlKey *key, const AlOwner *owner)
 {
 	Relation	rel;
-	bool		deleted = false;
+	bool		found = false;
 	ListCell   *cell;
 
 	if (!al_tickets_may_be(key))
 		return false;
 	rel = al_open_queue(RowExclusiveLock);
 	foreach(cell, tickets_of_owner(rel, key, owner))
-		deleted = al_ticket_delete(lfirst(cell)) || deleted;
+	{
+		const AlTicket *ticket = lfirst(cell);
+
+		if (is_void(rel, key, ticket->number))
+			continue;
+		if (!al_ticket_delete(ticket))
+			end_number(rel, key, VOID_BY_OWNER(ticket->number));
+		found = true;
+	}
 	table_close(rel, NoLock);
-	return deleted;
+	return found;
 }
 
 /*
@@ -499,21 +579,6 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 	al_tickets_note(key, until);
 	table_close(rel, NoLock);
 	return written;
-}
-
-/* A ticket has lapsed that its owner is writing: its number does not come back. */
-void
-al_ticket_void(const AlKey *key, const AlTicket *ticket)
-{
-	Relation	rel = al_open_queue(RowExclusiveLock);
-	Datum		values[Natts_queue] = {0};
-	bool		nulls[Natts_queue];
-
-	memset(nulls, true, sizeof(nulls));
-	if (!is_void(rel, key, ticket->number))
-		insert_row(rel, key, -ticket->number,
-				   al_add_duration(GetCurrentTimestamp(), VOID_FOR), values, nulls);
-	table_close(rel, NoLock);
 }
 
 /*

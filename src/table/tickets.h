@@ -44,7 +44,7 @@ extern void al_ticket_insert(const AlKey *key, AlTicket *ticket);
 extern bool al_ticket_delete(const AlTicket *ticket);
 extern bool al_tickets_drop(const AlKey *key, const AlOwner *owner);
 extern bool al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until);
-extern void al_ticket_void(const AlKey *key, const AlTicket *ticket);
+extern void al_ticket_lapse(const AlKey *key, const AlTicket *ticket);
 extern bool al_tickets_announce(const AlKey *key, int64 fencing_token, TimestampTz expires_at);
 extern List *al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed,
 							  TimestampTz *next_due);
