@@ -133,7 +133,8 @@ CASES = (
     ('place', Case().leaves('b', 1, 2)),
     # refused
     ('', lined().asks('d', 8, 9, 'held', mode='exclusive')),
-    ('', lined().leaves('b', 7.1, 7.2).asks('c', 8, 9, 'held', mode='exclusive', holders=0)),
+    ('', lined().leaves('b', 7.1, 8.1).asks('c', 8, 9, 'held', mode='exclusive', holders=0)),
+    ('cause', lined().leaves('b', 7.1, 7.2).asks('c', 8, 9, 'held', mode='exclusive', holders=0)),
     ('cause', Case().enqueues('b', 2, 3, 10)),
     ('cause', lined().leaves('b', 7, 8).leaves('c', 7, 8).asks('d', 9, 10, 'held', mode='exclusive')),
     # how many
