@@ -3,6 +3,7 @@ waits of seconds: histories of a few calls, made by hand, and what it has to say
 each, which is nothing or the kind of a contradiction."""
 
 import itertools
+from datetime import datetime, timezone
 
 from checker import Checker
 from clients import History
@@ -42,6 +43,25 @@ class Case(History):
     def end(self, owner, begin, end, how='commit'):
         return self.call(owner, how, begin, end)
 
+    def enqueues(self, owner, begin, end, ticket, keep=100, offer=50):
+        return self.call(owner, 'enqueue', begin, end, mode='exclusive', lifetime='lease', ttl=100, offer=offer, keep=keep,
+                         rows=[{'status': 'queued', 'key': 'k', 'mode': 'exclusive', 'ticket': ticket, 'expires': begin + keep}])
+
+    def leaves(self, owner, begin, end, left=True):
+        return self.call(owner, 'leave', begin, end, rows=[{'left': left}])
+
+    def lists(self, begin, end, *rows):
+        """Rows of lock_queue: ticket, holder, until when it is offered"""
+        return self.call('looker', 'places', begin, end, rows=[
+            {'place': i + 1, 'ticket': ticket, 'holder': holder, 'until': until, 'offer': 50, 'expires': begin + 50}
+            for i, (ticket, holder, until) in enumerate(rows)])
+
+    def hears(self, when, ticket, holder, at, until):
+        self.events.append((when, 'k', dict(
+            {name: datetime.fromtimestamp(moment, timezone.utc).isoformat() for name, moment in (('at', at), ('until', until))},
+            event='offered', ticket=ticket, holder=holder)))
+        return self
+
     def judged(self):
         records = sorted(self.records, key=lambda r: r['inv'])
         for number, record in enumerate(records):
@@ -67,7 +87,56 @@ def relied(how='assert'):
     return case
 
 
+def lined(offer=50, keep=100):
+    """a has it, b and c are in line; then a has released it"""
+    return Case().asks('a', 0, 1, mode='exclusive').enqueues('b', 2, 3, 10, offer=offer, keep=keep).enqueues('c', 4, 5, 11) \
+        .releases('a', 6, 7)
+
+
 CASES = (
+    # in line
+    ('', lined().hears(7.5, 10, 'b', 6.5, 56.5).asks('b', 8, 9, mode='exclusive')),
+    ('', lined().asks('b', 6.5, 9, mode='exclusive')),
+    ('line', lined().asks('c', 8, 9, mode='exclusive')),
+    ('line', lined().asks('d', 8, 9, mode='shared', ttl=0)),
+    ('line', lined().asks('d', 3.5, 9, mode='exclusive', wait=9)),
+    ('', lined().asks('d', 2.5, 9, mode='exclusive', wait=9)),
+    ('', lined(offer=1).asks('c', 8, 9, mode='exclusive')),
+    ('line', lined(offer=1).enqueues('b', 20, 21, 10).asks('c', 8, 9, mode='exclusive', ttl=1)),
+    ('', lined(keep=3).asks('c', 8, 9, mode='exclusive')),
+    ('', lined().leaves('b', 7, 8).asks('c', 7.5, 9, mode='exclusive')),
+    ('line', lined().leaves('b', 9, 10).asks('c', 7.5, 9, mode='exclusive', ttl=0)),
+    ('line', lined().leaves('b', 7, 8).asks('d', 7.5, 9, mode='exclusive')),
+    ('', lined().end('b', 7, 8, 'begin').leaves('b', 8, 9).end('b', 9, 10).asks('c', 8.5, 12, mode='exclusive')),
+    ('', lined().end('b', 7, 8, 'begin').leaves('b', 8, 9).end('b', 9, 10, 'rollback')
+     .lists(11, 12, (10, 'b', None), (11, 'c', None))),
+    # and offered
+    ('offer', lined().hears(7.5, 10, 'b', 6.5, 56.5).asks('c', 8, 9, mode='exclusive', ttl=0)),
+    ('offer', lined().hears(7.5, 10, 'b', 6.5, 56.5).hears(8, 11, 'c', 7.9, 57.9)),
+    ('offer', lined().hears(7.5, 10, 'b', 6.5, 56.5).hears(60, 10, 'b', 59.5, 99)),
+    ('', lined(offer=1).hears(7.5, 10, 'b', 6.5, 7.5).hears(8, 11, 'c', 7.9, 57.9)),
+    ('', lined().hears(7.5, 10, 'b', 6.5, 56.5).leaves('b', 7.6, 8).hears(8, 11, 'c', 7.9, 57.9)),
+    ('', lined().hears(9.5, 10, 'b', 6.5, 56.5).asks('b', 7.5, 7.6, mode='exclusive').releases('b', 7.7, 7.8).hears(9.5, 11, 'c', 7.75, 57.75)),
+    ('', lined().hears(7.5, 10, 'b', 6.5, 56.5).call('t', 'steal', 8, 9, mode='exclusive', lifetime='lease', ttl=9, rows=[
+        {'acquired': True, 'status': 'acquired', 'mode': 'exclusive', 'key': 'k', 'expires': 17, 'fencing_token': 99}])),
+    ('offer', lined().lists(7.5, 8, (10, 'b', 56.5), (11, 'c', None)).asks('d', 9, 10, mode='exclusive', ttl=0)),
+    ('', lined().lists(7.5, 9.5, (10, 'b', 56.5), (11, 'c', None)).asks('b', 7, 8, mode='exclusive').releases('b', 8.1, 8.2)
+     .hears(9, 11, 'c', 8.15, 58.15).asks('c', 9.1, 9.2, mode='exclusive')),
+    # lost
+    ('place', lined().enqueues('b', 20, 21, 12)),
+    ('', lined(offer=1).enqueues('b', 20, 21, 12)),
+    ('place', lined().leaves('b', 20, 21, False)),
+    ('', lined(keep=3).leaves('b', 20, 21, False)),
+    ('place', lined().lists(8, 9, (11, 'c', None))),
+    ('place', lined().lists(8, 9, (11, 'c', None), (10, 'b', None))),
+    ('', lined().lists(8, 9, (10, 'b', None), (11, 'c', None)).asks('b', 9, 10, mode='exclusive').lists(9.5, 11, (11, 'c', None))),
+    ('place', Case().leaves('b', 1, 2)),
+    # refused
+    ('', lined().asks('d', 8, 9, 'held', mode='exclusive')),
+    ('', lined().leaves('b', 7.1, 8.1).asks('c', 8, 9, 'held', mode='exclusive', holders=0)),
+    ('cause', lined().leaves('b', 7.1, 7.2).asks('c', 8, 9, 'held', mode='exclusive', holders=0)),
+    ('cause', Case().enqueues('b', 2, 3, 10)),
+    ('cause', lined().leaves('b', 7, 8).leaves('c', 7, 8).asks('d', 9, 10, 'held', mode='exclusive')),
     # how many
     ('', two()),
     ('limits', two().asks('c', 3, 4, limit=2)),

@@ -73,7 +73,7 @@ class Lines:
         self.tickets = {}		# by number
         self.of_owner = defaultdict(list)	# (key, owner): all its tickets
         self.mine = {}			# (key, owner): the ticket that it may have now
-        self.asked = defaultdict(list)	# (key, owner): (from, to) in which it may have had a place
+        self.asked = defaultdict(list)	# (key, owner): (from, to) in which it may have had another place
         self.moves = defaultdict(list)	# (key, owner): (from, to) of calls that may have ended that
         self.vague = set()		# (key, owner) that may have places which nobody knows
         self.proofs = []		# (ticket, its end as known then, record, text): the answer is wrong if it is valid
@@ -123,7 +123,6 @@ class Lines:
                 known.end = min(known.end, expires - self.clock)
             if fate[0] != 'undone':
                 known.last = max(known.last, expires + known.longest, fate[2])
-                self.asked[k].append((known.inv, known.last))
             return
         if known is not None:
             self.proofs.append((known, known.end, record, 'its owner is told of another'))
@@ -131,8 +130,9 @@ class Lines:
         if other is not None and other.ack < math.inf and fate[0] == 'done':
             self.checker.say('line', f'{number} is given again: {other}', record, other.record)
         ticket = Ticket(record, number, fate, expires, self.clock)
-        self.asked[k].append((ticket.inv, ticket.last))
-        if fate[0] != 'undone':
+        if fate[0] == 'undone':
+            self.asked[k].append((ticket.inv, ticket.last))
+        else:
             self.mine[k] = ticket
             self.of_owner[k].append(ticket)
             if other is None or other.ack == math.inf:
@@ -321,7 +321,8 @@ class Lines:
 
     def since(self, key, owner, moment):
         """Since when who calls then may have a place"""
-        return min((begin for begin, end in self.asked.get((key, owner), ()) if end >= moment), default=moment)
+        had = self.asked.get((key, owner), []) + [(t.inv, t.last) for t in self.of_owner.get((key, owner), ())]
+        return min((begin for begin, end in had if end >= moment), default=moment)
 
     def jumped(self):
         nobody = self.others(())

@@ -170,12 +170,29 @@ sub is_behind
 	return $first && !($mine && $mine->{number} == $first->{number}) && ($line->{is_offered} || !$mine || $first->{number} < $mine->{number});
 }
 
+# The numbers of those that are valid, and of those that others are about to take
+sub numbers_in_line
+{
+	my ($self, $s, $key, $line) = @_;
+	my @theirs = map { values %{ $self->{tx}{$_}{in_line}{$key} || {} } } grep { $_ ne $s } keys %{ $self->{tx} };
+	my %numbers = map { $_->{number} => 1 } @{ $line->{valid} }, grep { !$_->{is_over} } @theirs;
+
+	return keys %numbers;
+}
+
+# Is somebody else about to delete a row?
+sub is_leaving
+{
+	my ($self, $s, $key, $place) = @_;
+	return grep { $_ ne $s && $self->{tx}{$_}{out_of_line}{$key}{ $place->{row} } } keys %{ $self->{tx} };
+}
+
 # Delete a row, unless somebody else is about to
 sub leave_line
 {
 	my ($self, $s, $key, $place) = @_;
 
-	return 0 if grep { $_ ne $s && $self->{tx}{$_}{out_of_line}{$key}{ $place->{row} } } keys %{ $self->{tx} };
+	return 0 if $self->is_leaving($s, $key, $place);
 	$self->{tx}{$s}{out_of_line}{$key}{ $place->{row} } = 1;
 	return 1;
 }
@@ -207,13 +224,12 @@ sub make_offer
 {
 	my ($self, $key) = @_;
 	my $line = $self->look_at_line('', $key);
+	my $lapsed = $line->{lapsed};
 
 	return if $line->{is_offered} || %{ $self->live('', $key) } || grep { %{ $_->{claims}{$key} || {} } } values %{ $self->{tx} };
-	if (my $lapsed = $line->{lapsed})
-	{
-		return if grep { $_->{out_of_line}{$key}{ $lapsed->{row} } } values %{ $self->{tx} };
-		delete $self->{line}{$key}{ $lapsed->{row} };
-	}
+	# Its owner may just be giving it up.
+	$lapsed->{is_over} = 1 if $lapsed;
+	delete $self->{line}{$key}{ $lapsed->{row} } if $lapsed && !grep { $_->{out_of_line}{$key}{ $lapsed->{row} } } values %{ $self->{tx} };
 	$self->{offer}{$key} = $line->{first} ? { number => $line->{first}{number} } : undef;
 	return;
 }
@@ -251,10 +267,10 @@ sub enqueue
 	# Where another session of the owner is taking the key, the place is as it was.
 	my $line = $self->look_at_line($s, $key, $owner);
 	my $mine = $line->{mine};
-	my $is_taking = $mine && grep { $_ ne $s && $self->{tx}{$_}{out_of_line}{$key}{ $mine->{row} } } keys %{ $self->{tx} };
+	my $is_taking = $mine && $self->is_leaving($s, $key, $mine);
 	return {
-		status => ['queued'], number => $mine && $mine->{number}, as_it_was => $is_taking && $mine->{end},
-		place => 1 + grep({ !$mine || $_->{number} < $mine->{number} } @{ $line->{valid} }),
+		status => ['queued'], number => $mine && $mine->{number}, as_it_was => $is_taking && ($mine->{is_over} ? 'past' : $mine->{end}),
+		place => 1 + grep({ !$mine || $_ < $mine->{number} } $is_taking ? map({ $_->{number} } @{ $line->{valid} }) : $self->numbers_in_line($s, $key, $line)),
 		apply => sub {
 			my ($answer) = @_;
 			my $place = { row => ++$self->{time}, number => $answer->{ticket}, owner => $owner, end => $answer->{end} };
@@ -272,11 +288,13 @@ sub leave
 {
 	my ($self, $s, $key, $owner) = @_;
 	my $mine = $self->look_at_line($s, $key, $owner)->{mine};
+	# It may be about to get the key.
+	my @left = grep { $_->{owner} eq $owner && !$self->is_leaving($s, $key, $_) } $self->places_in_line($s, $key);
 
 	return { left => 'f', apply => sub { } } unless $ever_in_line{$key};
 	return { sqlstate => ['55P03'] } if $self->is_place_claimed($s, $key, $owner);
 	return {
-		left => $mine ? 't' : 'f',
+		left => $mine && @left ? 't' : 'f',
 		apply => sub {
 			$self->{tx}{$s}{tickets}{$key}{$owner} = 1;
 			$self->let_go($s, $key) if $self->drop_places($s, $key, $owner);
@@ -906,8 +924,8 @@ sub acquire
 	my $expected = $self->acquire_in_turn($s, $asked);
 	my $apply = $expected->{apply};
 
-	return $expected unless $apply && $expected->{is_new};
-	# Who gets the key has no place in its line any more.
+	return $expected unless $apply;
+	# Who gets the key, or has it and asks again, has no place in its line any more.
 	return { %$expected, apply => sub { $apply->(@_); $self->drop_places($s, @{$asked}{qw(key owner)}) } };
 }
 
@@ -1144,7 +1162,7 @@ sub convert
 	my $live = $self->live($s, $key);
 
 	return $expected if $expected->{sqlstate};
-	return { status => ['reacquired'], mode => $mode, own => $own, apply => sub { } } if $own->{mode} eq $mode;
+	return { status => ['reacquired'], mode => $mode, own => $own, apply => sub { $self->drop_places($s, $key, $owner) } } if $own->{mode} eq $mode;
 	return { sqlstate => ['55P03'] } if $mode eq 'exclusive' && (keys %$live > 1 || $self->theirs($s, $key));
 	return { sqlstate => ['55P03'] } if $mode eq 'exclusive' && $self->is_claimed($s, $key, 'take');
 	my ($closed, $maybe) = $mode eq 'exclusive' ? $self->closing($s, $key, 0, $owner) : ([], []);

@@ -34,13 +34,6 @@ SELECT status FROM lock_convert('k', 'bob-1', 'exclusive');
 SELECT count(*) AS places FROM lock_queue;
 SELECT lock_release('k', 'bob-1');
 
--- Who shares it again has not got what it waits for.
-SELECT (lock_acquire('k', owner => 'ann-1', mode => 'shared')).status AS ann, (lock_acquire('k', owner => 'bob-1', mode => 'shared', holder => 'Bob')).status AS bob;
-SELECT status FROM lock_enqueue('k', 'bob-1', 'Bob');
-SELECT status FROM lock_acquire('k', owner => 'bob-1', mode => 'shared');
-SELECT place, holder FROM lock_queue;
-SELECT lock_leave('k', 'bob-1'), lock_release('k', 'ann-1'), lock_release('k', 'bob-1');
-
 
 --
 -- A key that is offered is stolen
