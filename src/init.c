@@ -60,6 +60,7 @@ _PG_init(void)
 	al_hash_init(al_fence_secret);
 	al_policy_init(al_policies_read);
 	al_catalog_init();
+	al_tickets_forget();
 	al_report_init();
 	al_xact_init();
 	al_session_end_init();

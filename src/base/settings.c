@@ -45,7 +45,7 @@ double		al_test_sleep_cap_ms = 1000;
 double		al_test_longest_exit_ms = 1000;
 double		al_test_sweep_ahead_ms = 0;
 double		al_test_longest_visit_ms = 10000;
-double		al_test_notify_full = 0.9;
+double		al_test_notify_full = 0.5;
 #endif
 
 static const struct config_enum_entry on_reacquire_options[] = {
@@ -231,7 +231,7 @@ al_settings_init(void)
 					&al_test_longest_visit_ms, 1, YEAR_MS, PGC_USERSET, NULL);
 	DefineCustomRealVariable("atomic_lock.test_notify_full",
 							 "Sets how full the notification queue is when events are left out.",
-							 NULL, &al_test_notify_full, 0.9, 0, 1, PGC_USERSET, 0, NULL, NULL, NULL);
+							 NULL, &al_test_notify_full, 0.5, 0, 1, PGC_USERSET, 0, NULL, NULL, NULL);
 #endif
 	MarkGUCPrefixReserved("atomic_lock");
 }

@@ -44,6 +44,7 @@
 #include "shmem/queue.h"
 #include "shmem/sole.h"
 #include "shmem/stat.h"
+#include "shmem/tickets.h"
 #include "table/app_lock.h"
 #include "table/pending.h"
 #include "table/tickets.h"
@@ -248,7 +249,7 @@ is_behind(AlAttempt *attempt, char **first)
 	AlLine		line;
 
 	attempt->line_until = DT_NOEND;
-	if (al_tickets_look(attempt->key, &attempt->request->owner, &line))
+	if (!al_tickets_none() && al_tickets_look(attempt->key, &attempt->request->owner, &line))
 	{
 		if (line.mine.number != 0)
 			arrival = Min(arrival, line.mine.number);
@@ -276,7 +277,8 @@ is_behind(AlAttempt *attempt, char **first)
 static bool
 is_queued(AlAttempt *attempt, char **first)
 {
-	attempt->had_taken = al_claimed_has(attempt->key->hash) && al_claim_is_taken(attempt->key->hash);
+	attempt->had_taken = al_claimed_count() > 0 && al_claimed_has(attempt->key->hash) &&
+		al_claim_is_taken(attempt->key->hash);
 	return attempt->own == NULL && !attempt->had_taken && is_behind(attempt, first);
 }
 

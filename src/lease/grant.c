@@ -37,6 +37,7 @@
 #include "lease/state.h"
 #include "lease/terms.h"
 #include "shmem/stat.h"
+#include "shmem/tickets.h"
 #include "table/app_lock.h"
 #include "table/fence.h"
 #include "table/history.h"
@@ -410,7 +411,7 @@ al_grant(Relation rel, AlAttempt *attempt)
 		return false;
 	al_attempt_end_place(attempt);
 	/* Who shares the key, and only asks for that again, still waits to have it alone. */
-	if (attempt->result->outcome == AL_ACQUIRED)
+	if (attempt->result->outcome == AL_ACQUIRED && !al_tickets_none())
 		(void) al_tickets_drop(attempt->key, &attempt->request->owner);
 	al_stat_count(attempt->own ? AL_COUNT_REGRANTS : AL_COUNT_GRANTS, 1);
 	return true;

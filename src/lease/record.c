@@ -58,7 +58,7 @@ al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 			  AlEndedBy ended_by, const text *reason)
 {
 	const char *word;
-	bool		is_ticketed = al_tickets_may_be(key);
+	bool		is_ticketed = !al_tickets_none() && al_tickets_may_be(key);
 
 	/* Almost always there is nobody to be told. */
 	if (!al_policy_any() && !is_ticketed)
@@ -94,8 +94,13 @@ may_tell(void)
 void
 al_record_commit(bool is_prepared)
 {
-	bool		has_ends = al_held_count() > 0 && (al_policy_any() || al_tickets_any());
+	bool		has_ends;
 	ListCell   *cell;
+
+	/* Almost always there is nobody to be told. */
+	if (!al_policy_any() && al_tickets_none() && !al_line_has_let_go() && !al_events_any())
+		return;
+	has_ends = al_held_count() > 0 && (al_policy_any() || al_tickets_any());
 
 	/* It may have dropped the extension. */
 	if ((has_ends || al_line_has_let_go()) && al_is_installed())

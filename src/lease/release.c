@@ -23,6 +23,7 @@
 #include "lease/state.h"
 #include "lease/terms.h"
 #include "shmem/stat.h"
+#include "shmem/tickets.h"
 #include "table/app_lock.h"
 #include "table/pending.h"
 #include "table/sharers.h"
@@ -101,7 +102,8 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	if (al_is_shared(own))
 		al_sharers_note_over(key, &own->tid);
 	al_record_end(key, own, result->at, AL_ENDED_RELEASED, NULL);
-	(void) al_tickets_drop(key, owner);
+	if (!al_tickets_none())
+		(void) al_tickets_drop(key, owner);
 	result->holding = *own;
 	al_durability_released();
 	al_stat_count(AL_COUNT_RELEASES, 1);

@@ -41,12 +41,18 @@ typedef struct Tickets
 	pg_atomic_uint64 counted[DATABASES];	/* OIDs, each near the place of its hash */
 } Tickets;
 
-static Tickets *tickets = NULL;
+void	   *al_tickets_memory = NULL;	/* Tickets; NULL: there is no shared memory */
+
+/* The memory in which this session has seen that the tickets of its database are counted */
+void	   *al_tickets_counted_in = NULL;
+pg_atomic_uint64 *al_tickets_last = NULL;	/* there; NULL: in none */
 
 /* What a session knows without shared memory */
-static uint64 own_until = 0;
+static pg_atomic_uint64 own_last;
 static bool own_counted = false;
 static uint32 times_forgotten = 0;
+
+#define tickets	((Tickets *) al_tickets_memory)
 
 static void
 init_tickets(void *memory)
@@ -58,7 +64,7 @@ init_tickets(void *memory)
 	al_shmem_init_words(new_tickets->counted, DATABASES);
 }
 
-const AlShmemPart al_tickets_part = {sizeof(Tickets), 0, init_tickets, (void **) &tickets};
+const AlShmemPart al_tickets_part = {sizeof(Tickets), 0, init_tickets, &al_tickets_memory};
 
 static pg_atomic_uint64 *
 group_of(const AlKey *key)
@@ -76,14 +82,18 @@ counted_place(int i)
 static bool
 is_counted(void)
 {
-	if (tickets == NULL)
-		return own_counted;
-	for (int i = 0; i < PROBES; i++)
+	bool		counted = tickets == NULL && own_counted;
+
+	if (al_tickets_last && al_tickets_counted_in == al_tickets_memory)
+		return true;
+	for (int i = 0; i < PROBES && tickets && !counted; i++)
+		counted = pg_atomic_read_u64(counted_place(i)) == MyDatabaseId;
+	if (counted)
 	{
-		if (pg_atomic_read_u64(counted_place(i)) == MyDatabaseId)
-			return true;
+		al_tickets_counted_in = al_tickets_memory;
+		al_tickets_last = tickets ? &tickets->last : &own_last;
 	}
-	return false;
+	return counted;
 }
 
 /* Until a moment, or 0: is that over? */
@@ -97,7 +107,7 @@ is_over(uint64 until)
 bool
 al_tickets_any(void)
 {
-	return !is_counted() || !is_over(tickets ? pg_atomic_read_u64(&tickets->last) : own_until);
+	return !al_tickets_none() && (!is_counted() || !is_over(pg_atomic_read_u64(al_tickets_last)));
 }
 
 /* May a key have a ticket that is valid? */
@@ -106,7 +116,7 @@ al_tickets_of(const AlKey *key)
 {
 	if (!is_counted())
 		return AL_TICKETED_UNKNOWN;
-	return is_over(tickets ? pg_atomic_read_u64(group_of(key)) : own_until) ?
+	return is_over(pg_atomic_read_u64(tickets ? group_of(key) : &own_last)) ?
 		AL_TICKETED_NO : AL_TICKETED_MAYBE;
 }
 
@@ -124,13 +134,9 @@ raise_to(pg_atomic_uint64 *word, TimestampTz until)
 void
 al_tickets_note(const AlKey *key, TimestampTz until)
 {
-	if (tickets == NULL)
-	{
-		own_until = Max(own_until, (uint64) until);
-		return;
-	}
-	raise_to(group_of(key), until);
-	raise_to(&tickets->last, until);
+	if (tickets)
+		raise_to(group_of(key), until);
+	raise_to(tickets ? &tickets->last : &own_last, until);
 }
 
 bool
@@ -144,7 +150,8 @@ void
 al_tickets_forget(void)
 {
 	own_counted = false;
-	own_until = 0;
+	pg_atomic_init_u64(&own_last, 0);
+	al_tickets_last = NULL;
 	times_forgotten++;
 }
 

@@ -19,6 +19,22 @@ typedef enum AlTicketed
 
 extern const AlShmemPart al_tickets_part;
 
+/* Only for al_tickets_none() */
+extern void *al_tickets_memory;
+extern void *al_tickets_counted_in;
+extern pg_atomic_uint64 *al_tickets_last;
+
+/*
+ * Is it known that there has been no ticket since the server started?  Whoever has none
+ * shall not pay for them, so this is decided in place.
+ */
+static inline bool
+al_tickets_none(void)
+{
+	return al_tickets_counted_in == al_tickets_memory && al_tickets_last &&
+		pg_atomic_read_u64(al_tickets_last) == 0;
+}
+
 extern bool al_tickets_any(void);
 extern AlTicketed al_tickets_of(const AlKey *key);
 extern void al_tickets_note(const AlKey *key, TimestampTz until);

@@ -57,7 +57,7 @@
 #ifdef AL_TEST_HOOKS
 #define FULL			al_test_notify_full
 #else
-#define FULL			0.9
+#define FULL			0.5
 #endif
 
 typedef struct NotedEvent

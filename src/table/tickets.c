@@ -160,8 +160,11 @@ count_tickets(void)
 bool
 al_tickets_may_be(const AlKey *key)
 {
-	AlTicketed	ticketed = al_tickets_of(key);
+	AlTicketed	ticketed;
 
+	if (al_tickets_none())
+		return false;
+	ticketed = al_tickets_of(key);
 	if (ticketed == AL_TICKETED_UNKNOWN && !RecoveryInProgress())
 	{
 		count_tickets();
