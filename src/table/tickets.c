@@ -358,6 +358,7 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 	HeapTuple	tuple;
 	List	   *voids = NIL;
 	int64		last = 0;
+	int64		last_before = 0;
 	int			count = 0;
 
 	*of_role = 0;
@@ -375,15 +376,19 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 		read_row(rel, tuple, &row);
 		if (is_not_ticket(&row, &voids))
 			continue;
-		/* A ticket that is being renewed may be seen twice. */
-		if (row.ticket.number == last || row.ticket.number == line.lapsed.number ||
+		if (row.ticket.number == line.lapsed.number ||
 			(now >= row.ticket.expires_at && row.ticket.number != line.first.number))
 			continue;
+		/* A ticket that is being renewed may be seen twice, the new row first. */
+		*of_role += row.ticket.role == role && row.ticket.number != last;
 		last = row.ticket.number;
-		*of_role += row.ticket.role == role;
 		/* What may never be committed is before nobody yet. */
-		count += row.ticket.number < before &&
-			(!OidIsValid(role) || !TransactionIdIsValid(dirty.xmin));
+		if (row.ticket.number < before && row.ticket.number != last_before &&
+			(!OidIsValid(role) || !TransactionIdIsValid(dirty.xmin)))
+		{
+			last_before = row.ticket.number;
+			count++;
+		}
 	}
 	al_scan_end(&scan);
 	table_close(rel, AccessShareLock);

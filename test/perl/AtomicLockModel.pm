@@ -170,16 +170,6 @@ sub is_behind
 	return $first && !($mine && $mine->{number} == $first->{number}) && ($line->{is_offered} || !$mine || $first->{number} < $mine->{number});
 }
 
-# The numbers of those that are valid, and of those that others are about to take
-sub numbers_in_line
-{
-	my ($self, $s, $key, $line) = @_;
-	my @theirs = map { values %{ $self->{tx}{$_}{in_line}{$key} || {} } } grep { $_ ne $s } keys %{ $self->{tx} };
-	my %numbers = map { $_->{number} => 1 } @{ $line->{valid} }, grep { !$_->{is_over} } @theirs;
-
-	return keys %numbers;
-}
-
 # Is somebody else about to delete a row?
 sub is_leaving
 {
@@ -270,7 +260,7 @@ sub enqueue
 	my $is_taking = $mine && $self->is_leaving($s, $key, $mine);
 	return {
 		status => ['queued'], number => $mine && $mine->{number}, as_it_was => $is_taking && ($mine->{is_over} ? 'past' : $mine->{end}),
-		place => 1 + grep({ !$mine || $_ < $mine->{number} } $is_taking ? map({ $_->{number} } @{ $line->{valid} }) : $self->numbers_in_line($s, $key, $line)),
+		place => 1 + grep({ !$mine || $_ < $mine->{number} } map { $_->{number} } @{ $line->{valid} }),
 		apply => sub {
 			my ($answer) = @_;
 			my $place = { row => ++$self->{time}, number => $answer->{ticket}, owner => $owner, end => $answer->{end} };
@@ -280,6 +270,8 @@ sub enqueue
 			$self->drop_places($s, $key, $owner);
 			$self->{tx}{$s}{in_line}{$key}{ $place->{row} } = $place;
 			$ever_in_line{$key} = 1;
+			# Whoever lets go of the key meanwhile does not see the place.
+			$self->let_go($s, $key);
 		}
 	};
 }
@@ -924,8 +916,8 @@ sub acquire
 	my $expected = $self->acquire_in_turn($s, $asked);
 	my $apply = $expected->{apply};
 
-	return $expected unless $apply;
-	# Who gets the key, or has it and asks again, has no place in its line any more.
+	return $expected unless $apply && $expected->{is_new};
+	# Who gets the key has no place in its line any more.
 	return { %$expected, apply => sub { $apply->(@_); $self->drop_places($s, @{$asked}{qw(key owner)}) } };
 }
 
@@ -1117,6 +1109,7 @@ sub release
 		$self->history_end($s, $key, $expected->{own}, 'released', $answer->{clock});
 		$self->end($s, $key, $owner);
 		return unless $row && $self->is_live($row);
+		$self->drop_places($s, $key, $owner);
 		$self->put($s, $key, $owner, state => 'released');
 		$self->bury($self->{tx}{$s}, $key, $row, 'released');
 	};
@@ -1162,7 +1155,7 @@ sub convert
 	my $live = $self->live($s, $key);
 
 	return $expected if $expected->{sqlstate};
-	return { status => ['reacquired'], mode => $mode, own => $own, apply => sub { $self->drop_places($s, $key, $owner) } } if $own->{mode} eq $mode;
+	return { status => ['reacquired'], mode => $mode, own => $own, apply => sub { } } if $own->{mode} eq $mode;
 	return { sqlstate => ['55P03'] } if $mode eq 'exclusive' && (keys %$live > 1 || $self->theirs($s, $key));
 	return { sqlstate => ['55P03'] } if $mode eq 'exclusive' && $self->is_claimed($s, $key, 'take');
 	my ($closed, $maybe) = $mode eq 'exclusive' ? $self->closing($s, $key, 0, $owner) : ([], []);
