@@ -116,7 +116,9 @@ SELECT t.take('n:k', 'Bob', mode => 'shared'), status FROM lock_try_acquire('n:k
 -- several holders
 \o :told
 SELECT force_release('n:k', 'all of you');
-\i :show
+\o
+\set heard `cat "$AL_TOLD"`
+SELECT * FROM t.told(:'heard') ORDER BY holder;
 -- the ends of transactions and sessions
 \o :told
 BEGIN;
