@@ -104,9 +104,9 @@ check_full($node, 'full by definition', sub {
 
 	# A few pages, since usage is counted in pages
 	ask($watch, q{SELECT pg_notify('other', repeat('x', 7000) || n) FROM generate_series(1, 10) n}) unless $afterwards;
-	$node->append_conf('postgresql.conf', 'atomic_lock.test_notify_full = ' . ($afterwards ? '0.9' : '0'));
+	$node->append_conf('postgresql.conf', 'atomic_lock.test_notify_full = ' . ($afterwards ? '0.5' : '0'));
 	$node->reload;
-	poll($watch, q{SELECT current_setting('atomic_lock.test_notify_full')::float8 = } . ($afterwards ? '0.9' : '0'));
+	poll($watch, q{SELECT current_setting('atomic_lock.test_notify_full')::float8 = } . ($afterwards ? '0.5' : '0'));
 	cmp_ok(ask($watch, 'SELECT pg_notification_queue_usage()'), '>', 0, 'something is in the queue') unless $afterwards;
 });
 $node->stop;
