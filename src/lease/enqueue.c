@@ -95,9 +95,9 @@ is_there(const AlKey *key, const AlOwner *owner, int64 number)
 /*
  * Acquire a key, or where that is refused, take a ticket for it, or renew the one that
  * the owner has, which keeps its offer and label where none is given.  "offer" (0: none)
- * and "keep" are in microseconds.  Outcomes: those of
- * al_lease_acquire().  Where the key may be had later, the ticket has a number, and
- * "place" is its place in line.  Raises 42501, 53400, and what al_terms_of() raises.
+ * and "keep" are in microseconds.  Outcomes: those of al_lease_acquire().  Where the key
+ * may be had later, the ticket has a number, and "place" is its place in line.  Raises
+ * 42501, 53400, and what al_terms_of() raises.
  */
 void
 al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offer, int64 keep,
