@@ -325,6 +325,9 @@ SELECT status FROM unnest(ARRAY['ann', 'eve']) w, LATERAL lock_acquire('share', 
 SELECT t.enter('share', 'Bob');
 SELECT (lock_try_acquire('share', '1 hour', 'zoe-1', 'shared')).status, (lock_try_acquire('share', '1 hour', 'zoe-1', 'shared', max_holders => 9)).status, (lock_try_acquire('share', '1 hour', 'zoe-1', 'shared', lifetime => 'session')).status;
 SELECT (lock_try_acquire('share', '1 hour', 'ann-1', 'shared')).status, lock_extend('share', 'ann-1') IS NOT NULL AS extend;
+-- who shares it and waits to have it alone, and asks for the share again, waits on
+SELECT t.enter('share', 'Ann'), (lock_try_acquire('share', '1 hour', 'ann-1', 'shared')).status;
+SELECT t.line('share'), lock_leave('share', 'ann-1');
 SELECT lock_release('share', 'ann-1');
 SELECT t.line('share'), t.take('share', 'Bob'), (lock_try_acquire('share', '1 hour', 'ann-1', 'shared')).status;
 -- who holds it changes its mode
