@@ -110,10 +110,15 @@ CASES = (
     ('', lined().end('b', 7, 8, 'begin').leaves('b', 8, 9).end('b', 9, 10).asks('c', 8.5, 12, mode='exclusive')),
     ('', lined().end('b', 7, 8, 'begin').leaves('b', 8, 9).end('b', 9, 10, 'rollback')
      .lists(11, 12, (10, 'b', None), (11, 'c', None))),
+    ('', lined(keep=3).enqueues('b', 4.9, 7.5, 10).asks('c', 7, 8, mode='exclusive', ttl=0)),
+    ('line', lined(keep=3).enqueues('b', 4.5, 4.8, 10).asks('c', 7, 8, mode='exclusive', ttl=0)),
     # and offered
     ('offer', lined().hears(7.5, 10, 'b', 6.5, 56.5).asks('c', 8, 9, mode='exclusive', ttl=0)),
     ('offer', lined().hears(7.5, 10, 'b', 6.5, 56.5).hears(8, 11, 'c', 7.9, 57.9)),
     ('offer', lined().hears(7.5, 10, 'b', 6.5, 56.5).hears(60, 10, 'b', 59.5, 99)),
+    ('', lined().hears(7.5, 10, 'b', 6.5, 56.5).call('t', 'steal', 8, 9, mode='exclusive', lifetime='lease', ttl=1, rows=[
+        {'acquired': True, 'status': 'acquired', 'mode': 'exclusive', 'key': 'k', 'expires': 9.5, 'fencing_token': 99}])
+     .hears(10, 10, 'b', 9.6, 12)),
     ('', lined(offer=1).hears(7.5, 10, 'b', 6.5, 7.5).hears(8, 11, 'c', 7.9, 57.9)),
     ('', lined().hears(7.5, 10, 'b', 6.5, 56.5).leaves('b', 7.6, 8).hears(8, 11, 'c', 7.9, 57.9)),
     ('', lined().hears(9.5, 10, 'b', 6.5, 56.5).asks('b', 7.5, 7.6, mode='exclusive').releases('b', 7.7, 7.8).hears(9.5, 11, 'c', 7.75, 57.75)),

@@ -8,7 +8,7 @@ that may have given it up or got the key, and the end of an offer that its owner
 take.  Nobody can have offered it the key before it was asked for, or before a row of
 lock_queue said that it was not offered; and an offer lasts as long as it was asked for.
 Who is told later that it is the same ticket, or sees it, knows that it was valid until
-then.
+then, but for the time from its old end to the answer to the call that renewed it.
 
 An offer is certain from when somebody saw it, or heard of it, until it ends, its owner may
 have taken the key or left, or somebody steals the key.  Then:
@@ -32,7 +32,7 @@ from datetime import datetime
 
 class Ticket:
     """A place in line"""
-    __slots__ = ('key', 'owner', 'number', 'record', 'inv', 'ack', 'base', 'offer', 'longest', 'end', 'last', 'seen', 'blind')
+    __slots__ = ('key', 'owner', 'number', 'record', 'inv', 'ack', 'base', 'offer', 'longest', 'end', 'last', 'seen', 'blind', 'gaps')
 
     def __init__(self, record, number, fate, expires, clock):
         name, _, ended = fate
@@ -43,6 +43,7 @@ class Ticket:
         self.end = expires - clock
         self.last = ended if name == 'undone' else max(expires + self.longest, ended)
         self.seen = self.blind = 0.0
+        self.gaps = []
 
     def until(self, end=None):
         """Until when it is certain, whatever is known later"""
@@ -116,6 +117,9 @@ class Lines:
         known = self.mine.get(k)
         if known is not None and known.number == number:
             known.seen = max(known.seen, record['inv'])
+            # Until it has committed, others see when the place was to end before.
+            if fate[0] != 'undone' and known.end < fate[2]:
+                known.gaps.append((known.end, fate[2]))
             known.offer, known.longest = min(known.offer, record['offer']), max(known.longest, record['offer'])
             if fate[0] == 'done' and known.end >= fate[2] or fate[2] == record['comp']:
                 known.end = expires - self.clock
@@ -221,7 +225,8 @@ class Lines:
 
     def valid(self, ticket, begin, end):
         """Was it, all the time?  What is known from later is not certain beside a crash."""
-        if ticket is None or ticket.ack > begin or end > self.until(ticket):
+        if ticket is None or ticket.ack > begin or end > self.until(ticket) or \
+           any(first <= end and begin <= last for first, last in ticket.gaps):
             return False
         return end <= ticket.until() or not self.crashed(begin, ticket.seen)
 
@@ -303,9 +308,9 @@ class Lines:
     def twice(self, key, list_of):
         """A place that was offered the key is over when the offer is, unless the key was stolen"""
         first = {}
-        for offer in sorted(list_of, key=lambda o: o.until):
+        for offer in sorted(list_of, key=lambda o: o.begin):
             other = first.setdefault(offer.number, offer)
-            if offer.until > other.until + self.clock and not self.crashed(other.made, offer.begin) and \
+            if abs(offer.until - other.until) > self.clock and not self.crashed(other.made, offer.begin) and \
                not any(thief is not None and end >= other.made - self.clock and begin <= offer.begin
                        for begin, end, _, thief in self.checker.forced.get(key, ())):
                 self.checker.say('offer', f'{key} was offered twice:\n    {other}\n    {offer}')

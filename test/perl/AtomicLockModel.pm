@@ -141,7 +141,7 @@ sub places_in_line
 	my $tx = $self->{tx}{$s} || {};
 	my %rows = (%{ $self->{line}{$key} || {} }, %{ $tx->{in_line}{$key} || {} });
 
-	return sort { $a->{number} <=> $b->{number} } map { $rows{$_} } grep { !$tx->{out_of_line}{$key}{$_} } keys %rows;
+	return sort { $a->{number} <=> $b->{number} } map { $rows{$_} } grep { !$tx->{out_of_line}{$key}{$_} && !$self->{void}{$key}{ $rows{$_}{number} } && !$tx->{void}{$key}{ $rows{$_}{number} } } keys %rows;
 }
 
 # Those that are valid, the first of them, whether the key is offered to that, the one
@@ -177,13 +177,13 @@ sub is_leaving
 	return grep { $_ ne $s && $self->{tx}{$_}{out_of_line}{$key}{ $place->{row} } } keys %{ $self->{tx} };
 }
 
-# Delete a row, unless somebody else is about to
+# Delete a row; where somebody else is about to, its number does not come back.
 sub leave_line
 {
 	my ($self, $s, $key, $place) = @_;
 
-	return 0 if $self->is_leaving($s, $key, $place);
-	$self->{tx}{$s}{out_of_line}{$key}{ $place->{row} } = 1;
+	$self->{tx}{$s}{void}{$key}{ $place->{number} } = 1 if $self->is_leaving($s, $key, $place);
+	$self->{tx}{$s}{out_of_line}{$key}{ $place->{row} } = 1 unless $self->is_leaving($s, $key, $place);
 	return 1;
 }
 
@@ -218,8 +218,7 @@ sub make_offer
 
 	return if $line->{is_offered} || %{ $self->live('', $key) } || grep { %{ $_->{claims}{$key} || {} } } values %{ $self->{tx} };
 	# Its owner may just be giving it up.
-	$lapsed->{is_over} = 1 if $lapsed;
-	delete $self->{line}{$key}{ $lapsed->{row} } if $lapsed && !grep { $_->{out_of_line}{$key}{ $lapsed->{row} } } values %{ $self->{tx} };
+	$self->{void}{$key}{ $lapsed->{number} } = 1 if $lapsed;
 	$self->{offer}{$key} = $line->{first} ? { number => $line->{first}{number} } : undef;
 	return;
 }
@@ -235,6 +234,10 @@ sub commit_line
 	foreach my $key (keys %{ $tx->{out_of_line} })
 	{
 		delete @{ $self->{line}{$key} }{ keys %{ $tx->{out_of_line}{$key} } };
+	}
+	foreach my $key (keys %{ $tx->{void} || {} })
+	{
+		$self->{void}{$key}{$_} = 1 for keys %{ $tx->{void}{$key} };
 	}
 	delete @{ $self->{offer} }{ keys %{ $tx->{no_offer} || {} } };
 	$self->make_offer($_) for sort keys %{ delete $self->{let_go}{$s} || {} };
@@ -280,13 +283,11 @@ sub leave
 {
 	my ($self, $s, $key, $owner) = @_;
 	my $mine = $self->look_at_line($s, $key, $owner)->{mine};
-	# It may be about to get the key.
-	my @left = grep { $_->{owner} eq $owner && !$self->is_leaving($s, $key, $_) } $self->places_in_line($s, $key);
 
 	return { left => 'f', apply => sub { } } unless $ever_in_line{$key};
 	return { sqlstate => ['55P03'] } if $self->is_place_claimed($s, $key, $owner);
 	return {
-		left => $mine && @left ? 't' : 'f',
+		left => $mine ? 't' : 'f',
 		apply => sub {
 			$self->{tx}{$s}{tickets}{$key}{$owner} = 1;
 			$self->let_go($s, $key) if $self->drop_places($s, $key, $owner);
@@ -975,10 +976,10 @@ sub acquire_open
 
 	return { status => ['held'], is_own => 1, limit => $r->{limit} } if $own && $r->{on_reacquire};
 	return { status => ['held'], is_own => 1 } if $upgrade && $r->{lifetime} eq 'transaction' && !$in_tx;
-	# Rows decide before the line does, and that before claims; who has the key in hand has
+	# Rows decide before the line does, and that before claims; who has had the key alone has
 	# not given it to those in line yet.
 	return { status => ['held'], is_behind => 1 }
-	  if !$own && !$self->is_in_the_way($s, $r) && !%{ $self->{tx}{$s} ? $self->{tx}{$s}{claims}{$key} || {} : {} } && $self->is_behind($s, $key, $owner);
+	  if !$own && !$self->is_in_the_way($s, $r) && !grep({ /^take:/ } keys %{ $self->{tx}{$s} ? $self->{tx}{$s}{claims}{$key} || {} : {} }) && $self->is_behind($s, $key, $owner);
 	my $places = $self->places($s, $key, $owner);
 	my $limit = $own ? undef : $r->{limit};
 
