@@ -661,7 +661,7 @@ COMMENT ON COLUMN lock_waiters.blocking_pid IS 'process id of an unfinished tran
 CREATE FUNCTION lock_channel(key text)
 RETURNS text
 AS 'MODULE_PATHNAME', 'atomic_lock_channel'
-LANGUAGE C STABLE PARALLEL RESTRICTED;
+LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_channel(text) IS
 'returns the name of the channel to LISTEN on for events of a key; it changes when the extension is created anew; raises 22004 for null';
