@@ -36,6 +36,7 @@ typedef struct ClaimedKey
 	int			count;			/* of claims; 0: all given back */
 	int			previous;		/* its entry of an outer level, or -1 */
 	int			changes;		/* claims that are for more than a pin */
+	int			freed;			/* holdings ended, less those that began */
 	int32		slot;			/* of the row that was written last ... */
 	ItemPointerData row;		/* ... and where it is; invalid: none */
 	AlPin	   *pins;			/* newest first, then those of outer levels */
@@ -196,10 +197,12 @@ al_claimed_subcommit(int level)
 		}
 		places_lookup(places, key.hash)->place = key.previous;
 		key.count += above->count;
+		key.freed += above->freed;
 		if (key.changes == 0)
 		{
 			above->pins = key.pins;
 			above->count = key.count;
+			above->freed = key.freed;
 		}
 		else
 		{
@@ -317,6 +320,28 @@ bool
 al_claimed_has(uint64 hash)
 {
 	return find_claimed(hash) != NULL;
+}
+
+/* The transaction has ended so many holdings of the key, or begun them. */
+void
+al_claimed_freed(uint64 hash, int holdings)
+{
+	ClaimedKey *key = find_claimed(hash);
+
+	if (key)
+		key->freed += holdings;
+}
+
+/* Has it ended more holdings of a key than it has begun?  Nobody else has their places yet. */
+bool
+al_claimed_has_freed(uint64 hash)
+{
+	ClaimedKey *key = find_claimed(hash);
+	int			freed = 0;
+
+	for (; key; key = key->previous >= 0 ? &claimed[key->previous] : NULL)
+		freed += key->freed;
+	return freed > 0;
 }
 
 int

@@ -271,14 +271,14 @@ is_behind(AlAttempt *attempt, char **first)
 
 /*
  * Does somebody come first?  Not if the owner has the key, or if this transaction has
- * taken it: what it has released, but not committed, was never offered to others.  Who
- * only shares the key lets nobody else in.
+ * taken it, or released it: what is not committed was never offered to others.  Who only
+ * shares the key lets nobody else in.
  */
 static bool
 is_queued(AlAttempt *attempt, char **first)
 {
 	attempt->had_taken = al_claimed_count() > 0 && al_claimed_has(attempt->key->hash) &&
-		al_claim_is_taken(attempt->key->hash);
+		(al_claim_is_taken(attempt->key->hash) || al_claimed_has_freed(attempt->key->hash));
 	return attempt->own == NULL && !attempt->had_taken && is_behind(attempt, first);
 }
 

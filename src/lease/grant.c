@@ -326,6 +326,8 @@ grant_new(Relation rel, AlAttempt *attempt)
 	Assert(own || !request->is_convert);
 	if (own)
 		al_record_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED, NULL);
+	else
+		al_claimed_freed(attempt->key->hash, -1);
 	if (request->is_convert ? own->lifetime == AL_TRANSACTION :
 		request->lifetime == AL_TRANSACTION)
 	{

@@ -21,6 +21,7 @@
 #include "atomic_lock.h"
 #include "base/key.h"
 #include "base/policy.h"
+#include "claim/claimed.h"
 #include "claim/held.h"
 #include "lease/line.h"
 #include "lease/record.h"
@@ -60,6 +61,9 @@ al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 	const char *word;
 	bool		is_ticketed = !al_tickets_none() && al_tickets_may_be(key);
 
+	if (ended_by != AL_ENDED_EXPIRED && ended_by != AL_ENDED_CONVERTED &&
+		ended_by != AL_ENDED_TRANSFERRED)
+		al_claimed_freed(key->hash, 1);
 	/* Almost always there is nobody to be told. */
 	if (!al_policy_any() && !is_ticketed)
 		return;

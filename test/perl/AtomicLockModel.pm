@@ -619,6 +619,7 @@ sub history_end
 	my $grant = $self->history($s, $key)->{ $h->{token} };
 
 	$self->let_go($s, $key);
+	$self->{tx}{$s}{freed}{$key}++ if $by =~ /^(?:released|forced|stolen)$/;
 	if (!($self->rule($s, $key, 'history'))[0])
 	{
 		$changed->{ $h->{token} } = { %$grant, is_unknown => 1 } if $grant;
@@ -976,10 +977,13 @@ sub acquire_open
 
 	return { status => ['held'], is_own => 1, limit => $r->{limit} } if $own && $r->{on_reacquire};
 	return { status => ['held'], is_own => 1 } if $upgrade && $r->{lifetime} eq 'transaction' && !$in_tx;
-	# Rows decide before the line does, and that before claims; who has had the key alone has
-	# not given it to those in line yet.
+	# Rows decide before the line does, and that before claims; who has had the key alone, or
+	# has released it, has not given it to those in line yet.
+	my $tx = $self->{tx}{$s} || {};
+	my $is_kept_back = ($tx->{freed}{$key} || 0) > 0 || grep { /^take:/ } keys %{ $tx->{claims}{$key} || {} };
+
 	return { status => ['held'], is_behind => 1 }
-	  if !$own && !$self->is_in_the_way($s, $r) && !grep({ /^take:/ } keys %{ $self->{tx}{$s} ? $self->{tx}{$s}{claims}{$key} || {} : {} }) && $self->is_behind($s, $key, $owner);
+	  if !$own && !$self->is_in_the_way($s, $r) && !$is_kept_back && $self->is_behind($s, $key, $owner);
 	my $places = $self->places($s, $key, $owner);
 	my $limit = $own ? undef : $r->{limit};
 
@@ -1019,6 +1023,7 @@ sub acquire_open
 
 			$self->claim($s, $key, $claim, $owner) unless $is_kept && $in_tx;
 			return if $is_kept;
+			$tx->{freed}{$key}-- unless $own;
 			$self->history_end($s, $key, $own, 'converted', $answer->{clock}) if $upgrade;
 			if ($r->{lifetime} eq 'transaction')
 			{
