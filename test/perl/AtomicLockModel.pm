@@ -263,6 +263,8 @@ sub enqueue
 	my $is_taking = $mine && $self->is_leaving($s, $key, $mine);
 	return {
 		status => ['queued'], number => $mine && $mine->{number}, as_it_was => $is_taking && ($mine->{is_over} ? 'past' : $mine->{end}),
+		# What others are about to end may not count any more.
+		ending => scalar(grep { my $number = $_->{number}; grep { $_ ne $s && $self->{tx}{$_}{void}{$key}{$number} } keys %{ $self->{tx} } } @{ $line->{valid} }),
 		place => 1 + grep({ !$mine || $_ < $mine->{number} } map { $_->{number} } @{ $line->{valid} }),
 		apply => sub {
 			my ($answer) = @_;
