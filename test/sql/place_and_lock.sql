@@ -6,11 +6,13 @@
 -- A place in line, when its owner gets the lock in another way, or the lock is stolen
 --
 -- Properties: whoever gets the key alone has no place in its line any more, whichever verb
--- it was; whoever was offered a key that was stolen keeps its place, however long the thief
--- has the key, and is offered it again.
+-- it was; a transaction that shares a key lets nobody past its line, except in place of who
+-- released a share in it; whoever was offered a key that was stolen keeps its place, however
+-- long the thief has the key, and is offered it again.
 --
 -- Turns red when: an upgrade or a conversion leaves the place there, for which the key is
--- kept from others when it is let go of; an offer that could not be taken costs the place.
+-- kept from others when it is let go of; a key that is shared counts as taken, or one share
+-- that is released as many; an offer that could not be taken costs the place.
 
 
 --
@@ -33,6 +35,24 @@ SELECT lock_release('k', 'ann-1');
 SELECT status FROM lock_convert('k', 'bob-1', 'exclusive');
 SELECT count(*) AS places FROM lock_queue;
 SELECT lock_release('k', 'bob-1');
+
+-- A transaction that relies on a share, or has got one, lets nobody pass who is in line; in
+-- place of one that it has released, it may take one.
+SELECT (lock_acquire('k', owner => 'ann-1', mode => 'shared')).status AS ann, (lock_acquire('k', owner => 'eve-1', mode => 'shared', holder => 'Eve')).status AS eve;
+SELECT status FROM lock_enqueue('k', 'bob-1', 'Bob');
+BEGIN;
+SELECT lock_assert('k', 'ann-1') IS NOT NULL AS pinned, lock_extend('k', 'ann-1') IS NOT NULL AS extended;
+SELECT status, holder FROM lock_try_acquire('k', owner => 'dot-1', mode => 'shared');
+SELECT lock_release('k', 'ann-1');
+SELECT status FROM lock_try_acquire('k', owner => 'dot-1', mode => 'shared');
+SELECT status, holder FROM lock_try_acquire('k', owner => 'zoe-1', mode => 'shared');
+ROLLBACK;
+SELECT lock_leave('k', 'bob-1'), lock_release('k', 'ann-1'), lock_release('k', 'eve-1');
+BEGIN;
+SELECT status FROM lock_acquire('k', owner => 'ann-1', mode => 'shared');
+SELECT status, place FROM lock_enqueue('k', 'bob-1', 'Bob');
+SELECT status, holder FROM lock_try_acquire('k', owner => 'dot-1', mode => 'shared');
+ROLLBACK;
 
 
 --
