@@ -664,7 +664,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_channel'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_channel(text) IS
-'returns the name of the channel to LISTEN on for events of a key; it changes when the extension is created anew; raises 22004 for null';
+'returns the name of the channel to LISTEN on for events of a key; it changes when the extension is created anew; raises 22004 for null, 42501 where a policy reserves the key for others, unless the caller has level monitor';
 
 CREATE FUNCTION lock_ask(
 	key		text,
@@ -675,7 +675,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_ask'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_ask(text, text) IS
-'tells those who hold a key and listen on its channel that somebody wants it, and returns how many hold it, up to 100; message: at most 1024 bytes; once per second for each role and key (53400); raises 42501 where a policy reserves the key for others';
+'tells those who hold a key and listen on its channel that somebody wants it, and returns how many hold it, up to 100; message: at most 1024 bytes; once per second for each role and key, and for many keys less often (53400); raises 42501 where a policy reserves the key for others';
 
 CREATE TYPE lock_place AS (
 	status			text,

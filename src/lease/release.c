@@ -102,7 +102,8 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	if (al_is_shared(own))
 		al_sharers_note_over(key, &own->tid);
 	al_record_end(key, own, result->at, AL_ENDED_RELEASED, NULL);
-	if (!al_tickets_none())
+	/* Who had the key alone, and took a place elsewhere at that moment, needs none. */
+	if (!al_is_shared(own) && !al_tickets_none())
 		(void) al_tickets_drop(key, owner);
 	result->holding = *own;
 	al_durability_released();

@@ -15,7 +15,7 @@
  * The name of a channel is a hash of the key that nobody can predict: whoever may not ask
  * for it cannot guess it.
  *
- * If the notification queue of the server is nearly full, events are left out, with a
+ * Where the notification queue of the server would be half full, events are left out, with a
  * message in the server log: PostgreSQL would roll back the commit.
  *
  * Locking: none of its own.  PostgreSQL lets commits that notify follow one another.
@@ -262,7 +262,7 @@ al_events_commit(void)
 				(al_hide_owners(),
 				 errmsg_plural("%d event of a lock was left out", "%d events of locks were left out",
 							   list_length(events), list_length(events)),
-				 errdetail("The notification queue is nearly full."),
+				 errdetail("The notification queue is more than half full."),
 				 errhint("A session that listens may be in a long transaction; see pg_notification_queue_usage().")));
 	else
 		foreach(cell, events)
