@@ -72,12 +72,23 @@ class Server:
     def start(self, check=True):
         # The server must not inherit the pipe that we read.
         with open(os.devnull, 'w', encoding='utf-8') as null:
-            done = subprocess.run(
-                [f'{self.bindir}/pg_ctl', '-D', self.data, '-w', '-t', '60', '-l', self.log, 'start'],
-                env=self.env, stdin=subprocess.DEVNULL, stdout=null, stderr=null, check=False)
+            # Backends of a server that was killed may need a moment to notice, and until then
+            # its shared memory is in use.
+            for _ in range(20):
+                done = subprocess.run(
+                    [f'{self.bindir}/pg_ctl', '-D', self.data, '-w', '-t', '60', '-l', self.log, 'start'],
+                    env=self.env, stdin=subprocess.DEVNULL, stdout=null, stderr=null, check=False)
+                if done.returncode == 0 or not self.is_memory_in_use():
+                    break
+                time.sleep(0.1)
         if check and done.returncode != 0:
             raise RuntimeError(f'{self.name} did not start, see {self.log}')
         return done.returncode == 0
+
+    def is_memory_in_use(self):
+        """Is that why the server did not start?"""
+        with open(self.log, encoding='utf-8', errors='replace') as log:
+            return 'is still in use' in ''.join(log.readlines()[-5:])
 
     def stop(self, mode='fast'):
         if os.path.exists(f'{self.data}/postmaster.pid'):
