@@ -508,7 +508,7 @@ class Client(Worker):
                 return
             if record['outcome'] == 'ok':
                 keys.append(key)
-            if savepoint and (record.get('sqlstate') or self.chance(0.3)):
+            if savepoint and self.session.in_transaction and (record.get('sqlstate') or self.chance(0.3)):
                 self.call('rollback to', 'ROLLBACK TO s')
             elif record.get('sqlstate') and self.session.in_transaction:
                 break
@@ -558,7 +558,7 @@ class Client(Worker):
             record = self.acquire(key, owner, mode=mode, lifetime='transaction', limit=limit)
         if record['outcome'] == 'ok':
             self.think(min(0.3, max(0, row['expires'] - time.time()) + self.random.random() / 20))
-            if savepoint and self.chance(0.4):
+            if savepoint and self.session.in_transaction and self.chance(0.4):
                 self.call('rollback to', 'ROLLBACK TO s')
                 self.think()
             if self.chance(0.3):
