@@ -167,16 +167,6 @@ ask($holder, q{SELECT lock_release('k', 'holder')});
 ok(soon($watch, q{SELECT acquired FROM lock_try_acquire('k', '1 hour', 'one')}, 60), 'behind three who do not answer, the fourth has the key');
 is(ask($watch, q{SELECT count(*) FROM lock_queue}), '0', '... and nobody is in line');
 
-# A commit that finds the table locked
-ask($watch, 'TRUNCATE app_lock, app_lock_queue');
-ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
-ask($watch, q{SELECT lock_enqueue('k', 'one', 'One', '1 hour')});
-ask($holder, q{BEGIN; SELECT lock_release('k', 'holder')});
-ask($other, 'BEGIN; LOCK TABLE app_lock_queue');
-ask($holder, q{SET lock_timeout = '20s'; COMMIT});
-ask($other, 'COMMIT');
-ok(soon($watch, q{SELECT count(*) = 1 FROM lock_queue WHERE key = 'k' AND offered_until IS NOT NULL}), 'a commit that cannot write offers: they are made soon');
-
 end($watch, $listener, $holder, $other);
 $node->stop;
 log_is_clean($node, also => qr/has no equivalent in encoding/);
