@@ -1117,7 +1117,7 @@ sub release
 		$self->history_end($s, $key, $expected->{own}, 'released', $answer->{clock});
 		$self->end($s, $key, $owner);
 		return unless $row && $self->is_live($row);
-		$self->drop_places($s, $key, $owner);
+		$self->drop_places($s, $key, $owner) if $expected->{own}{mode} eq 'exclusive';
 		$self->put($s, $key, $owner, state => 'released');
 		$self->bury($self->{tx}{$s}, $key, $row, 'released');
 	};
