@@ -123,7 +123,7 @@ al_heap_try_delete(Relation rel, ItemPointer tid)
 static inline bool
 al_lock_is_mine(const LOCKTAG *tag, LOCKMODE mode)
 {
-#if PG_VERSION_NUM >= 180000
+#if PG_VERSION_NUM >= 170000
 	return LockHeldByMe(tag, mode, false);
 #else
 	return LockHeldByMe(tag, mode);
