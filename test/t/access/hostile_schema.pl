@@ -328,6 +328,8 @@ foreach my $schema ('public', 'locks')
 		{
 			isnt(harmless("$name: $view", $db, "$path SELECT * FROM $view"), '', "$name: $view has rows");
 		}
+		# Whoever waits would wait for a place before it.
+		harmless("$name: out of line", $db, "$path SELECT $schema.lock_leave(key => 'k', owner => 'another')");
 		my @routines = map { [ split /\|/ ] } rows($db, sprintf q{
 			SELECT oid::regproc, array_to_string(ARRAY(SELECT format_type(a, NULL) FROM unnest(proargtypes) WITH ORDINALITY u (a, n) ORDER BY n), '|')
 			FROM pg_proc WHERE prolang <> (SELECT oid FROM pg_language WHERE lanname = 'c') AND oid IN %s ORDER BY proname}, sprintf $members, 'proc');
