@@ -15,6 +15,8 @@ PG_CPPFLAGS = -Isrc
 EXTRA_CLEAN = $(OBJS:.o=.d)
 DATA := $(sort $(wildcard sql/*--*.sql))
 DOCS := $(sort $(wildcard doc/*.md))
+# Optional scripts, which psql runs; installed in a directory beside the extension's own
+COMPAT := $(sort $(wildcard sql/compat/*.sql))
 
 # Each suite starts a server of its own, so that settings are known and no
 # database of the machine is touched.  Isolation tests look for expected/ in
@@ -53,6 +55,18 @@ include $(PGXS)
 ifneq ($(filter 9.% 10 11 12 13 14,$(MAJORVERSION)),)
 $(error atomic_lock needs PostgreSQL 15 or newer, this is $(VERSION); say make PG_CONFIG=/path/to/pg_config to choose another)
 endif
+
+compat_dir = $(DESTDIR)$(datadir)/extension/$(EXTENSION)
+
+install: install-compat
+install-compat:
+	$(MKDIR_P) '$(compat_dir)'
+	$(INSTALL_DATA) $(addprefix $(srcdir)/,$(COMPAT)) '$(compat_dir)/'
+
+uninstall: uninstall-compat
+uninstall-compat:
+	rm -f $(addprefix '$(compat_dir)'/,$(notdir $(COMPAT)))
+.PHONY: install-compat uninstall-compat
 
 # What a file includes is found out when it is compiled.  Bitcode that the server
 # can inline follows its object file.

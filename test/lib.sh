@@ -13,8 +13,9 @@
 #                           PG_MAJOR.
 #                           PG_CONFIG=/path/pg_config or PGVERSION=17 in the
 #                           environment choose one of several PostgreSQLs.
-#   al_offer THING          the same for what we can do without (redis etcd):
-#                           where it cannot be had it says so and fails.
+#   al_offer THING          the same for what we can do without (redis etcd drivers):
+#                           where it cannot be had it says so, and fails; of the
+#                           drivers it installs those that there are.
 #   al_choose_user          sets AL_USER, who runs servers: oneself, or, as
 #                           root, the owner of the project, postgres or nobody.
 #   as_user CMD...          runs CMD as AL_USER.
@@ -284,7 +285,7 @@ al_require() {
 }
 
 al_offer() {
-	local p=() package
+	local p=() there=() package
 	case $1 in
 		redis)
 			command -v redis-server >/dev/null || p+=(redis-server)
@@ -295,6 +296,23 @@ al_offer() {
 			command -v go >/dev/null || p+=(golang-go)
 			[ -d /usr/share/gocode/src/go.etcd.io/etcd ] || p+=(golang-etcd-server-dev)
 			;;
+		drivers)
+			# The real drivers of doc/clients.md.  What a distribution has not is left out
+			# by itself, and said by the tests.
+			local go=/usr/share/gocode/src/github.com/jackc/pgx
+			command -v php >/dev/null || p+=(php-cli)
+			php -m 2>/dev/null | grep -q '^pdo_pgsql$' || p+=(php-pgsql)
+			[ -d /usr/share/php/Illuminate/Cache ] || p+=(php-laravel-framework)
+			command -v javac >/dev/null || p+=(default-jdk-headless)
+			[ -f /usr/share/java/postgresql.jar ] || p+=(libpostgresql-jdbc-java)
+			/usr/bin/python3 -c 'import psycopg' 2>/dev/null || p+=(python3-psycopg)
+			/usr/bin/ruby -e 'require "pg"' 2>/dev/null || p+=(ruby ruby-pg)
+			/usr/bin/perl -MDBD::Pg -e 1 2>/dev/null || p+=(libdbd-pg-perl)
+			command -v go >/dev/null || p+=(golang-go)
+			[ -d "$go/v5" ] || [ -d "$go/v4" ] || p+=(golang-github-jackc-pgx-v5-dev golang-github-jackc-pgx-v4-dev)
+			command -v node >/dev/null || p+=(nodejs)
+			NODE_PATH=${NODE_PATH:-}:/usr/share/nodejs node -e 'require("pg")' 2>/dev/null || p+=(node-pg)
+			;;
 		*) die "al_offer: $1?" ;;
 	esac
 	[ ${#p[@]} -gt 0 ] || return 0
@@ -304,13 +322,29 @@ al_offer() {
 	fi
 	al_apt_update "${p[@]}"
 	for package in "${p[@]}"; do
-		if ! apt-cache show "$package" >/dev/null 2>&1; then
+		if apt-get install -s -q --no-install-recommends "$package" >/dev/null 2>&1; then
+			there+=("$package")
+		elif [ "$1" = drivers ]; then
+			say "$package is left out: it cannot be installed here"
+		else
 			say "$1 is left out: this distribution has no package $package"
 			return 1
 		fi
 	done
-	al_apt_install "${p[@]}"
+	[ ${#there[@]} -gt 0 ] || return 0
+	al_apt_install "${there[@]}"
 	hash -r
+}
+
+# al_node_pg DIR: node-postgres by npm into DIR, where the package of the distribution
+# does not go with the node that is there.  Sets NODE_PATH.
+al_node_pg() {
+	export NODE_PATH=${NODE_PATH:+$NODE_PATH:}$1/node_modules:/usr/share/nodejs
+	node -e 'require("pg")' 2>/dev/null && return 0
+	command -v npm >/dev/null || return 0
+	as_user mkdir -p "$1"
+	as_user npm install --silent --no-audit --no-fund --prefix "$1" --cache "$1/cache" pg@8 >/dev/null ||
+		say 'node-postgres is left out: npm cannot install it'
 }
 
 # ---------------------------------------------------------------------------
