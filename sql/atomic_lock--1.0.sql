@@ -773,6 +773,14 @@ LANGUAGE C STABLE PARALLEL SAFE;
 COMMENT ON FUNCTION lock_key("any") IS
 'the same for parts of any types, each written as templates of guards write it, whatever the session has set: dates are ISO, timestamps UTC; stable and not immutable, since the text of enums and names is in the catalog';
 
+CREATE FUNCTION lock_partition(key text, partitions integer)
+RETURNS integer
+AS 'MODULE_PATHNAME', 'atomic_lock_partition'
+LANGUAGE C IMMUTABLE PARALLEL SAFE;
+
+COMMENT ON FUNCTION lock_partition(text, integer) IS
+'the partition of a key, counted from 0, where keys are spread over as many partitions: the remainder that PARTITION BY HASH (key) has for what is in the first braces of the key, or for all of it where there are none or nothing is in them; raises 22004 for a null, 22023 for less than one partition';
+
 ------------------------------------------------------------------------------
 -- Policies, and the history that they ask for
 ------------------------------------------------------------------------------
@@ -1203,10 +1211,10 @@ BEGIN
 			'lock_release', 'lock_try_release', 'lock_release_all',
 			'lock_extend', 'lock_try_extend', 'lock_extend_all', 'lock_heartbeat', 'lock_held',
 			'lock_assert', 'lock_assert_fence', 'lock_fetch',
-			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key', 'lock_policy',
+			'lock_is_held', 'lock_holder', 'lock_status', 'lock_key', 'lock_partition', 'lock_policy',
 			'lock_channel', 'lock_ask', 'lock_enqueue', 'lock_leave']
 		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
-			'lock_is_held', 'lock_holder', 'lock_key', 'lock_held_at',
+			'lock_is_held', 'lock_holder', 'lock_key', 'lock_partition', 'lock_held_at',
 			'lock_stats', 'lock_contention', 'lock_sweeper_status',
 			'app_lock_longest_wait', 'lock_queue', 'lock_channel']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
@@ -1260,7 +1268,7 @@ BEGIN
 			-- lock_status() is for monitors only
 			AND (p.proname <> 'lock_status' OR p.pronargs > 0 OR level = 'monitor')
 			AND NOT (is_kept AND p.pronargs > 0
-				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_key', 'lock_channel'))
+				AND p.proname IN ('lock_status', 'lock_is_held', 'lock_holder', 'lock_key', 'lock_partition', 'lock_channel'))
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT EXECUTE ON FUNCTION %s TO %s', routine, grantee)

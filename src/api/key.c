@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * key.c
- *		lock_key(): make a key of parts.
+ *		lock_key(): make a key of parts.  lock_partition(): where it belongs.
  *
  * Model: there are two functions of this name.  PostgreSQL takes the one for text where
  * all parts are text, or parameters and literals whose type is not known.  It would
@@ -20,9 +20,12 @@
 #include "api/args.h"
 #include "base/errors.h"
 #include "base/key.h"
+#include "base/partition.h"
+#include "base/str.h"
 
 PG_FUNCTION_INFO_V1(atomic_lock_key);
 PG_FUNCTION_INFO_V1(atomic_lock_key_any);
+PG_FUNCTION_INFO_V1(atomic_lock_partition);
 
 static void
 append(StringInfo key, bool first, AlPart *part, Datum value, bool is_null)
@@ -84,4 +87,22 @@ atomic_lock_key_any(PG_FUNCTION_ARGS)
 		append(&key, i == 0, &part, PG_GETARG_DATUM(i), PG_ARGISNULL(i));
 	}
 	PG_RETURN_TEXT_P(cstring_to_text_with_len(key.data, key.len));
+}
+
+/*
+ * lock_partition(key, partitions): for routers, so the key may be of any length and
+ * belong to any server
+ */
+Datum
+atomic_lock_partition(PG_FUNCTION_ARGS)
+{
+	if (PG_ARGISNULL(0))
+		al_raise_null("lock key");
+	if (PG_ARGISNULL(1))
+		al_raise_null("partitions");
+	if (PG_GETARG_INT32(1) < 1)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("partitions must be at least 1, not %d", PG_GETARG_INT32(1))));
+	PG_RETURN_INT32(al_partition_of(al_string(PG_GETARG_TEXT_PP(0)), PG_GETARG_INT32(1)));
 }

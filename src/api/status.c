@@ -607,14 +607,19 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* app_lock_longest_wait(key): the longest current wait; NULL: no waiter is known */
+/*
+ * app_lock_longest_wait(key): the longest current wait; NULL: no waiter is known.  For a
+ * view, which also shows keys of partitions that have moved.
+ */
 Datum
 atomic_lock_longest_wait(PG_FUNCTION_ARGS)
 {
 	AlKey		key;
 	TimestampTz since;
 
-	al_key_arg(fcinfo, 0, &key);
+	if (PG_ARGISNULL(0))
+		al_raise_null("lock key");
+	al_key_init(&key, al_string(PG_GETARG_TEXT_PP(0)));
 	(void) al_shmem_attach();
 	since = al_queue_since(&key);
 	if (since == 0)

@@ -22,6 +22,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/key.h"
+#include "base/partition.h"
 #include "base/str.h"
 
 /* Raises what al_hash_for() raises. */
@@ -60,10 +61,14 @@ al_key_compare(const AlKey *a, const AlKey *b)
 	return al_string_compare(a->name, b->name);
 }
 
+/* Raises 22023 for a key that is empty or too long, LK010 for one of another server. */
 AlString
 al_check_key(AlString name)
 {
-	return al_check_length(name, "lock key", 1, AL_MAX_KEY_BYTES);
+	al_check_length(name, "lock key", 1, AL_MAX_KEY_BYTES);
+	if (al_is_elsewhere(name))
+		al_raise_partition(name, true);
+	return name;
 }
 
 /* Is the text of a type's values independent of the session's settings? */

@@ -36,6 +36,8 @@ char	   *al_sweep_databases = NULL;
 int			al_sweep_batch = 1000;
 int			al_max_claims = 1000;
 int			al_max_tickets = 10000;
+int			al_partitions = 0;
+int			al_partition = -1;
 bool		al_enforce_guards = true;
 
 #ifdef AL_TEST_HOOKS
@@ -208,6 +210,14 @@ al_settings_init(void)
 	DefineCustomIntVariable("atomic_lock.max_queue_places",
 							"Sets how many places a role may have in the queue of a key.",
 							"Those who wait in a call do not count.", &al_max_tickets, 10000, 0, INT_MAX,
+							PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("atomic_lock.partitions",
+							"Sets how many partitions all keys have, each on a server of its own.",
+							"0 means that this server has all keys.", &al_partitions, 0, 0, INT_MAX,
+							PGC_SUSET, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("atomic_lock.partition",
+							"Sets which partition of the keys this server has, counted from 0.",
+							"-1 refuses all keys, as while a partition moves.", &al_partition, -1, -1, INT_MAX,
 							PGC_SUSET, 0, NULL, NULL, NULL);
 #ifdef AL_TEST_HOOKS
 	define_duration("atomic_lock.test_sleep_cap",

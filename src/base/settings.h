@@ -39,6 +39,8 @@ extern char *al_sweep_databases;
 extern int	al_sweep_batch;
 extern int	al_max_claims;
 extern int	al_max_tickets;
+extern int	al_partitions;
+extern int	al_partition;
 extern bool al_enforce_guards;
 
 #define AL_MS_TO_US(ms) ((int64) rint((ms) * 1000.0))

@@ -27,7 +27,9 @@
 #include "base/errors.h"
 #include "base/key.h"
 #include "base/owner.h"
+#include "base/partition.h"
 #include "base/settings.h"
+#include "base/str.h"
 #include "claim/claimed.h"
 #include "guard/template.h"
 #include "guard/trigger.h"
@@ -38,9 +40,17 @@
 PG_FUNCTION_INFO_V1(atomic_lock_guard);
 PG_FUNCTION_INFO_V1(atomic_lock_guard_problem);
 
+/* A foreign key's action runs as the owner of the table, for the outer role. */
+static bool
+may_see_key(const AlTemplate *guard, Relation rel)
+{
+	return al_template_may_see_key(guard, rel, GetUserId()) &&
+		al_template_may_see_key(guard, rel, GetOuterUserId());
+}
+
 /*
  * Pin the lock that covers a row.  Raises what al_raise_guard() does unless the
- * session's owner holds it in exclusive mode.
+ * session's owner holds it in exclusive mode, and LK010 for a key of another server.
  */
 static void
 guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
@@ -52,12 +62,13 @@ guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
 	const AlPin *pin;
 	AlString	owner;
 	bool		has_owner;
-	bool		may_see;
 
 	initStringInfo(&buffer);
 	al_template_key(guard, rel, row, &buffer);
 	name = (AlString) {buffer.data, buffer.len};
-	al_check_key(name);
+	al_check_length(name, "lock key", 1, AL_MAX_KEY_BYTES);
+	if (al_is_elsewhere(name))
+		al_raise_partition(name, may_see_key(guard, rel));
 
 	has_owner = al_owner_of_session(&owner);
 	if (has_owner)
@@ -69,11 +80,7 @@ guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
 			result.outcome = AL_HELD_BY_OWNER;
 	}
 	al_key_init(&key, name);
-
-	/* A foreign key's action runs as the owner of the table, for the outer role. */
-	may_see = al_template_may_see_key(guard, rel, GetUserId()) &&
-		al_template_may_see_key(guard, rel, GetOuterUserId());
-	al_raise_guard(may_see ? &key : NULL, has_owner ? &result : NULL, rel);
+	al_raise_guard(may_see_key(guard, rel) ? &key : NULL, has_owner ? &result : NULL, rel);
 }
 
 /* The trigger of a table with this name, or NULL */

@@ -47,6 +47,7 @@ INSERT INTO expected VALUES
 		'SETOF record', 'stable', 'unsafe', 'c', false),
 	('lock_key', 'VARIADIC parts text[]', 'text', 'immutable', 'safe', 'c', false),
 	('lock_key', 'VARIADIC parts "any"', 'text', 'stable', 'safe', 'c', false),
+	('lock_partition', 'key text, partitions integer', 'integer', 'immutable', 'safe', 'c', false),
 	('lock_set_policy', 'prefix text, default_ttl interval DEFAULT NULL::interval, max_ttl interval DEFAULT NULL::interval, max_wait interval DEFAULT NULL::interval, max_lifetime interval DEFAULT NULL::interval, lock_delay interval DEFAULT NULL::interval, min_hold interval DEFAULT NULL::interval, max_holders integer DEFAULT NULL::integer, max_keys_per_owner integer DEFAULT NULL::integer, max_keys_per_role integer DEFAULT NULL::integer, roles regrole[] DEFAULT NULL::regrole[], history boolean DEFAULT NULL::boolean, notify boolean DEFAULT NULL::boolean',
 		'void', 'volatile', 'unsafe', 'c', false),
 	('lock_drop_policy', 'prefix text', 'boolean', 'volatile', 'unsafe', 'c', false),

@@ -6,7 +6,7 @@ CREATE EXTENSION IF NOT EXISTS pgtap;
 CREATE EXTENSION IF NOT EXISTS atomic_lock;
 LOAD 'atomic_lock';
 
-SELECT plan(71);
+SELECT plan(79);
 
 CREATE TEMP TABLE expected (name text PRIMARY KEY, value text, context text, vartype text);
 INSERT INTO expected VALUES
@@ -26,7 +26,9 @@ INSERT INTO expected VALUES
 	('atomic_lock.sweep_interval', '1min', 'sighup', 'real'),
 	('atomic_lock.sweep_databases', '*', 'sighup', 'string'),
 	('atomic_lock.max_claims_per_transaction', '1000', 'superuser', 'integer'),
-	('atomic_lock.max_queue_places', '10000', 'superuser', 'integer');
+	('atomic_lock.max_queue_places', '10000', 'superuser', 'integer'),
+	('atomic_lock.partitions', '0', 'superuser', 'integer'),
+	('atomic_lock.partition', '-1', 'superuser', 'integer');
 
 SELECT set_eq($$SELECT name FROM pg_settings WHERE name LIKE 'atomic\_lock.%'$$, 'SELECT name FROM expected', 'the settings are these');
 SELECT is(current_setting(name, true), value, name || ': default') FROM expected ORDER BY name;

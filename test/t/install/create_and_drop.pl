@@ -47,7 +47,7 @@ SELECT string_agg(name || ' ' || context, ', ' ORDER BY name) FROM pg_settings W
 	'atomic_lock.acquire_durability superuser, atomic_lock.default_ttl user, atomic_lock.enforce_guards superuser, atomic_lock.history_retention sighup, atomic_lock.lock_delay superuser, '
 	  . 'atomic_lock.max_claims_per_transaction superuser, atomic_lock.max_lifetime superuser, atomic_lock.max_queue_places superuser, '
 	  . 'atomic_lock.max_ttl superuser, atomic_lock.max_wait superuser, atomic_lock.on_reacquire user, '
-	  . 'atomic_lock.owner user, atomic_lock.release_durability user, atomic_lock.released_retention sighup, '
+	  . 'atomic_lock.owner user, atomic_lock.partition superuser, atomic_lock.partitions superuser, atomic_lock.release_durability user, atomic_lock.released_retention sighup, '
 	  . 'atomic_lock.sweep_batch sighup, atomic_lock.sweep_databases sighup, atomic_lock.sweep_interval sighup', 'settings and who may change them');
 
 #
