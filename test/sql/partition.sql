@@ -69,7 +69,7 @@ SELECT (lock_acquire(:'elsewhere', '1 hour', 'alice-1')).status;
 SELECT md5(string_agg(a::text, ',' ORDER BY key)) AS before FROM app_lock a \gset
 
 SET atomic_lock.partitions = 4;
-SELECT t.raises(t.call('lock_status(text)', :'here')) AS not_told;
+SELECT string_agg(DISTINCT t.code(t.call('lock_status(text)', 'order:' || i)), ',') AS not_told FROM generate_series(1, 100) i;
 SET atomic_lock.partition = 1;
 SELECT function, t.code(t.call(function, :'elsewhere')) FROM t.calls ORDER BY function::text COLLATE "C";
 SELECT function FROM t.calls WHERE t.code(t.call(function, :'here')) = 'LK010' AND function::text !~ 'text\[\]';
