@@ -96,6 +96,10 @@
 #define PLACES		1710
 #define QUOTA		1711
 
+/* So often al_claim_await_others() looks, and the pause between in microseconds */
+#define MOST_LOOKS		20
+#define LOOK_PAUSE		1000L
+
 static void
 set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
 {
@@ -598,6 +602,20 @@ bool
 al_claim_is_others(uint64 hash)
 {
 	return conflicts(KEY, hash, AccessExclusiveLock) != NIL;
+}
+
+/*
+ * Give other transactions that have claimed the key a moment to end, as most are about to.
+ * Raises what an interrupt does.
+ */
+void
+al_claim_await_others(uint64 hash)
+{
+	for (int looks = 0; looks < MOST_LOOKS && al_claim_is_others(hash); looks++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		pg_usleep(LOOK_PAUSE);
+	}
 }
 
 /* Has another transaction claimed the shared holding of an owner?  *pid: 0 if prepared */

@@ -54,6 +54,7 @@ extern int al_claim_count_transactions(uint64 hash);
 extern bool al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid);
 extern VirtualTransactionId *al_claim_others(uint64 hash);
 extern bool al_claim_is_others(uint64 hash);
+extern void al_claim_await_others(uint64 hash);
 extern bool al_claim_is_taken(uint64 hash);
 extern bool al_claim_has_holding(const AlKey *key, const AlOwner *owner, int *pid);
 extern bool al_claim_is_extended(const AlKey *key, const AlOwner *owner,

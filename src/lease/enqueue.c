@@ -39,10 +39,6 @@
 #include "table/fence.h"
 #include "table/tickets.h"
 
-/* So often it is asked whether a transaction still has the key in hand, and the pause */
-#define MOST_TRIES		20
-#define TRY_PAUSE		1000L
-
 /* For how long a key is offered where nothing else is asked for, in microseconds */
 #define DEFAULT_OFFER	USECS_PER_MINUTE
 
@@ -72,11 +68,7 @@ try_soon(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 	al_lease_acquire(rel, key, request, result);
 	if (result->outcome == AL_CLAIMED)
 	{
-		for (int tries = 0; tries < MOST_TRIES && al_claim_is_others(key->hash); tries++)
-		{
-			CHECK_FOR_INTERRUPTS();
-			pg_usleep(TRY_PAUSE);
-		}
+		al_claim_await_others(key->hash);
 		al_lease_acquire(rel, key, request, result);
 	}
 	return result->outcome == AL_HELD || result->outcome == AL_CLAIMED ||

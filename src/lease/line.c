@@ -47,10 +47,6 @@
 #include "table/events.h"
 #include "table/tickets.h"
 
-/* So often it is asked whether a transaction still has a key in hand, and the pause */
-#define MOST_TRIES		20
-#define TRY_PAUSE		1000L
-
 /* Keys that this transaction may have let go of, in TopTransactionContext */
 static List *let_go = NIL;
 
@@ -213,8 +209,8 @@ al_line_commit(void)
 		const AlKey *key = lfirst(cell);
 
 		/* Whoever has it in hand is most likely about to commit, and has looked for tickets. */
-		for (int tries = 0; has_ticket && tries < MOST_TRIES && al_claim_is_others(key->hash); tries++)
-			pg_usleep(TRY_PAUSE);
+		if (has_ticket)
+			al_claim_await_others(key->hash);
 		CHECK_FOR_INTERRUPTS();
 		al_line_offer(rel, key, true);
 	}
