@@ -196,8 +196,6 @@ atomic_lock_queue(PG_FUNCTION_ARGS)
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Relation	rel = al_open_app_lock(AccessShareLock);
-	TimestampTz now;
-	AlTicket	offer = {.number = 0};
 	AlKey		key = {.hash = 0};
 	int			place = 0;
 	ListCell   *cell;
@@ -205,31 +203,18 @@ atomic_lock_queue(PG_FUNCTION_ARGS)
 	PreventCommandIfParallelMode("lock_queue()");
 	(void) al_shmem_attach();
 	InitMaterializedSRF(fcinfo, 0);
-	now = GetCurrentTimestamp();
 	foreach(cell, al_tickets_list(al_cstring(""), false))
 	{
 		const AlTicket *ticket = lfirst(cell);
 		Datum		values[Q_COLUMNS];
 		bool		nulls[Q_COLUMNS] = {0};
-		bool		is_offered;
-		char	   *role;
+		char	   *role = GetUserNameFromId(ticket->role, true);
 
 		if (key.hash == 0 || !al_string_equal(ticket->key, key.name))
 		{
 			al_key_init(&key, ticket->key);
-			offer.offer = 0;
 			place = 0;
 		}
-		if (ticket->number == 0)
-		{
-			offer = *ticket;
-			continue;
-		}
-		is_offered = ticket->number == offer.offer && now < offer.expires_at;
-		if (!is_offered && (ticket->number == offer.offer || now >= ticket->expires_at))
-			continue;
-
-		role = GetUserNameFromId(ticket->role, true);
 		values[Q_KEY] = PointerGetDatum(al_string_text(key.name));
 		values[Q_PLACE] = Int32GetDatum(++place + al_queue_count_before(&key, ticket->number));
 		values[Q_HOLDER] = PointerGetDatum(ticket->holder);
@@ -238,8 +223,8 @@ atomic_lock_queue(PG_FUNCTION_ARGS)
 		values[Q_QUEUED_AT] = TimestampTzGetDatum(ticket->queued_at);
 		values[Q_EXPIRES_AT] = TimestampTzGetDatum(ticket->expires_at);
 		values[Q_OFFER] = al_interval_datum(ticket->offer);
-		values[Q_OFFERED_UNTIL] = TimestampTzGetDatum(offer.expires_at);
-		nulls[Q_OFFERED_UNTIL] = !is_offered;
+		values[Q_OFFERED_UNTIL] = TimestampTzGetDatum(ticket->offered_until);
+		nulls[Q_OFFERED_UNTIL] = ticket->offered_until == 0;
 		values[Q_TICKET] = Int64GetDatum(ticket->number);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}

@@ -294,9 +294,6 @@ count_other_rows(Relation rel, const Counted *quota)
 static int
 count_tickets(const Counted *quota)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	const AlTicket *offer = NULL;
-	int64		last = 0;
 	int			count = 0;
 	ListCell   *cell;
 
@@ -305,21 +302,12 @@ count_tickets(const Counted *quota)
 	foreach(cell, al_tickets_list(quota->policy->prefix, true))
 	{
 		const AlTicket *ticket = lfirst(cell);
-		bool		is_offered = offer && al_string_equal(offer->key, ticket->key) &&
-			offer->offer == ticket->number;
 
 		CHECK_FOR_INTERRUPTS();
-		if (ticket->number == 0)
-			offer = ticket;
-		/* A dirty snapshot may see a ticket twice that is being renewed. */
-		if (ticket->number == 0 || ticket->number == last || ticket->role != quota->role ||
-			now >= (is_offered ? offer->expires_at : ticket->expires_at) ||
-			al_policy_for(ticket->key, quota->part) != quota->policy ||
-			(!is_counted(quota, ticket->key) &&
-			 al_owner_equal(al_string(ticket->owner), quota->taker->name)))
-			continue;
-		last = ticket->number;
-		count++;
+		count += ticket->role == quota->role &&
+			al_policy_for(ticket->key, quota->part) == quota->policy &&
+			(is_counted(quota, ticket->key) ||
+			 !al_owner_equal(al_string(ticket->owner), quota->taker->name));
 	}
 	return count;
 }

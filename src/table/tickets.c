@@ -61,49 +61,61 @@
 /* So long it is remembered that a ticket is void */
 #define VOID_FOR	(7 * USECS_PER_DAY)
 
-/* A row of any kind, whose texts last as long as the tuple */
-typedef struct Row
+/* What row 0 of a key says */
+typedef struct Offer
 {
-	AlTicket	ticket;
-	int64		offered;		/* row 0: the number of the ticket */
-} Row;
+	int64		number;			/* of the ticket; 0: none */
+	TimestampTz until;
+} Offer;
 
+/*
+ * Read a row of any kind, whose texts last as long as the tuple.  Row 0 is kept in *offer,
+ * for the rows of the key that follow; "offer" may be NULL.
+ */
 static void
-read_row(Relation rel, HeapTuple tuple, Row *row)
+read_row(Relation rel, HeapTuple tuple, AlTicket *row, Offer *offer)
 {
 	Datum		values[Natts_queue];
 	bool		nulls[Natts_queue];
 
-	memset(row, 0, sizeof(Row));
+	memset(row, 0, sizeof(AlTicket));
 	heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
-	row->ticket.tid = tuple->t_self;
-	row->ticket.key = al_string(DatumGetTextPP(VALUE(key)));
-	row->ticket.number = DatumGetInt64(VALUE(ticket));
-	row->ticket.expires_at = DatumGetTimestampTz(VALUE(expires_at));
-	if (row->ticket.number <= 0)
+	row->tid = tuple->t_self;
+	row->key = al_string(DatumGetTextPP(VALUE(key)));
+	row->number = DatumGetInt64(VALUE(ticket));
+	row->expires_at = DatumGetTimestampTz(VALUE(expires_at));
+	if (row->number == 0 && offer)
 	{
-		row->offered = IS_NULL(offered) ? 0 : DatumGetInt64(VALUE(offered));
-		return;
+		offer->number = IS_NULL(offered) ? 0 : DatumGetInt64(VALUE(offered));
+		offer->until = row->expires_at;
 	}
-	row->ticket.queued_at = DatumGetTimestampTz(VALUE(queued_at));
-	row->ticket.offer = DatumGetInt64(VALUE(offer_us));
-	row->ticket.role = DatumGetObjectId(VALUE(role));
-	row->ticket.holder = DatumGetTextPP(VALUE(holder));
-	row->ticket.owner = DatumGetTextPP(VALUE(owner));
+	if (row->number <= 0)
+		return;
+	row->queued_at = DatumGetTimestampTz(VALUE(queued_at));
+	row->offer = DatumGetInt64(VALUE(offer_us));
+	row->offered_until = offer && row->number == offer->number ? offer->until : 0;
+	row->role = DatumGetObjectId(VALUE(role));
+	row->holder = DatumGetTextPP(VALUE(holder));
+	row->owner = DatumGetTextPP(VALUE(owner));
+}
+
+/* Until when is a ticket valid, if it is not void? */
+static TimestampTz
+valid_until(const AlTicket *ticket)
+{
+	return ticket->offered_until != 0 ? ticket->offered_until : ticket->expires_at;
 }
 
 /* A copy of a ticket that outlives its tuple */
-static AlTicket
+static AlTicket *
 copy_ticket(const AlTicket *ticket)
 {
-	AlTicket	copy = *ticket;
+	AlTicket   *copy = palloc(sizeof(AlTicket));
 
-	copy.key = al_string(al_string_text(ticket->key));
-	if (ticket->number > 0)
-	{
-		copy.holder = al_string_text(al_string(ticket->holder));
-		copy.owner = al_string_text(al_string(ticket->owner));
-	}
+	*copy = *ticket;
+	copy->key = al_string(al_string_text(ticket->key));
+	copy->holder = al_string_text(al_string(ticket->holder));
+	copy->owner = al_string_text(al_string(ticket->owner));
 	return copy;
 }
 
@@ -138,15 +150,15 @@ count_tickets(void)
 
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		Row			row;
+		AlTicket	row;
 		AlKey		key;
 
 		CHECK_FOR_INTERRUPTS();
-		read_row(rel, tuple, &row);
-		if (row.ticket.number < 0)
+		read_row(rel, tuple, &row, NULL);
+		if (row.number < 0)
 			continue;
-		al_key_init(&key, row.ticket.key);
-		al_tickets_note(&key, row.ticket.expires_at);
+		al_key_init(&key, row.key);
+		al_tickets_note(&key, row.expires_at);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -174,11 +186,11 @@ al_tickets_may_be(const AlKey *key)
 }
 
 /*
- * The rows of an owner's tickets for a key, over or not: a list of AlTicket *.  Usually
- * there is one.
+ * The rows of an owner's tickets for a key, valid or not: a list of AlTicket *.  Usually
+ * there is one.  "offer": as for read_row().
  */
 static List *
-tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner)
+tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner, Offer *offer)
 {
 	static const AttrNumber column = Anum_queue_owner_hash;
 	List	   *tickets = NIL;
@@ -193,17 +205,12 @@ tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner)
 	al_scan_begin(&scan, rel, al_scan_index(rel, 1, &column), 1, &scan_key);
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
-		Row			row;
+		AlTicket	row;
 
-		read_row(rel, tuple, &row);
-		if (row.ticket.number > 0 && al_string_equal(row.ticket.key, key->name) &&
-			al_owner_equal(al_string(row.ticket.owner), owner->name))
-		{
-			AlTicket   *copy = palloc(sizeof(AlTicket));
-
-			*copy = copy_ticket(&row.ticket);
-			tickets = lappend(tickets, copy);
-		}
+		read_row(rel, tuple, &row, offer);
+		if (row.number > 0 && al_string_equal(row.key, key->name) &&
+			al_owner_equal(al_string(row.owner), owner->name))
+			tickets = lappend(tickets, copy_ticket(&row));
 	}
 	al_scan_end(&scan);
 	return tickets;
@@ -243,8 +250,8 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 	Relation	rel;
 	AlScan		scan;
 	HeapTuple	tuple;
-	int64		offered = 0;
-	TimestampTz until = 0;
+	AlTicket	row = {.number = 0};
+	Offer		offer = {.number = 0};
 	ListCell   *cell;
 
 	if (!al_tickets_may_be(key))
@@ -253,74 +260,30 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 	rel = al_open_queue(AccessShareLock);
 	now = GetCurrentTimestamp();
 	begin_rows(&scan, rel, key, BTGreaterEqualStrategyNumber, 0);
-	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	/* A ticket with a lower number may have been committed after the offer. */
+	while ((line->first.number == 0 || row.number < offer.number) &&
+		   HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
-		Row			row;
-		bool		is_offered;
-
-		read_row(rel, tuple, &row);
-		if (row.ticket.number == 0)
-		{
-			offered = row.offered;
-			until = row.ticket.expires_at;
-			continue;
-		}
-		is_offered = row.ticket.number == offered && now < until;
-		if (row.ticket.number == offered && !is_offered)
-		{
-			line->lapsed = copy_ticket(&row.ticket);
-			continue;
-		}
-		if (is_void(rel, key, row.ticket.number))
-			continue;
-		if (is_offered || (line->first.number == 0 && now < row.ticket.expires_at))
-			line->first = copy_ticket(&row.ticket);
-		line->is_offered = is_offered;
-		/* A ticket with a lower number may have been committed after the offer. */
-		if (is_offered || (line->first.number != 0 && row.ticket.number > offered))
-			break;
+		read_row(rel, tuple, &row, &offer);
+		if (row.offered_until != 0 && now >= row.offered_until)
+			line->lapsed = *copy_ticket(&row);
+		else if (row.number != 0 && now < valid_until(&row) &&
+				 (row.offered_until != 0 || line->first.number == 0) &&
+				 !is_void(rel, key, row.number))
+			line->first = *copy_ticket(&row);
 	}
 	al_scan_end(&scan);
-	line->until = line->is_offered ? until : line->first.expires_at;
-	foreach(cell, line->first.number != 0 ? tickets_of_owner(rel, key, owner) : NIL)
+	line->is_offered = line->first.offered_until != 0;
+	line->until = valid_until(&line->first);
+	foreach(cell, line->first.number != 0 ? tickets_of_owner(rel, key, owner, &offer) : NIL)
 	{
 		const AlTicket *ticket = lfirst(cell);
 
-		if (ticket->number == line->first.number ||
-			(ticket->number != line->lapsed.number && now < ticket->expires_at &&
-			 !is_void(rel, key, ticket->number)))
+		if (now < valid_until(ticket) && !is_void(rel, key, ticket->number))
 			line->mine = *ticket;
 	}
 	table_close(rel, AccessShareLock);
 	return line->first.number != 0;
-}
-
-/*
- * Is a row of a key no ticket, or one that is void?  Rows are read in the order of their
- * numbers, and those that say what is void come first.
- */
-static bool
-is_not_ticket(const Row *row, List **voids)
-{
-	int64		number = row->ticket.number;
-	ListCell   *cell;
-
-	if (number <= 0)
-	{
-		int64	   *void_number = palloc(sizeof(int64));
-
-		*void_number = number;
-		*voids = lappend(*voids, void_number);
-		return true;
-	}
-	foreach(cell, *voids)
-	{
-		int64		void_number = *(int64 *) lfirst(cell);
-
-		if (void_number == VOID_BY_OFFER(number) || void_number == VOID_BY_OWNER(number))
-			return true;
-	}
-	return false;
 }
 
 /* Is there a ticket for a key, perhaps of an unfinished transaction? */
@@ -342,6 +305,100 @@ al_tickets_is_pending(const AlKey *key)
 	return found;
 }
 
+/* Reads the valid tickets of keys in the order of keys and numbers */
+typedef struct Reader
+{
+	Relation	rel;
+	AlScan		scan;
+	SnapshotData dirty;			/* whose xmin is that of the row, if that is not committed */
+	TimestampTz now;
+	AlString	prefix;
+	text	   *key;			/* of the row; NULL: there was none yet */
+	Offer		offer;
+	List	   *voids;			/* numbers of the key that are negative: int64 * */
+} Reader;
+
+/*
+ * Begin to read: the tickets for one key, or for all that begin with a prefix.  "dirty": also
+ * those of unfinished transactions.
+ */
+static void
+begin_tickets(Reader *reader, AlString prefix, bool is_key, bool dirty)
+{
+	ScanKeyData key;
+
+	memset(reader, 0, sizeof(Reader));
+	reader->rel = al_open_queue(AccessShareLock);
+	reader->now = GetCurrentTimestamp();
+	reader->prefix = prefix;
+	InitDirtySnapshot(reader->dirty);
+	ScanKeyInit(&key, Anum_queue_key, is_key ? BTEqualStrategyNumber : BTGreaterEqualStrategyNumber,
+				is_key ? F_TEXTEQ : F_TEXT_GE, PointerGetDatum(al_string_text(prefix)));
+	al_scan_begin_ordered(&reader->scan, reader->rel, 1, &key, dirty ? &reader->dirty : NULL);
+}
+
+/* Is a ticket void?  The rows that say so have been read before it. */
+static bool
+is_known_void(const Reader *reader, int64 number)
+{
+	ListCell   *cell;
+
+	foreach(cell, reader->voids)
+	{
+		int64		void_number = *(int64 *) lfirst(cell);
+
+		if (void_number == VOID_BY_OFFER(number) || void_number == VOID_BY_OWNER(number))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The next valid ticket, whose texts last until the next call; false: there is none.  Where
+ * the reader is dirty, one that is being renewed may come twice, the new row first.
+ */
+static bool
+next_ticket(Reader *reader, AlTicket *ticket)
+{
+	HeapTuple	tuple;
+
+	while (HeapTupleIsValid(tuple = al_scan_next(&reader->scan)))
+	{
+		/* No two keys have tickets of one number, so the offer of another does not matter. */
+		Offer		offer = reader->offer;
+
+		read_row(reader->rel, tuple, ticket, &offer);
+		/* What an unfinished transaction offers is not offered yet. */
+		if (!TransactionIdIsValid(reader->dirty.xmin))
+			reader->offer = offer;
+		if (!al_string_begins(ticket->key, reader->prefix))
+			return false;
+		if (reader->key == NULL || !al_string_equal(al_string(reader->key), ticket->key))
+		{
+			reader->key = al_string_text(ticket->key);
+			reader->voids = NIL;
+		}
+		if (ticket->number < 0)
+		{
+			int64	   *number = palloc(sizeof(int64));
+
+			*number = ticket->number;
+			reader->voids = lappend(reader->voids, number);
+		}
+		else if (ticket->number != 0 && reader->now < valid_until(ticket) &&
+				 !is_known_void(reader, ticket->number))
+			return true;
+	}
+	return false;
+}
+
+static void
+end_tickets(Reader *reader)
+{
+	al_scan_end(&reader->scan);
+	table_close(reader->rel, AccessShareLock);
+}
+
 /*
  * How many valid tickets for a key have lower numbers, and how many has a role?  Where a
  * role is given, tickets of unfinished transactions count, too.  This reads all of them.
@@ -349,96 +406,52 @@ al_tickets_is_pending(const AlKey *key)
 int
 al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 {
-	AlLine		line = {.is_offered = false};
-	Relation	rel;
-	TimestampTz now;
-	SnapshotData dirty;
-	ScanKeyData scan_keys[2];
-	AlScan		scan;
-	HeapTuple	tuple;
-	List	   *voids = NIL;
+	Reader		reader;
+	AlTicket	ticket;
 	int64		last = 0;
 	int64		last_before = 0;
 	int			count = 0;
 
 	*of_role = 0;
-	if (!al_tickets_look(key, NULL, &line) && !OidIsValid(role))
+	if (!OidIsValid(role) && !al_tickets_may_be(key))
 		return 0;
-	rel = al_open_queue(AccessShareLock);
-	now = GetCurrentTimestamp();
-	InitDirtySnapshot(dirty);
-	set_keys(scan_keys, key, BTGreaterEqualStrategyNumber, PG_INT64_MIN);
-	al_scan_begin_ordered(&scan, rel, lengthof(scan_keys), scan_keys, OidIsValid(role) ? &dirty : NULL);
-	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	begin_tickets(&reader, key->name, true, OidIsValid(role));
+	while (next_ticket(&reader, &ticket))
 	{
-		Row			row;
-
-		read_row(rel, tuple, &row);
-		if (is_not_ticket(&row, &voids))
-			continue;
-		if (row.ticket.number == line.lapsed.number ||
-			(now >= row.ticket.expires_at && row.ticket.number != line.first.number))
-			continue;
-		/* A ticket that is being renewed may be seen twice, the new row first. */
-		*of_role += row.ticket.role == role && row.ticket.number != last;
-		last = row.ticket.number;
+		*of_role += ticket.role == role && ticket.number != last;
+		last = ticket.number;
 		/* What may never be committed is before nobody yet. */
-		if (row.ticket.number < before && row.ticket.number != last_before &&
-			(!OidIsValid(role) || !TransactionIdIsValid(dirty.xmin)))
+		if (ticket.number < before && ticket.number != last_before &&
+			!TransactionIdIsValid(reader.dirty.xmin))
 		{
-			last_before = row.ticket.number;
+			last_before = ticket.number;
 			count++;
 		}
 	}
-	al_scan_end(&scan);
-	table_close(rel, AccessShareLock);
+	end_tickets(&reader);
 	return count;
 }
 
 /*
- * The tickets and offers for keys with a prefix, in the order of keys and numbers: a list
- * of AlTicket *.  An offer has the number 0, and in "offer" the number of the ticket.
- * "dirty": also those of unfinished transactions.
+ * The valid tickets for keys with a prefix, in the order of keys and numbers: a list of
+ * AlTicket *.  "dirty": also those of unfinished transactions.
  */
 List *
 al_tickets_list(AlString prefix, bool dirty)
 {
-	Relation	rel = al_open_queue(AccessShareLock);
+	Reader		reader;
+	AlTicket	ticket;
+	int64		last = 0;
 	List	   *tickets = NIL;
-	text	   *last_key = NULL;
-	List	   *voids = NIL;
-	SnapshotData dirty_snapshot;
-	AlScan		scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
 
-	InitDirtySnapshot(dirty_snapshot);
-	ScanKeyInit(&key, Anum_queue_key, BTGreaterEqualStrategyNumber, F_TEXT_GE,
-				PointerGetDatum(al_string_text(prefix)));
-	al_scan_begin_ordered(&scan, rel, 1, &key, dirty ? &dirty_snapshot : NULL);
-	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	begin_tickets(&reader, prefix, false, dirty);
+	while (next_ticket(&reader, &ticket))
 	{
-		Row			row;
-		AlTicket   *copy;
-
-		read_row(rel, tuple, &row);
-		if (!al_string_begins(row.ticket.key, prefix))
-			break;
-		if (last_key == NULL || !al_string_equal(al_string(last_key), row.ticket.key))
-		{
-			last_key = al_string_text(row.ticket.key);
-			voids = NIL;
-		}
-		if (row.ticket.number != 0 && is_not_ticket(&row, &voids))
-			continue;
-		copy = palloc(sizeof(AlTicket));
-		*copy = copy_ticket(&row.ticket);
-		if (row.ticket.number == 0)
-			copy->offer = row.offered;
-		tickets = lappend(tickets, copy);
+		if (ticket.number != last)
+			tickets = lappend(tickets, copy_ticket(&ticket));
+		last = ticket.number;
 	}
-	al_scan_end(&scan);
-	table_close(rel, AccessShareLock);
+	end_tickets(&reader);
 	return tickets;
 }
 
@@ -527,7 +540,7 @@ al_tickets_drop(const AlKey *key, const AlOwner *owner)
 	if (!al_tickets_may_be(key))
 		return false;
 	rel = al_open_queue(RowExclusiveLock);
-	foreach(cell, tickets_of_owner(rel, key, owner))
+	foreach(cell, tickets_of_owner(rel, key, owner, NULL))
 	{
 		const AlTicket *ticket = lfirst(cell);
 
@@ -606,10 +619,10 @@ al_tickets_announce(const AlKey *key, int64 fencing_token, TimestampTz expires_a
 	begin_rows(&scan, rel, key, BTEqualStrategyNumber, -fencing_token);
 	while (is_new && HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
-		Row			row;
+		AlTicket	row;
 
-		read_row(rel, tuple, &row);
-		is_new = row.ticket.expires_at != expires_at && al_ticket_delete(&row.ticket);
+		read_row(rel, tuple, &row, NULL);
+		is_new = row.expires_at != expires_at && al_ticket_delete(&row);
 	}
 	al_scan_end(&scan);
 	memset(nulls, true, sizeof(nulls));
@@ -623,9 +636,7 @@ al_tickets_announce(const AlKey *key, int64 fencing_token, TimestampTz expires_a
 typedef struct SweptKey
 {
 	text	   *name;			/* NULL: there was no key yet */
-	int64		offered;
-	TimestampTz until;
-	bool		has_row_0;
+	TimestampTz offered_until;	/* by row 0; 0: there is none */
 	bool		has_line;
 	bool		is_offered;
 	bool		has_lapsed;
@@ -636,7 +647,7 @@ static bool
 needs_offer(const SweptKey *swept, TimestampTz now)
 {
 	return swept->has_lapsed || (swept->has_line && !swept->is_offered) ||
-		(swept->has_row_0 && !swept->has_line && now >= swept->until);
+		(swept->offered_until != 0 && !swept->has_line && now >= swept->offered_until);
 }
 
 /*
@@ -648,6 +659,7 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 {
 	Relation	rel = al_open_queue(RowExclusiveLock);
 	SweptKey	swept = {.name = NULL};
+	Offer		offer = {.number = 0};
 	List	   *keys = NIL;
 	AlScan		scan;
 	ScanKeyData key;
@@ -659,14 +671,14 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 	al_scan_begin_ordered(&scan, rel, 1, &key, NULL);
 	for (;;)
 	{
-		Row			row = {0};
-		bool		is_over;
+		AlTicket	row = {.number = 0};
+		TimestampTz until;
 
 		tuple = *removed < max_rows ? al_scan_next(&scan) : NULL;
 		if (HeapTupleIsValid(tuple))
-			read_row(rel, tuple, &row);
+			read_row(rel, tuple, &row, &offer);
 		if (swept.name && (!HeapTupleIsValid(tuple) ||
-						   !al_string_equal(row.ticket.key, al_string(swept.name))))
+						   !al_string_equal(row.key, al_string(swept.name))))
 		{
 			/* Whatever keeps the key from being offered may end at any time. */
 			if (swept.has_line && !swept.is_offered)
@@ -685,32 +697,25 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 		if (!HeapTupleIsValid(tuple))
 			break;
 		if (swept.name == NULL)
-			swept = (SweptKey) {.name = al_string_text(row.ticket.key)};
+			swept = (SweptKey) {.name = al_string_text(row.key)};
 
-		is_over = now >= row.ticket.expires_at;
-		if (row.ticket.number == 0)
-		{
-			swept.has_row_0 = true;
-			swept.offered = row.offered;
-			swept.until = row.ticket.expires_at;
-			continue;
-		}
-		if (row.ticket.number > 0 && row.ticket.number == swept.offered)
+		until = valid_until(&row);
+		if (row.number == 0)
+			swept.offered_until = until;
+		else if (row.offered_until != 0 && now >= until)
 		{
 			/* Whoever makes the next offer deletes it, under a claim. */
-			swept.has_lapsed = now >= swept.until;
-			swept.is_offered = !swept.has_lapsed;
-			*next_due = Min(*next_due, Max(swept.until, now));
-			if (swept.has_lapsed)
-				continue;
-			is_over = false;
+			swept.has_lapsed = true;
+			*next_due = now;
 		}
-		if (is_over)
-			*removed += al_ticket_delete(&row.ticket);
-		else if (row.ticket.number > 0)
-			swept.has_line = true;
-		if (!is_over)
-			*next_due = Min(*next_due, Max(row.ticket.expires_at, now));
+		else if (now >= until)
+			*removed += al_ticket_delete(&row);
+		else
+		{
+			swept.has_line = swept.has_line || row.number > 0;
+			swept.is_offered = swept.is_offered || row.offered_until != 0;
+			*next_due = Min(*next_due, until);
+		}
 	}
 	al_scan_end(&scan);
 	table_close(rel, NoLock);

@@ -20,6 +20,7 @@ typedef struct AlTicket
 	TimestampTz queued_at;
 	TimestampTz expires_at;
 	int64		offer;			/* for how long the key is offered, in microseconds */
+	TimestampTz offered_until;	/* 0: it is not, and was not */
 	Oid			role;
 	text	   *holder;
 	text	   *owner;
