@@ -99,7 +99,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	.lifetime = AL_LEASE, .is_place = true};
 	AlQuota		quota;
 	uint64		places = hash_combine64(key->hash, murmurhash32(request->role));
-	AlLine		line = {.is_offered = false};
+	AlLine		line;
 	int			of_role;
 
 	memset(ticket, 0, sizeof(AlTicket));
@@ -114,7 +114,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	al_claim_ticket(key, &request->owner);
 	do
 	{
-		line.mine.number = ticket->number = 0;
+		ticket->number = 0;
 		if (!try_soon(rel, key, request, result))
 			return;
 		AL_TEST_POINT("before-ticket");
@@ -164,7 +164,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 bool
 al_lease_leave(const AlKey *key, const AlOwner *owner)
 {
-	AlLine		line = {.is_offered = false};
+	AlLine		line;
 
 	if (!al_tickets_may_be(key))
 		return false;

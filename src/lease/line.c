@@ -141,7 +141,7 @@ al_line_offer(Relation rel, const AlKey *key, bool at_commit)
 {
 	AlTicket	nobody = {.number = 0};
 	AlClaim		claim;
-	AlLine		line = {.is_offered = false};
+	AlLine		line;
 
 	if (!is_free(rel, key, at_commit))
 	{

@@ -240,8 +240,8 @@ is_void(Relation rel, const AlKey *key, int64 number)
 
 /*
  * Who is next in the line of a key, and which ticket has an owner, if that is not NULL?
- * False: nobody is in line, and *line says nothing.  What is read is a few rows, however
- * long the line is.
+ * False: nobody is in line; line->lapsed may still tell of a ticket that has lapsed.  What
+ * is read is a few rows, however long the line is.
  */
 bool
 al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
@@ -254,9 +254,9 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 	Offer		offer = {.number = 0};
 	ListCell   *cell;
 
+	memset(line, 0, sizeof(AlLine));
 	if (!al_tickets_may_be(key))
 		return false;
-	memset(line, 0, sizeof(AlLine));
 	rel = al_open_queue(AccessShareLock);
 	now = GetCurrentTimestamp();
 	begin_rows(&scan, rel, key, BTGreaterEqualStrategyNumber, 0);
