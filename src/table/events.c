@@ -100,22 +100,21 @@ to_utf8(AlString string)
 {
 	int			encoding = GetDatabaseEncoding();
 	int			size = string.len * MAX_CONVERSION_GROWTH + 1;
-	char	   *utf8 = palloc(size);
+	bool		is_valid = encoding != PG_SQL_ASCII &&
+		pg_verify_mbstr(encoding, string.data, string.len, true);
+	Oid			conversion;
+	char	   *utf8;
 
-	if (encoding != PG_SQL_ASCII && pg_verify_mbstr(encoding, string.data, string.len, true))
+	if (is_valid && encoding == PG_UTF8)
+		return pnstrdup(string.data, string.len);
+	conversion = is_valid ? FindDefaultConversionProc(encoding, PG_UTF8) : InvalidOid;
+	utf8 = palloc(size);
+	if (OidIsValid(conversion))
 	{
-		Oid			conversion = encoding == PG_UTF8 ? InvalidOid :
-			FindDefaultConversionProc(encoding, PG_UTF8);
-
-		if (encoding == PG_UTF8)
-			return pnstrdup(string.data, string.len);
-		if (OidIsValid(conversion))
-		{
-			(void) pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8,
-												 (unsigned char *) string.data, string.len,
-												 (unsigned char *) utf8, size, true);
-			return utf8;
-		}
+		(void) pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8,
+											 (unsigned char *) string.data, string.len,
+											 (unsigned char *) utf8, size, true);
+		return utf8;
 	}
 	for (int i = 0; i < string.len; i++)
 		utf8[i] = IS_HIGHBIT_SET(string.data[i]) ? '?' : string.data[i];
