@@ -26,6 +26,7 @@
 #include "shmem/tickets.h"
 #include "sweep/launcher.h"
 #include "sweep/sweep.h"
+#include "table/events.h"
 #include "xact.h"
 
 /*
@@ -99,14 +100,14 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		al_held_abort(level);
-		al_record_subabort(level);
+		al_events_subabort(level);
 		al_stat_subabort(level);
 		al_claimed_subabort(level);
 	}
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
 	{
 		al_held_commit(level);
-		al_record_subcommit(level);
+		al_events_subcommit(level);
 		al_stat_subcommit(level);
 		al_claimed_subcommit(level);
 	}

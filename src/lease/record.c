@@ -137,15 +137,3 @@ al_record_forget(void)
 	al_line_forget();
 	al_events_forget();
 }
-
-void
-al_record_subabort(int level)
-{
-	al_events_subabort(level);
-}
-
-void
-al_record_subcommit(int level)
-{
-	al_events_subcommit(level);
-}

@@ -17,7 +17,5 @@ extern bool al_record_waits;
 
 extern void al_record_commit(bool is_prepared);
 extern void al_record_forget(void);
-extern void al_record_subabort(int level);
-extern void al_record_subcommit(int level);
 
 #endif							/* AL_LEASE_RECORD_H */
