@@ -38,15 +38,6 @@ CREATE FUNCTION t.enter(k text, who text, offer interval DEFAULT NULL) RETURNS t
 		i AS (INSERT INTO t.number SELECT coalesce(ticket, fencing_token), CASE WHEN ticket IS NULL THEN 'lease of ' ELSE 'place of ' END || who FROM p ON CONFLICT DO NOTHING)
 	SELECT status FROM p
 $$;
-CREATE FUNCTION t.lapse(k text) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-	FOR i IN 1..6000 LOOP
-		IF NOT EXISTS (SELECT FROM lock_queue WHERE key = k AND offered_until IS NOT NULL) THEN RETURN true; END IF;
-		PERFORM pg_sleep(0.005);
-	END LOOP;
-	RAISE 'the offer of "%" does not lapse', k;
-END
-$$;
 -- The payloads in what psql has printed; the same channel for all events of a key, and
 -- for no other
 CREATE FUNCTION t.payloads(heard text, OUT n bigint, OUT channel text, OUT payload text) RETURNS SETOF record LANGUAGE sql AS $$

@@ -36,16 +36,7 @@ $$;
 CREATE FUNCTION t.line(k text) RETURNS text LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_catalog, pg_temp AS $$
 	SELECT string_agg(place || ' ' || holder || CASE WHEN offered_until > clock_timestamp() THEN ' (offered)' ELSE '' END, ', ' ORDER BY place) FROM lock_queue WHERE key = k
 $$;
--- Wait until an offer is over, or a place is.
-CREATE FUNCTION t.lapse(k text) RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-	FOR i IN 1..6000 LOOP
-		IF NOT EXISTS (SELECT FROM lock_queue WHERE key = k AND offered_until IS NOT NULL) THEN RETURN true; END IF;
-		PERFORM pg_sleep(0.005);
-	END LOOP;
-	RAISE 'the offer of "%" does not lapse', k;
-END
-$$;
+-- Wait until a place is over.
 CREATE FUNCTION t.gone(k text, who text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1..6000 LOOP

@@ -105,6 +105,16 @@ BEGIN
 	END LOOP;
 END
 $$;
+-- Wait until no offer of a key is valid.
+CREATE FUNCTION t.lapse(k text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1..6000 LOOP
+		IF NOT EXISTS (SELECT FROM lock_queue WHERE key = k AND offered_until IS NOT NULL) THEN RETURN true; END IF;
+		PERFORM pg_sleep(0.005);
+	END LOOP;
+	RAISE 'the offer of "%" does not lapse', k;
+END
+$$;
 -- Let an owner's lease run out now, pinned or not: extending also shortens.
 CREATE FUNCTION t.run_out(k text, o text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
