@@ -11,13 +11,14 @@
 # key that had no row, or none that was committed;
 # who is refused and joins the queue looks again when it is in it; two who come up
 # against a quota count one after the other, and a lease that is about to expire is
-# either counted or not extended.
+# either counted or not extended; whoever rewrites the table of places waits for a commit
+# that has looked for those that it ends or offers the key to.
 #
 # Turns red when: the token is drawn before the key is claimed; a refusal under
 # the claim leaves the claim to the end of the transaction, and so keeps others
 # out; a grant goes by what was seen before; a wake-up is lost that comes before
 # the waiter is in the queue; the count of a quota is not under a claim, or an
-# extension does not heed that.
+# extension does not heed that; a commit does not lock the table of places before it looks.
 
 use strict;
 use warnings FATAL => 'all';
@@ -45,13 +46,13 @@ $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 
 my ($watch, $gate, $early, $other, $third) = map { session($node, $_) } ('Watch', 'Gate', 'Early', 'Other', 'Third');
 
-# Start SQL of the session Early, which then stands before its claim.
+# Start SQL of the session Early, which then stands before its claim, or elsewhere.
 sub start_early
 {
-	my ($sql) = @_;
+	my ($sql, $point) = @_;
 
 	ask($gate, 'SELECT pg_advisory_lock(1706)');
-	ask($early, q{SET atomic_lock.test_pause_at = 'before-claim'});
+	ask($early, "SET atomic_lock.test_pause_at = '" . ($point // 'before-claim') . "'");
 	start($early, $sql);
 	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
 	return;
@@ -224,6 +225,28 @@ foreach my $extension ([ 'an extension', q{SELECT coalesce(lock_try_extend('q:1'
 	}
 	is(ask($watch, $count), '1', "$name while the lease expires: the owner has one key");
 	clean();
+}
+
+#
+# The table of places is rewritten, so that rows are no more where they were looked at.
+#
+foreach my $rewrite ('VACUUM FULL app_lock_queue', 'CLUSTER app_lock_queue USING app_lock_queue_pkey')
+{
+	ask($early, q{SELECT lock_acquire('k', '1 hour', 'early')});
+	# One does not take its offer, Two does.
+	ask($other, "SELECT lock_enqueue('k', lower('$_'), '$_', '" . ($_ eq 'One' ? '1 ms' : '1 hour') . "')") foreach 'One', 'Two', 'Three';
+	ask($early, q{SELECT lock_release('k', 'early')});
+	poll($watch, q{SELECT clock_timestamp() > expires_at FROM app_lock_queue WHERE ticket = 0});
+	is(ask($early, q{SELECT status FROM lock_try_acquire('k', '1 hour', 'two')}), 'acquired', 'a key with a place that has lapsed, and one');
+	# Unlike a release, this has not written to the table.
+	start_early(q{SELECT force_release('k', 'test')}, 'before-offer');
+	start($third, $rewrite);
+	poll($watch, "SELECT state = 'idle' OR wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($third));
+	is(ask($watch, 'SELECT count(*) FROM pg_stat_activity WHERE state = \'active\' AND pid = ' . pid($third)), '1', "$rewrite waits for a commit that has looked for places");
+	is(go_on() . answer($third), 't', '... which ends');
+	is(ask($watch, q{SELECT string_agg(coalesce(holder, 'offered'), ' ' ORDER BY ticket), max(offered) = max(ticket) FROM app_lock_queue}), 'offered Three|t', '... and has ended the one and offered the key to the other');
+	clean();
+	ask($watch, 'TRUNCATE app_lock_queue');
 }
 
 end($watch, $gate, $early, $other, $third);

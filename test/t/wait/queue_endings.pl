@@ -6,13 +6,15 @@
 # rolled back, with a savepoint too, offers nothing and tells nothing; PREPARE
 # TRANSACTION offers and tells nothing, COMMIT PREPARED neither, and the next sweep offers
 # the key, once; where nobody could write an offer (a rollback, a crash of a session's
-# backend, a session whose end somebody has blocked), the first in line may take the key
-# at once and a sweep offers it; nobody else gets it in between.
+# backend, a session whose end somebody has blocked, one that ends while another commit
+# keeps all others from sending events), the first in line may take the key at once and a
+# sweep offers it; nobody else gets it in between.  The last of these ends all the same, and
+# nobody is told.
 #
 # Turns red when: the end of a session or of a transaction makes no offer; the offer is
 # made before the commit, or kept by a rollback; an event is sent by PREPARE, or by
 # whoever the next transaction of that session belongs to; the sweep offers what is
-# offered already, or does not offer at all.
+# offered already, or does not offer at all; the end of a session waits for a commit.
 
 use strict;
 use warnings FATAL => 'all';
@@ -35,6 +37,12 @@ autovacuum = off
 max_prepared_transactions = 5
 restart_after_crash = on
 atomic_lock.sweep_interval = 0
+# Who sets synchronous_commit waits for a standby for ever, nobody else does.
+wal_level = replica
+max_wal_senders = 1
+synchronous_standby_names = 'nobody'
+synchronous_commit = local
+atomic_lock.acquire_durability = session
 });
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
@@ -159,11 +167,27 @@ ask($watch, 'TRUNCATE app_lock, app_lock_queue');
 #
 # Where nobody writes an offer: the first may take the key at once, a sweep offers it.
 #
+
+# The session of the holder ends while the commit of another has the lock that all who
+# notify take one after the other.
+sub end_beside_notify
+{
+	start($other, 'BEGIN; SET LOCAL synchronous_commit = on; SELECT pg_logical_emit_message(true, \'\', \'\'); NOTIFY others; COMMIT');
+	poll($watch, q{SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = } . pid($other));
+	end($holder);
+	gone($watch, pid($holder));
+	ask($watch, 'SELECT pg_cancel_backend(' . pid($other) . ')');
+	answer($other);
+	$holder = session($node, 'Holder');
+	return;
+}
+
 my @unoffered = (
 	[ 'rollback', "BEGIN; $transaction", sub { ask($holder, 'ROLLBACK') }, 'offered One' ],
 	[ 'rollback_of_lease', "BEGIN; $lease", sub { ask($holder, 'ROLLBACK') }, 'offered One' ],
 	[ 'expiry', $lease, sub { ask($holder, qq{SELECT lock_extend('$key', 'holder', '1 ms')}); poll($watch, qq{SELECT NOT locked FROM lock_status('$key')}) }, 'expired Holder, offered One' ],
 	[ 'blocked_end_of_session', $session, sub { ask($other, qq{BEGIN; SELECT lock_extend('$key', 'holder')}); end($holder); gone($watch, pid($holder)); ask($other, 'ROLLBACK'); $holder = session($node, 'Holder') }, 'released Holder, offered One' ],
+	[ 'end_of_session_beside_notify', $session, \&end_beside_notify, 'offered One' ],
 	[ 'prepared_release', "$lease; BEGIN; $release; PREPARE TRANSACTION 'p'; SELECT pg_current_xact_id()", sub { ask($holder, q{COMMIT PREPARED 'p'}) }, 'offered One' ],
 	[ 'prepared_transaction', "BEGIN; $transaction; PREPARE TRANSACTION 'p'; SELECT pg_current_xact_id()", sub { ask($other, q{COMMIT PREPARED 'p'}) }, 'offered One' ],
 	[ 'prepared_rolled_back', "BEGIN; $lease; PREPARE TRANSACTION 'p'", sub { ask($other, q{ROLLBACK PREPARED 'p'}) }, 'offered One' ]);

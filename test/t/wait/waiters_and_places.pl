@@ -2,12 +2,14 @@
 #
 # Properties: who came first gets the key first, whichever way it waits; who waits in a
 # call and has a place comes where the place is, though it called later; nobody who is in
-# line, or has left, makes a waiter sleep any longer; lock_queue and lock_enqueue count
+# line, or has left, makes a waiter sleep any longer; a transaction that shares a key lets
+# nobody past a waiter, except in place of who released a share in it; lock_queue and lock_enqueue count
 # those who wait before; a waiter behind an offer is let in at its end, without a sweep;
 # places are known after a restart, before anybody has looked.
 #
 # Turns red when: waiters come before all places, or behind all of them; a waiter with a
 # place joins the queue as the last; a waiter is not woken when the place before it goes;
+# a key that is shared counts as taken, or one share that is released as many;
 # after a restart a key with places is thought to have none.
 #
 # Where there is no shared memory, see iso_line_wait.
@@ -115,6 +117,33 @@ foreach my $how (
 	release($dan, $key, 'dan');
 	is(take($ann, $key, 'ann'), 'acquired', '... and then the key is free for all');
 }
+
+# Who shares a key lets nobody past a waiter.
+my $share = q{SELECT status, CASE WHEN acquired THEN '' ELSE holder END FROM lock_try_acquire('shared', '1 hour', 'OWNER', 'shared')};
+sub share { my ($psql, $owner) = @_; return ask($psql, $share =~ s/OWNER/$owner/r) }
+share($ann, 'ann');
+share($cid, 'cid');
+wait_for($bob, 'shared', 'bob');
+is(share($dan, 'dan'), 'held|Bob', 'who wants to share a key does not pass who waits for it');
+foreach my $has (q{SELECT lock_assert('shared', 'ann')}, q{SELECT lock_extend('shared', 'ann')})
+{
+	ask($ann, "BEGIN; $has");
+	is(share($ann, 'dan'), 'held|Bob', "... nor in a transaction that has called it: $has");
+	is(ask($ann, q{SELECT lock_release('shared', 'ann')}) . ' ' . share($ann, 'dan') . ' ' . share($ann, 'eve'), 't acquired| held|Bob', '... except for one in place of the one that it has released');
+	ask($ann, 'ROLLBACK');
+}
+ok(is_waiting($watch, $bob), '... who waits on');
+release($ann, 'shared', 'ann');
+release($cid, 'shared', 'cid');
+is(answer($bob), 'acquired', '... until all have released it');
+release($bob, 'shared', 'bob');
+ask($ann, 'BEGIN');
+is(share($ann, 'ann'), 'acquired|', 'a transaction shares a free key');
+wait_for($bob, 'shared', 'bob');
+is(share($ann, 'dan'), 'held|Bob', '... and lets nobody past who waits for it since');
+ask($ann, 'ROLLBACK');
+is(answer($bob), 'acquired', '... and has the key when it is rolled back');
+release($bob, 'shared', 'bob');
 
 # Nobody waits for those in line, nor do these for anybody.
 take($ann, 'busy', 'ann');
