@@ -7,8 +7,10 @@ use warnings FATAL => 'all';
 use AtomicLockTest;
 use Exporter 'import';
 use JSON::PP;
+use PostgreSQL::Test::Utils;
+use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(listen_to hear heard line_of try_as);
+our @EXPORT = qw(listen_to hear heard heard_soon line_of try_as);
 
 # Have a session listen to the events of keys.
 sub listen_to
@@ -20,7 +22,8 @@ sub listen_to
 }
 
 # The events that a session was sent since it was asked last.  What was committed before
-# is there, since a commit that notifies signals all listeners before it is answered.
+# is there, since a commit that notifies signals all listeners before it is answered; but
+# perhaps not yet what a commit did that was only seen, not answered: see heard_soon().
 sub hear
 {
 	my ($psql) = @_;
@@ -34,6 +37,20 @@ sub heard
 {
 	my ($psql) = @_;
 	return join ', ', map { "$_->{event} " . ($_->{holder} // '-') } hear($psql);
+}
+
+# The same, once there is one
+sub heard_soon
+{
+	my ($psql) = @_;
+	my $heard;
+
+	for (1 .. 100 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		last if ($heard = heard($psql)) ne '';
+		usleep(10_000);
+	}
+	return $heard;
 }
 
 # The line of a key: labels in order, the one to whom it is offered with a star

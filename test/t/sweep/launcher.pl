@@ -163,7 +163,7 @@ my $missing = session($node, 'Missing', 'missing');
 expire($missing, 'f', 3);
 ok(swept($missing, 'f'), 'the one that was missing is there');
 configure($node, $watch, q{atomic_lock.sweep_databases = ''});
-ok(soon($watch, q{SELECT hint IS NOT NULL FROM lock_sweeper_status() WHERE database IS NULL}, 3), 'no database is named: that is shown, and what to set');
+ok(soon($watch, q{SELECT hint IS NOT NULL FROM lock_sweeper_status() WHERE database IS NULL}), 'no database is named: that is shown, and what to set');
 configure($node, $watch, q{atomic_lock.sweep_databases = '*'});
 ok(swept($_, 'e'), 'all, by reload') for ($watch, $big, $late);
 end($words, $odd, $big, $template, $missing, $late);
@@ -172,7 +172,7 @@ end($words, $odd, $big, $template, $missing, $late);
 ask($one, 'BEGIN; LOCK pg_extension IN ACCESS EXCLUSIVE MODE');
 soon($watch, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = 'one' AND backend_type = 'atomic_lock sweeper' AND wait_event_type = 'Lock'}, 3);
 expire($watch, 'wait', 5);
-ok(swept($watch, 'wait', 15), 'catalogs of one database are locked: others are swept');
+ok(swept($watch, 'wait'), 'catalogs of one database are locked: others are swept');
 ask($one, 'ROLLBACK');
 
 #
@@ -231,7 +231,7 @@ is(unexpected_lines($node, qr/WARNING:  PID \d+ is not a PostgreSQL|FATAL:  term
 is(count_in_log($node, qr/background worker "atomic_lock sweeper[^"]*" .*exited with exit code/), count_in_log($node, qr/ERROR:  canceling statement due to lock timeout/), '... and no line for each visit');
 
 # A restart; a prepared transaction has a lease in hand, that ran out but for it
-ask($watch, q{SELECT lock_release_all('o'); SELECT lock_acquire('prepared-1', '1 s', 'o')});
+ask($watch, q{SELECT lock_release_all('o'); SELECT lock_acquire('prepared-1', '5 s', 'o')});
 ask($watch, q{BEGIN; SELECT lock_extend('prepared-1', 'o', '1 hour'); PREPARE TRANSACTION 'p'});
 ask($watch, q{BEGIN; SELECT lock_acquire('prepared-2', '1 ms', 'o'); PREPARE TRANSACTION 'q'});
 # ... and a database is granted to so many that its row does not fit into a page;

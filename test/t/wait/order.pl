@@ -302,7 +302,7 @@ ask($one, q{SELECT lock_release('table', 'waiter')});
 $node->safe_psql('postgres', 'CREATE DATABASE dropped');
 $node->safe_psql('dropped', 'CREATE EXTENSION atomic_lock');
 my ($dropping, $disappointed) = map { session($node, $_, 'dropped') } ('Dropping', 'Disappointed');
-ask($dropping, q{SELECT lock_acquire('k', '300 ms')});
+ask($dropping, q{SELECT lock_acquire('k', '1 hour')});
 queue_up($dropping, $disappointed, q{SELECT lock_acquire('k', wait => '1 min')});
 ask($dropping, 'DROP EXTENSION atomic_lock');
 like(answer($disappointed), qr/^ERROR:  (?!XX)\w{5}: .*atomic_lock/, 'DROP EXTENSION does not wait for waiters, who hear of it');

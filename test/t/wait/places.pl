@@ -164,8 +164,9 @@ granted('back and forth', 'f');
 
 case('places that run out');
 try('a', 2);
-my $until = ask(by('b'), "SELECT expires_at FROM lock_acquire('$key', '700 ms', 'b', 'shared', holder => 'b', max_holders => 2)");
+my $until = ask(by('b'), "SELECT expires_at FROM lock_acquire('$key', '10 min', 'b', 'shared', holder => 'b', max_holders => 2)");
 is(ask(by('c'), "SELECT holder, expires_at = '$until', holders, max_holders FROM lock_try_acquire('$key', '1 hour', 'c', 'shared', max_holders => 2)"), 'b|t|2|2', 'whose place becomes free first');
+$until = ask(by('b'), "SELECT lock_extend('$key', 'b', '700 ms')");
 queue_up($watch, by('c'), "SELECT acquired_at >= '$until' AND waited < '30 s' FROM lock_acquire('$key', '1 hour', 'c', 'shared', wait => '1 min', holder => 'c', max_holders => 2)");
 is(answer(by('c')), 't', 'let in when it has run out');
 wait_for('d', 2);

@@ -155,7 +155,7 @@ ask($holder, q{BEGIN; SELECT lock_acquire('k', owner => 'holder', lifetime => 't
 ask($watch, q{SELECT lock_enqueue('k', 'one', 'One', '1 hour')});
 ask($holder, 'ROLLBACK');
 ok(soon($watch, q{SELECT count(*) = 1 FROM lock_queue WHERE key = 'k' AND offered_until IS NOT NULL}), 'a holder that is rolled back: the key is offered, long before a sweep is due');
-is(heard($listener), 'offered One', '... and the first in line hears it');
+is(heard_soon($listener), 'offered One', '... and the first in line hears it');
 ask($watch, 'TRUNCATE app_lock, app_lock_queue');
 
 # Offers that nobody takes
