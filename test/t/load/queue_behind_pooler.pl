@@ -106,7 +106,9 @@ def serve(cursor, name):
         if not turn(ticket).wait(patience):
             errors.append(f'{name} starves')
             return
-        status, _, token = enqueue(cursor, name)
+        # Somebody else may have the key in hand for a moment, to look who is in line.
+        while status == 'queued' and time.monotonic() < asked + 2 * patience:
+            status, _, token = enqueue(cursor, name)
     if status != 'acquired':
         errors.append(f'{name} hears {status}')
         return

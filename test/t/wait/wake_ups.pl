@@ -221,12 +221,15 @@ foreach my $kind ('cancel', 'terminate', 'timeout', 'deadlock', 'client killed')
 	my $sql = q{SELECT status FROM lock_try_acquire('k', '1 hour', 'victim', wait => '20 s')};
 	my $expected = { cancel => qr/57014/, terminate => qr/57P01/, timeout => qr/^timeout$/, deadlock => qr/^deadlock$/ }->{$kind};
 
-	ask($holder, q{SELECT lock_acquire('k', '2 s', 'holder'); SELECT lock_release_all('victim')});
+	# So long that the first has left before its end
+	my $lease = $kind =~ /timeout|deadlock/ ? '4 s' : '2 s';
+
+	ask($holder, qq{SELECT lock_acquire('k', '$lease', 'holder'); SELECT lock_release_all('victim')});
 	$sql =~ s/20 s/800 ms/ if $kind eq 'timeout';
 	ask($victim, q{SET client_connection_check_interval = '50 ms'}) if $kind eq 'client killed';
 	if ($kind eq 'deadlock')
 	{
-		ask($victim, q{SET deadlock_timeout = '300 ms'; SELECT lock_acquire('of victim', '2 s', 'victim')});
+		ask($victim, q{SET deadlock_timeout = '300 ms'; SELECT lock_acquire('of victim', '4 s', 'victim')});
 		queue_up($watch, $three, waiting('of victim', 'holder', q{; SELECT lock_release('of victim', 'holder')}));
 	}
 	queue_up($watch, $victim, $sql);
