@@ -177,7 +177,7 @@ foreach my $document ('doc/clients.md', 'doc/waiting.md')
 		my ($language, $quote) = ($1, $2);
 		my $suffix = $suffixes{$language} // 'none';
 
-		next if $language =~ /^(?:sql)?$/;    # without a language, it is configuration
+		next if $language =~ /^(?:sql|json|ini|)$/;    # no program
 
 		foreach my $part (split /\n\n+(?=\S)/, $quote)
 		{
