@@ -82,7 +82,7 @@ rescue ArgumentError => e
   puts "Host 4 does not start: #{e.message}"
 end
 
-locks.acquire('cron:nightly-rollup') do |token|
+locks.acquire('cron:nightly-rollup', ttl: 30) do |token|
   puts "The block has its token: #{token.positive?}"
   begin
     locks.acquire('cron:nightly-rollup', wait: 0) { puts 'two at a time' }

@@ -88,14 +88,17 @@ sub example_database
 	return;
 }
 
-# Runs a program on a new database; its lines
+# Runs a program on a new database; its lines.  One that hangs is ended.
 sub lines
 {
 	my ($node, $database, @command) = @_;
-	my ($stdout, $stderr);
+	my ($stdout, $stderr) = ('', '');
 
 	example_database($node, $database);
-	IPC::Run::run(\@command, '>', \$stdout, '2>', \$stderr);
+	eval {
+		IPC::Run::run(\@command, '>', \$stdout, '2>', \$stderr, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+		1;
+	} or diag("$command[-2]: $@");
 	note($stderr) if $stderr ne '';
 	return [ split /\n/, $stdout ];
 }
