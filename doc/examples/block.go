@@ -119,19 +119,22 @@ func until(conn *pgx.Conn, sql string, values ...interface{}) {
 	}
 }
 
-// waitAndGiveUp cancels a call that waits.  The call has not acquired the lock then, and
-// pgx has closed the connection.
+// waitAndGiveUp cancels a call that waits.  pgx closes the connection then, and does not
+// hear whether the call was just about to acquire the lock.  So it is in a transaction,
+// which nobody commits.
 func waitAndGiveUp(conn, other *pgx.Conn, key string) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		until(other, "SELECT count(*) > 0 FROM lock_waiters WHERE key = $1", key)
 		cancel()
 	}()
-	_, err := conn.Exec(ctx, "SELECT lock_acquire($1, wait => '1 min')", key)
-	if errors.Is(err, context.Canceled) {
-		return "cancelled"
+	tx := must(conn.Begin(ctx))
+	_, err := tx.Exec(ctx, "SELECT lock_acquire($1, wait => '1 min')", key)
+	if !errors.Is(err, context.Canceled) {
+		return fmt.Sprint(err)
 	}
-	return fmt.Sprint(err)
+	until(other, "SELECT count(*) = 0 FROM lock_waiters WHERE key = $1", key)
+	return "cancelled"
 }
 
 // What happens in a night

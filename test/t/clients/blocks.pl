@@ -1,6 +1,6 @@
 # The programs of doc/examples with a block that has a lock, with real drivers.
 #
-# Properties: the same night has the same outcome with each driver (pgx is in go.pl): a
+# Properties: the same night has the same outcome with each driver (pgx is in pgx.pl): a
 # heartbeat beside the work keeps the lease; the statement of somebody who waits is
 # cancelled; the block lets go of the lock, also where the work fails; where an
 # administrator ends the lease, the work is stopped; a block that has run longer than its

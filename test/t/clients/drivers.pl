@@ -4,7 +4,7 @@
 #
 # Properties: the same afternoon has the same outcome with psycopg 2 and 3, also through
 # PgBouncer in transaction mode, with node-postgres, JDBC, PDO, ruby-pg and DBD::Pg (and
-# pgx, in go.pl), and so has the same hour of those who wait.  These hear events on
+# pgx, in pgx.pl), and so has the same hour of those who wait.  These hear events on
 # connections of their own, also if everything else goes through the pooler, and nobody is
 # left in line.  An owner that is set for the transaction is not left on a connection; one
 # that is SET is, as doc/reference.md warns.  What doc/clients.md and doc/waiting.md quote

@@ -1,7 +1,7 @@
 # The programs of doc/examples in Go, with pgx 4 or 5, whichever is there.
 #
 # Properties and reasons to turn red: those of drivers.pl and blocks.pl.  They are here,
-# since the compiler takes half a minute.
+# since the compiler takes a minute where nothing is compiled yet.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,7 +14,7 @@ use Test::More;
 
 plan skip_all => 'no pgx' unless have_driver('pgx');
 
-my $node = clients_server('go');
+my $node = clients_server('pgx');
 
 is_deeply(lines_of($node, 'pgx', 'edit_form', go_program('edit_form')), afternoon(), 'the edit form');
 is_deeply(lines_of($node, 'pgx', 'block', go_program('block')), night(), 'the block');
