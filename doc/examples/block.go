@@ -181,6 +181,7 @@ func main() {
 			for _, sql := range overrun[1:] {
 				must(other.Exec(context.Background(), sql, overrun[0]))
 			}
+			<-ctx.Done() // by a timer, which may be a moment late
 			fmt.Println("Overrun:", goOn(ctx))
 			return nil
 		})
