@@ -43,11 +43,12 @@ sub have_driver
 # A server with the library.  JDBC needs TCP, and others may reach that: so a password
 sub clients_server
 {
-	my ($name) = @_;
+	my ($name, $settings) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
 	$node->init;
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlisten_addresses = '127.0.0.1'\n");
+	$node->append_conf('postgresql.conf', $settings) if $settings;
 	unlink($node->data_dir . '/pg_hba.conf');
 	$node->append_conf('pg_hba.conf', "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n");
 	$node->start;

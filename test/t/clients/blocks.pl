@@ -24,7 +24,8 @@ use AtomicLockTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = clients_server('blocks');
+# What has run out must not be swept before the block's release hears of it.
+my $node = clients_server('blocks', "atomic_lock.sweep_interval = 0\n");
 my @drivers = (
 	[ 'psycopg', 'psycopg 3', 'block.py', 'psycopg' ],
 	[ 'psycopg2', 'psycopg2', 'block.py', 'psycopg2' ],
