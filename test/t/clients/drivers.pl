@@ -195,9 +195,9 @@ my $tests = join '', map { slurp_file($_) } glob "$FindBin::RealBin/*.pl";
 foreach my $program (sort keys %sources)
 {
 	my $name = $program =~ s{.*/}{}r;
-	my $stem = $name =~ s/\.go$//r;
+	my $named = $name =~ /(.*)\.go$/ ? "go_program('$1')" : $name;
 
-	like($tests, qr/\b\Q$stem\E\b/, "a test runs $name") if $name ne 'setup.sql';
+	like($tests, qr/\b\Q$named\E/, "a test runs $name") if $name ne 'setup.sql';
 }
 
 log_is_clean($node);
