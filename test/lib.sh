@@ -305,7 +305,7 @@ al_offer() {
 			[ -d /usr/share/php/Illuminate/Cache ] || p+=(php-laravel-framework)
 			command -v javac >/dev/null || p+=(default-jdk-headless)
 			[ -f /usr/share/java/postgresql.jar ] || p+=(libpostgresql-jdbc-java)
-			/usr/bin/python3 -c 'import psycopg' 2>/dev/null || p+=(python3-psycopg)
+			/usr/bin/python3 -c 'import psycopg, psycopg_pool' 2>/dev/null || p+=(python3-psycopg python3-psycopg-pool)
 			/usr/bin/ruby -e 'require "pg"' 2>/dev/null || p+=(ruby ruby-pg)
 			/usr/bin/perl -MDBD::Pg -e 1 2>/dev/null || p+=(libdbd-pg-perl)
 			command -v go >/dev/null || p+=(golang-go)

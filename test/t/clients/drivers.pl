@@ -1,75 +1,36 @@
-# The programs of doc/examples, with real drivers: an edit form with a pool, a
-# restart of the application, a hand-over to a job and a conflict; people who wait
-# for each other in a line, with listeners.
+# The edit form and the line of doc/examples, with real drivers: a restart of the
+# application, a hand-over to a job and a conflict; people who wait for each other in a
+# line, with listeners.
 #
-# Properties: the same afternoon has the same outcome with psycopg2, also through
-# PgBouncer in transaction mode, with node-postgres and with JDBC, and so has the same
-# hour of those who wait.  These hear events on connections of their own, also if
-# everything else goes through the pooler, and nobody is left in line.  An owner that is
-# set for the transaction is not left on a connection; one that is SET is, as
-# doc/reference.md warns.  What doc/clients.md and doc/waiting.md quote is in the
-# programs.
+# Properties: the same afternoon has the same outcome with psycopg 2 and 3, also through
+# PgBouncer in transaction mode, with node-postgres, JDBC, PDO, ruby-pg and DBD::Pg (and
+# pgx, in pgx.pl), and so has the same hour of those who wait.  These hear events on
+# connections of their own, also if everything else goes through the pooler, and nobody is
+# left in line.  An owner that is set for the transaction is not left on a connection; one
+# that is SET is, as doc/reference.md warns.  What doc/clients.md and doc/waiting.md quote
+# is in the programs, and each program is run by a test.
 #
 # psycopg2 and PgBouncer are always there, where make test installs what is missing.
 # The others are left out where they are not installed; NODE_PATH is looked at.
 #
 # Turns red when: a driver cannot call a function, or an answer changes; the owner
 # of one request is that of the next; an event does not come, or not to whom it is for;
-# a place in line needs a connection.
+# a place in line needs a connection; a document shows code that nobody runs.
 
 use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockClients;
 use AtomicLockTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $python = '/usr/bin/python3';
 my $pgbouncer = '/usr/sbin/pgbouncer';
-my $jdbc = '/usr/share/java/postgresql.jar';
 my $scratch = PostgreSQL::Test::Utils::tempdir_short;
-local $ENV{NODE_PATH} = join(':', grep { defined } $ENV{NODE_PATH}, '/usr/share/nodejs');
-
-my $node = PostgreSQL::Test::Cluster->new('drivers');
-$node->init;
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\n");
-
-# JDBC needs TCP, and others may reach that.
-my $password = join '', map { sprintf '%08x', rand 2**32 } 1 .. 4;
-my $with_jdbc = -e $jdbc && eval { run_log([ 'javac', '-version' ]) };
-if ($with_jdbc)
-{
-	$node->append_conf('postgresql.conf', "listen_addresses = '127.0.0.1'\n");
-	unlink($node->data_dir . '/pg_hba.conf');
-	$node->append_conf('pg_hba.conf', "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n");
-}
-$node->start;
+my $node = clients_server('drivers');
 my $user = 'order_desk';
-$node->safe_psql('postgres', "CREATE ROLE $user LOGIN PASSWORD '$password'");
-
-my @afternoon = split /\n/, <<'END';
-Alice opens 42: acquired
-Alice opens 42 in another tab: held Alice
-Bob opens 42: held Alice
-Bob saves: refused: lock "order:42" is held by Alice, not by this owner
-Alice goes on: extended
-Alice saves: saved
-After a restart, Alice goes on: extended
-Alice reloads the page: reacquired
-Alice hands 42 to a job: acquired
-Alice saves: refused: lock "order:42" is held by nightly export, not by this owner
-The job saves: saved
-The job ends: released
-Alice opens 42: acquired
-Bob opens 42: acquired
-Alice goes on: lost
-Alice saves: refused: lock "order:42" is held by Bob, not by this owner
-Alice closes: forced
-Bob closes: released
-The order is now: exported
-END
 
 my @hour = split /\n/, <<'END';
 Alice opens 42: acquired
@@ -101,25 +62,6 @@ Order 42 is now: of Bob
 END
 
 my $in_line = 'SELECT count(*) FROM lock_queue';
-
-# Runs a program on a new database; its lines
-sub lines
-{
-	my ($database, @command) = @_;
-	my ($stdout, $stderr);
-
-	$node->safe_psql('postgres', "CREATE DATABASE $database");
-	$node->safe_psql($database, slurp_file('doc/examples/setup.sql'));
-	IPC::Run::run(\@command, '>', \$stdout, '2>', \$stderr);
-	note($stderr) if $stderr ne '';
-	return [ split /\n/, $stdout ];
-}
-
-sub socket_of
-{
-	my ($database) = @_;
-	return sprintf('host=%s port=%s user=%s dbname=%s', $node->host, $node->port, $user, $database);
-}
 
 # A line of Python on two requests that follow each other on one connection: what the
 # second is told when it acquires a key that the first, as Alice, has acquired
@@ -154,16 +96,15 @@ my $local = q{SELECT set_config('atomic_lock.owner', 'alice', true)};
 
 SKIP:
 {
-	skip 'no psycopg2', 1 unless run_log([ $python, '-c', 'import psycopg2' ]);
-	my $program = [ $python, 'doc/examples/edit_form.py' ];
+	skip 'no psycopg2', 1 unless have_driver('psycopg2');
+	my $program = 'doc/examples/edit_form.py';
+	my $waiting = 'doc/examples/waiting.py';
 
-	is_deeply(lines('python', @$program, socket_of('python')), \@afternoon, 'psycopg2');
-	is_deeply(
-		lines('waiting_python', $python, 'doc/examples/waiting.py', socket_of('waiting_python')),
-		\@hour, 'psycopg2, in line');
+	is_deeply(lines_of($node, 'psycopg2', 'python', $program), afternoon(), 'psycopg2');
+	is_deeply(lines_of($node, 'psycopg2', 'waiting_python', $waiting), \@hour, 'psycopg2, in line');
 	is($node->safe_psql('waiting_python', $in_line), 0, 'nobody is left in line');
-	is(next_request(socket_of('python'), $local), 'acquired held', 'the next request on a connection is not Alice');
-	is(next_request(socket_of('python'), $set), 'acquired reacquired', 'where her owner was SET, it is');
+	is(next_request(socket_of($node, 'python'), $local), 'acquired held', 'the next request on a connection is not Alice');
+	is(next_request(socket_of($node, 'python'), $set), 'acquired reacquired', 'where her owner was SET, it is');
 
 	skip 'no PgBouncer', 1 unless -x $pgbouncer;
 	my $at = "host=$scratch port=6432 user=$user dbname=";
@@ -183,9 +124,10 @@ logfile = %s/log
 pidfile = %s/pid
 END
 	system_or_bail($pgbouncer, '-q', '-d', "$scratch/ini");
-	is_deeply(lines('pooled', @$program, $at . 'pooled'), \@afternoon, 'psycopg2 behind PgBouncer in transaction mode');
+	is_deeply(lines($node, 'pooled', $python, $program, $at . 'pooled'),
+		afternoon(), 'psycopg2 behind PgBouncer in transaction mode');
 	is_deeply(
-		lines('waiting_pooled', $python, 'doc/examples/waiting.py', $at . 'waiting_pooled', socket_of('waiting_pooled')),
+		lines($node, 'waiting_pooled', $python, $waiting, $at . 'waiting_pooled', socket_of($node, 'waiting_pooled')),
 		\@hour, 'psycopg2 in line behind PgBouncer, with listeners beside it');
 	is(next_request($at . 'pooled', $local), 'acquired held', 'the next transaction of a connection is not Alice');
 
@@ -197,56 +139,65 @@ END
 
 SKIP:
 {
-	skip 'no node-postgres', 1 unless eval { run_log([ 'node', '-e', q{require('pg')} ]) };
-	my $at = sprintf('postgresql://%s@%s:%s/', $user, $node->host =~ s{/}{%2F}gr, $node->port);
+	skip 'no node-postgres', 1 unless have_driver('pg');
 
-	is_deeply(lines('nodejs', 'node', 'doc/examples/edit_form.js', $at . 'nodejs'), \@afternoon, 'node-postgres');
-	is_deeply(
-		lines('waiting_nodejs', 'node', 'doc/examples/waiting.js', $at . 'waiting_nodejs'),
-		\@hour, 'node-postgres, in line');
+	is_deeply(lines_of($node, 'pg', 'nodejs', 'doc/examples/edit_form.js'), afternoon(), 'node-postgres');
+	is_deeply(lines_of($node, 'pg', 'waiting_nodejs', 'doc/examples/waiting.js'), \@hour, 'node-postgres, in line');
 	is($node->safe_psql('waiting_nodejs', $in_line), 0, 'nobody is left in line');
 }
 
-SKIP:
+my @others = (
+	[ 'psycopg', 'psycopg 3', 'edit_form3.py' ],
+	[ 'jdbc', 'JDBC', 'EditForm.java' ],
+	[ 'pdo', 'PDO', 'edit_form.php' ],
+	[ 'ruby', 'ruby-pg', 'edit_form.rb' ],
+	[ 'dbd', 'DBD::Pg', 'edit_form.pl' ]);
+foreach my $other (@others)
 {
-	skip 'no JDBC', 1 unless $with_jdbc;
-	local $ENV{PGPASSFILE} = "$scratch/pgpass";
+	my ($driver, $name, $program) = @$other;
 
-	append_to_file("$scratch/pgpass", "*:*:*:*:$password\n");
-	chmod 0600, "$scratch/pgpass";
-	is_deeply(
-		lines('java', 'java', '-cp', $jdbc, 'doc/examples/EditForm.java',
-			sprintf('jdbc:postgresql://127.0.0.1:%s/java?user=%s', $node->port, $user)),
-		\@afternoon, 'JDBC');
+  SKIP:
+	{
+		skip "no $name", 1 unless have_driver($driver);
+		is_deeply(lines_of($node, $driver, "with_$driver", "doc/examples/$program"), afternoon(), $name);
+	}
 }
 
-# What the documents show is what has been run.
-my %programs = (
-	'doc/clients.md' => { python => 'edit_form.py', js => 'edit_form.js', java => 'EditForm.java' },
-	'doc/waiting.md' => { python => 'waiting.py', js => 'waiting.js' });
-foreach my $document (sort keys %programs)
+# What the documents show is what has been run: SQL by docs/examples, and in clients.md
+# what follows the last heading by other tests.
+my %suffixes = (python => 'py', js => 'js', java => 'java', go => 'go', php => 'php', ruby => 'rb', perl => 'pl');
+my %sources = map { $_ => slurp_file($_) =~ s/^\s+//gmr } glob 'doc/examples/*.*';
+foreach my $document ('doc/clients.md', 'doc/waiting.md')
 {
-	my $text = slurp_file($document);
+	my $text = slurp_file($document) =~ s/^## Other lock libraries\n.*//msr;
 	my $quotes = 0;
 
-	foreach my $language (sort keys %{ $programs{$document} })
+	while ($text =~ /^```(\w*)\n(.*?)^```$/gms)
 	{
-		my $program = $programs{$document}{$language};
-		my $source = slurp_file("doc/examples/$program") =~ s/^\t+//gmr;
+		my ($language, $quote) = ($1, $2);
+		my $suffix = $suffixes{$language} // 'none';
 
-		while ($text =~ /^```$language\n(.*?)^```$/gms)
+		next if $language =~ /^(?:sql|json|ini|)$/;    # no program
+
+		foreach my $part (split /\n\n+(?=\S)/, $quote)
 		{
-			my $quote = $1 =~ s/^\t+//gmr;
-
-			foreach my $part (split /\n\n+(?=\S)/, $quote)
-			{
-				ok(index($source, $part =~ s/\s+\z//r) >= 0, "$document quotes $program")
-				  or diag($part);
-				$quotes++;
-			}
+			$part =~ s/^\s+//gm;
+			$part =~ s/\s+\z//;
+			ok(scalar(grep { /\.$suffix$/ && index($sources{$_}, $part) >= 0 } keys %sources),
+				"$document quotes a program ($language)") or diag($part);
+			$quotes++;
 		}
 	}
 	cmp_ok($quotes, '>=', 2, "$document quotes the programs");
+}
+
+my $tests = join '', map { slurp_file($_) } glob "$FindBin::RealBin/*.pl";
+foreach my $program (sort keys %sources)
+{
+	my $name = $program =~ s{.*/}{}r;
+	my $named = $name =~ /(.*)\.go$/ ? "go_program('$1')" : $name;
+
+	like($tests, qr/\b\Q$named\E/, "a test runs $name") if $name ne 'setup.sql';
 }
 
 log_is_clean($node);

@@ -1,0 +1,184 @@
+# Programs with real drivers, for test/t/clients: which drivers there are, and how a
+# program is run with one.
+
+package AtomicLockClients;
+
+use strict;
+use warnings FATAL => 'all';
+use Exporter 'import';
+use AtomicLockTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw($python afternoon night clients_server go_program have_driver lines lines_of socket_of);
+
+our $python = '/usr/bin/python3';
+my $user = 'order_desk';
+my $jdbc = '/usr/share/java/postgresql.jar';
+my $go = '/usr/share/gocode/src/github.com/jackc/pgx';
+
+$ENV{NODE_PATH} = join(':', grep { defined } $ENV{NODE_PATH}, '/usr/share/nodejs');
+
+# Each driver: how to see that it is there, what runs a program, where it connects to
+my %drivers = (
+	psycopg2 => [ [ $python, '-c', 'import psycopg2' ], [$python], \&socket_of ],
+	psycopg => [ [ $python, '-c', 'import psycopg, psycopg_pool' ], [$python], \&socket_of ],
+	pg => [ [ 'node', '-e', q{require('pg')} ], ['node'], \&uri_of ],
+	jdbc => [ [ 'javac', '-version' ], [ 'java', '-cp', $jdbc ], \&jdbc_of ],
+	pgx => [ [ 'go', 'version' ], [], \&socket_of ],
+	pdo => [ [ 'php', '-r', q{exit(extension_loaded('pdo_pgsql') ? 0 : 1);} ], ['php'],
+		sub { 'pgsql:' . socket_of(@_) =~ tr/ /;/r } ],
+	ruby => [ [ '/usr/bin/ruby', '-e', q{require 'pg'} ], ['/usr/bin/ruby'], \&socket_of ],
+	dbd => [ [ '/usr/bin/perl', '-MDBD::Pg', '-e', '1' ], ['/usr/bin/perl'], sub { 'dbi:Pg:' . socket_of(@_) =~ tr/ /;/r } ]);
+
+sub have_driver
+{
+	my ($driver) = @_;
+
+	return 0 if $driver eq 'jdbc' && !-e $jdbc || $driver eq 'pgx' && !-d "$go/v4" && !-d "$go/v5";
+	return eval { run_log($drivers{$driver}[0]) };
+}
+
+# A server with the library.  JDBC needs TCP, and others may reach that: so a password
+sub clients_server
+{
+	my ($name, $settings) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+
+	$node->init;
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlisten_addresses = '127.0.0.1'\n");
+	$node->append_conf('postgresql.conf', $settings) if $settings;
+	unlink($node->data_dir . '/pg_hba.conf');
+	$node->append_conf('pg_hba.conf', "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n");
+	$node->start;
+
+	my $password = join '', map { sprintf '%08x', rand 2**32 } 1 .. 4;
+	$ENV{PGPASSFILE} = PostgreSQL::Test::Utils::tempdir_short . '/pgpass';
+	append_to_file($ENV{PGPASSFILE}, "*:*:*:*:$password\n");
+	chmod 0600, $ENV{PGPASSFILE};
+	$node->safe_psql('postgres', "CREATE ROLE $user LOGIN PASSWORD '$password'");
+	return $node;
+}
+
+sub socket_of
+{
+	my ($node, $database) = @_;
+	return sprintf('host=%s port=%s user=%s dbname=%s', $node->host, $node->port, $user, $database);
+}
+
+sub uri_of
+{
+	my ($node, $database) = @_;
+	return sprintf('postgresql://%s@%s:%s/%s', $user, $node->host =~ s{/}{%2F}gr, $node->port, $database);
+}
+
+sub jdbc_of
+{
+	my ($node, $database) = @_;
+	return sprintf('jdbc:postgresql://127.0.0.1:%s/%s?user=%s', $node->port, $database, $user);
+}
+
+# A new database with what the examples need
+sub example_database
+{
+	my ($node, $database) = @_;
+
+	$node->safe_psql('postgres', "CREATE DATABASE $database");
+	$node->safe_psql($database, slurp_file('doc/examples/setup.sql'));
+	return;
+}
+
+# Runs a program on a new database; its lines.  One that hangs is ended.
+sub lines
+{
+	my ($node, $database, @command) = @_;
+	my ($stdout, $stderr) = ('', '');
+
+	example_database($node, $database);
+	eval {
+		IPC::Run::run(\@command, '>', \$stdout, '2>', \$stderr, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+		1;
+	} or diag("$command[-2]: $@");
+	note($stderr) if $stderr ne '';
+	return [ split /\n/, $stdout ];
+}
+
+# The same with a driver, which is told where to connect to after the other arguments
+sub lines_of
+{
+	my ($node, $driver, $database, @program) = @_;
+	my (undef, $runs, $dsn) = @{ $drivers{$driver} };
+
+	return lines($node, $database, @$runs, @program, $dsn->($node, $database));
+}
+
+# The lines of the edit forms
+sub afternoon
+{
+	return [ split /\n/, <<'END' ];
+Alice opens 42: acquired
+Alice opens 42 in another tab: held Alice
+Bob opens 42: held Alice
+Bob saves: refused: lock "order:42" is held by Alice, not by this owner
+Alice goes on: extended
+Alice saves: saved
+After a restart, Alice goes on: extended
+Alice reloads the page: reacquired
+Alice hands 42 to a job: acquired
+Alice saves: refused: lock "order:42" is held by nightly export, not by this owner
+The job saves: saved
+The job ends: released
+Alice opens 42: acquired
+Bob opens 42: acquired
+Alice goes on: lost
+Alice saves: refused: lock "order:42" is held by Bob, not by this owner
+Alice closes: forced
+Bob closes: released
+The order is now: exported
+END
+}
+
+# The lines of the blocks
+sub night
+{
+	return [ split /\n/, <<'END' ];
+The job has the lock: go on
+Its heartbeat: the lease ends later
+Bob: 55P03 lock "import:7" is held by nightly import
+Bob waits, and gives up: cancelled
+The work fails: 22012
+Its lock: free
+A DBA ends the lease, and the work is stopped: forced
+Overrun: stop
+At release: expired
+Overrun: stop
+At release: not_owner
+Overrun: stop
+At release: not_found
+Hidden key: be15264301c34ee98fe4bb8424972a1c09e6acc8bbc61c9d74601d5983a1c95b
+Hidden key: the secret is shorter than 16 bytes
+END
+}
+
+# The path of a program in Go, compiled for the pgx that there is
+sub go_program
+{
+	my ($name) = @_;
+	my $scratch = PostgreSQL::Test::Utils::tempdir_short;
+	my $source = slurp_file("doc/examples/$name.go");
+
+	if (-d "$go/v5")
+	{
+		$source =~ s{jackc/pgx/v4}{jackc/pgx/v5}g;
+		$source =~ s{jackc/pgconn}{jackc/pgx/v5/pgconn};
+		$source =~ s{pgxpool\.Connect\(}{pgxpool.New(};
+	}
+	append_to_file("$scratch/$name.go", $source);
+	local %ENV = (%ENV, GO111MODULE => 'off', GOPATH => '/usr/share/gocode', GOFLAGS => '', GOTOOLCHAIN => 'local',
+		GOCACHE => "$PostgreSQL::Test::Utils::tmp_check/go");
+	system_or_bail('go', 'build', '-o', "$scratch/$name", "$scratch/$name.go");
+	return "$scratch/$name";
+}
+
+1;
