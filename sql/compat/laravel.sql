@@ -10,9 +10,10 @@
 --   schema   where the view is to live; without it, public.  Laravel finds it by the
 --            'search_path' of its connection.  A table of that name has to go first.
 --
--- Everything here belongs to the role that runs this, and locks in its name.  Take a
--- role for it that does nothing else.  It needs level user, CREATE on the schema, and
--- to read some columns of app_lock.  A DBA says:
+-- Everything here belongs to the role that runs this, and locks in its name.  That is a
+-- role which does nothing else, and no superuser: LOCK TABLE cache_locks reaches what
+-- the owner of the view may lock.  It needs level user, CREATE on the schema, and to
+-- read some columns of app_lock.  A DBA says:
 --
 --   CREATE ROLE shop_locks;
 --   SELECT lock_grant_access('shop_locks', 'user');
@@ -84,6 +85,11 @@ BEGIN
 		RAISE insufficient_privilege USING
 			MESSAGE = format('role "%%s" needs to read app_lock', current_user),
 			HINT = format('GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON %%s.app_lock TO %%I', locks, current_user);
+	ELSIF has_table_privilege(locks || '.app_lock', 'UPDATE, DELETE, TRUNCATE') THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = format('role "%%s" may do more than read app_lock', current_user),
+			DETAIL = 'Whoever may change cache_locks could lock that table by it.',
+			HINT = 'Run this as a role of its own, as it says at the top.';
 	END IF;
 END
 $$
@@ -195,20 +201,11 @@ COMMENT ON COLUMN %2$I.cache_locks.key IS 'what is locked';
 COMMENT ON COLUMN %2$I.cache_locks.owner IS 'secret that proves who has the lock; empty for all but the role that took it here';
 COMMENT ON COLUMN %2$I.cache_locks.expiration IS 'to be written: when the lock ends, in seconds since 1970; who reads it is told that it is not over';
 
--- CREATE OR REPLACE leaves an object to whom it belonged.  A lock of Laravel's own
--- default lasts a day.
+-- A lock of Laravel's own default lasts a day.
 DO $$
 DECLARE
 	policy	record := %1$s.lock_policy(%3$L);
 BEGIN
-	IF EXISTS (SELECT FROM pg_class WHERE relname IN ('cache_locks', 'cache_locks_by_role')
-			AND relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = %4$L::regclass) AND relowner <> current_user::regrole)
-		OR EXISTS (SELECT FROM pg_proc WHERE oid = %5$L::regprocedure
-			AND proowner <> current_user::regrole) THEN
-		RAISE insufficient_privilege USING
-			MESSAGE = 'cache_locks, cache_locks_by_role or cache_locks_change() belongs to another role',
-			HINT = 'Drop them, or run this as the role to which all three belong.';
-	END IF;
 	IF least(policy.max_ttl, policy.max_lifetime) < '24:00:00' THEN
 		RAISE WARNING USING
 			MESSAGE = format('locks that last a day, as Laravel''s do by default, will not be granted: keys may be held for %%s',

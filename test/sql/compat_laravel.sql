@@ -87,6 +87,8 @@ SELECT t.raises(format('INSERT INTO cache_locks VALUES (%L, %L, %s)', k, o, :now
 SELECT t.code(s) FROM unnest(ARRAY[
 	$$INSERT INTO cache_locks VALUES ('shop_cache_c', 'web-1', 1) ON CONFLICT DO NOTHING$$,
 	'TRUNCATE cache_locks',
+	'LOCK TABLE cache_locks',
+	'LOCK TABLE cache_locks IN ROW EXCLUSIVE MODE',
 	'SELECT * FROM cache_locks_by_role',
 	$$INSERT INTO cache_locks_by_role VALUES ('shop_cache_c', 'web-1', 1, 'regress_al_worker')$$,
 	$$SELECT public.lock_acquire('shop_cache_c')$$,
@@ -237,19 +239,23 @@ RESET atomic_lock.max_claims_per_transaction;
 DELETE FROM shop.cache_locks WHERE "owner" <> '';
 
 --
--- After the extension was dropped, and run as its owner
+-- After the extension was dropped
 --
 \set ECHO none
 DROP EXTENSION atomic_lock CASCADE;
 CREATE EXTENSION atomic_lock;
-DROP TABLE evil.mine;
-DROP FUNCTION shop.cache_locks_change();
+SELECT lock_grant_access('regress_al_locks', 'user') \g /dev/null
+GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON app_lock TO regress_al_locks;
+SET ROLE regress_al_locks;
 \i :laravel
 \set ON_ERROR_STOP off
+RESET ROLE;
+GRANT SELECT, INSERT, UPDATE, DELETE ON shop.cache_locks TO regress_al_web;
 \set ECHO all
-INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'root-1', :now + 300);
-SELECT lock_acquire('shop_cache_b', owner => 'root-2') IS NOT NULL AS direct;
-SELECT "key", "owner" FROM shop.cache_locks ORDER BY 1;
+SET ROLE regress_al_web;
+INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'web-1', :now + 300);
+SELECT "key", "owner" FROM shop.cache_locks;
+RESET ROLE;
 DROP SCHEMA shop, evil CASCADE;
 DROP OWNED BY regress_al_locks, regress_al_web, regress_al_worker, regress_al_direct;
 DROP ROLE regress_al_locks, regress_al_web, regress_al_worker, regress_al_direct;

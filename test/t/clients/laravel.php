@@ -12,11 +12,11 @@ foreach (['Illuminate/autoload.php', 'Illuminate/Support/helpers.php'] as $file)
         require_once $file;
     }
 }
-foreach (['AtomicLock', 'AtomicLockStore'] as $class) {
-    require_once __DIR__."/../../../doc/examples/laravel/$class.php";
+foreach (['AtomicLock', 'AtomicLockStore', 'AtomicLockProvider', 'deploy'] as $file) {
+    require_once __DIR__."/../../../doc/examples/laravel/$file.php";
 }
 
-use App\Cache\AtomicLockStore;
+use App\Cache\AtomicLockProvider;
 use Illuminate\Bus\UniqueLock;
 use Illuminate\Cache\CacheManager;
 use Illuminate\Config\Repository as Config;
@@ -50,12 +50,10 @@ $capsule->addConnection([
 ]);
 $app->instance('db', $capsule->getDatabaseManager());
 $manager = new CacheManager($app);
-$manager->extend('atomic_lock', function ($app) {
-    return $this->repository(new AtomicLockStore($app['db']->connection(), 'cache', $app['config']['cache.prefix']));
-});
+$app->instance('cache', $manager);
+(new AtomicLockProvider($app))->boot();
 $cache = $manager->store();
 $app->instance(Cache::class, $cache);
-$app->instance('cache', $manager);
 $db = $app['db']->connection();
 
 // By a subclass, since older versions keep it protected
@@ -173,6 +171,18 @@ function uses($cache, $driver, $db, $manager)
             return [$funnel(function () use ($funnel) { return $funnel(function () { return 'third'; }); }), $funnel(function () { return 'second'; })];
         }), 'funnel', ['full', 'second']);
     }
+}
+
+function deploys($cache, $driver, $db)
+{
+    $queue = [];
+    $dispatch = function (...$job) use (&$queue) { $queue[] = $job; };
+
+    check([deploy($cache, 12345, $dispatch), deploy($cache, 12345, $dispatch), deploy($cache, 6, $dispatch)], 'two users, one site',
+        ['deploying', 'Another user deploys the site at the moment.', 'deploying']);
+    $db->reconnect();
+    check([deployed($cache, ...$queue[0]), deployed($cache, ...$queue[0]), deployed($cache, 6, 'x')], 'the job has released it', [true, false, false]);
+    check(deploy($cache, 12345, $dispatch), 'and the next may deploy', 'deploying');
 }
 
 function transaction($cache, $driver, $db)
