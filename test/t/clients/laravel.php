@@ -83,8 +83,8 @@ function calls($cache, $driver, $db, $manager)
     $held = function ($key) use ($db) {
         return $db->selectOne('SELECT locked, holder, ttl_remaining FROM lock_status(?)', ["shop_cache_$key"]);
     };
-    $lock = $cache->lock('a', 60);
-    $other = $cache->lock('a', 60);
+    $lock = $cache->lock('a', 600);
+    $other = $cache->lock('a', 600);
 
     check($lock->get(), 'get');
     check($held('a')->locked && $held('a')->holder === 'shop', 'the lease has the key with the prefix, and a label');
@@ -102,32 +102,32 @@ function calls($cache, $driver, $db, $manager)
     check($held('a')->locked, 'it is free', false);
     check($lock->release(), 'release again', false);
     check(owned($lock), 'isOwnedByCurrentProcess, of a free lock', false);
-    check($cache->lock('a', 60)->block(5, function () use ($held) { return $held('a')->locked ? 'inside' : 'free'; }), 'block', 'inside');
-    check($cache->lock('a', 60)->get(function () { return 'inside'; }), 'get with a callback', 'inside');
+    check($cache->lock('a', 600)->block(5, function () use ($held) { return $held('a')->locked ? 'inside' : 'free'; }), 'block', 'inside');
+    check($cache->lock('a', 600)->get(function () { return 'inside'; }), 'get with a callback', 'inside');
     check($held('a')->locked, 'both have released it', false);
 
     check($cache->lock('day')->get(), 'get, without seconds');
-    check($held('day')->ttl_remaining > '23:58', 'it has a day');
-    check($cache->lock('a', 60)->get() && $cache->restoreLock('day', 'x')->release() === false, 'restoreLock with another owner');
-    $restored = $cache->restoreLock('r', $cache->lock('r', 60, 'known')->get() ? 'known' : '');
+    check($held('day')->ttl_remaining > '23:00', 'it has a day');
+    check($cache->lock('a', 600)->get() && $cache->restoreLock('day', 'x')->release() === false, 'restoreLock with another owner');
+    $restored = $cache->restoreLock('r', $cache->lock('r', 600, 'known')->get() ? 'known' : '');
     check(owned($restored) && $restored->release() && ! $held('r')->locked, 'restoreLock');
     // An error, which Laravel's own class takes for a refusal
     check(raised(function () use ($cache) { return $cache->lock('longer', 86400 * 30)->get() ?: throw new LockTimeoutException; }),
         'for a month', $driver === 'database' ? 'timeout' : '22023');
 
-    $lock = $cache->lock('f', 60);
+    $lock = $cache->lock('f', 600);
     check($lock->get() && $other->get() === false, 'get, to be forced');
-    $cache->lock('f', 60)->forceRelease();
+    $cache->lock('f', 600)->forceRelease();
     check($held('f')->locked, 'forceRelease', false);
-    $cache->lock('f', 60)->forceRelease();
-    check($cache->lock('f', 60)->get() && ! $lock->release() && $held('f')->locked, 'whoever lost it cannot release that of the next');
+    $cache->lock('f', 600)->forceRelease();
+    check($cache->lock('f', 600)->get() && ! $lock->release() && $held('f')->locked, 'whoever lost it cannot release that of the next');
     $cache->restoreLock('day', 'x')->forceRelease();
     check($held('day')->locked, 'forceRelease of a restored lock', false);
 
     if (method_exists($lock, 'refresh')) {
-        $lock = $cache->lock('g', 60);
-        check([$lock->refresh(), $lock->get(), $lock->refresh(600), $held('g')->ttl_remaining > '00:09'], 'refresh', [false, true, true, true]);
-        check($cache->lock('g', 60)->refresh(), 'refresh by another', false);
+        $lock = $cache->lock('g', 600);
+        check([$lock->refresh(), $lock->get(), $lock->refresh(1200), $held('g')->ttl_remaining > '00:15'], 'refresh', [false, true, true, true]);
+        check($cache->lock('g', 600)->refresh(), 'refresh by another', false);
     }
     if (method_exists($cache->getStore(), 'flushLocks') && $driver === 'database') {
         check($cache->getStore()->flushLocks() && ! $held('a')->locked, 'flushLocks');
@@ -165,7 +165,7 @@ function uses($cache, $driver, $db, $manager)
 
     if (method_exists($cache, 'funnel')) {
         $funnel = function ($then) use ($cache) {
-            return $cache->funnel('f')->limit(2)->releaseAfter(60)->block(0)->then($then, function () { return 'full'; });
+            return $cache->funnel('f')->limit(2)->releaseAfter(600)->block(0)->then($then, function () { return 'full'; });
         };
         check($funnel(function () use ($funnel) {
             return [$funnel(function () use ($funnel) { return $funnel(function () { return 'third'; }); }), $funnel(function () { return 'second'; })];
@@ -187,11 +187,11 @@ function deploys($cache, $driver, $db)
 
 function transaction($cache, $driver, $db)
 {
-    $lock = $cache->lock('t', 60);
+    $lock = $cache->lock('t', 600);
     $lock->get();
     check(raised(function () use ($cache, $db) {
         $db->transaction(function () use ($cache, $db) {
-            check($cache->lock('t', 60)->get(), 'a refusal in a transaction', false);
+            check($cache->lock('t', 600)->get(), 'a refusal in a transaction', false);
             check($db->selectOne('SELECT 1 AS n')->n, 'which goes on', 1);
         });
     }), 'in a transaction', $driver === 'database' ? '25P02' : null);
@@ -199,19 +199,19 @@ function transaction($cache, $driver, $db)
     $lock->release();
     try {
         $db->transaction(function () use ($cache) {
-            check($cache->lock('t', 60)->get(), 'get in a transaction');
+            check($cache->lock('t', 600)->get(), 'get in a transaction');
             throw new Exception('never mind');
         });
     } catch (Exception $error) {
         check($error->getMessage(), 'the transaction is rolled back', 'never mind');
     }
-    check($cache->lock('t', 60)->get(), 'and with it the lock');
+    check($cache->lock('t', 600)->get(), 'and with it the lock');
 }
 
 // Without the level that lets it end the locks of others
 function denied($cache)
 {
-    check($cache->lock('p', 60)->get(), 'get');
+    check($cache->lock('p', 600)->get(), 'get');
     check(raised(function () use ($cache) { $cache->lock('p')->forceRelease(); }), 'forceRelease needs level admin', '42501');
 }
 
@@ -219,7 +219,7 @@ function denied($cache)
 function count_up($cache, $driver, $db)
 {
     for ($i = 0; $i < 25; $i++) {
-        $cache->lock('counter', 60)->betweenBlockedAttemptsSleepFor(1)->block(170, function () use ($db) {
+        $cache->lock('counter', 600)->betweenBlockedAttemptsSleepFor(1)->block(170, function () use ($db) {
             $n = $db->selectOne('SELECT n FROM counter')->n;
             $db->update('UPDATE counter SET n = ?', [$n + 1]);
         });

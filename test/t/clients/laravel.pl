@@ -106,7 +106,7 @@ sub count_up
 
 	open my $file, '>', $script or die;
 	print $file <<'END';
-SELECT owner FROM lock_acquire('shop_cache_counter', '1 min', wait => '170 s') \gset
+SELECT owner FROM lock_acquire('shop_cache_counter', '10 min', wait => '170 s') \gset
 SELECT n + 1 AS n FROM shop.counter \gset
 UPDATE shop.counter SET n = :n;
 SELECT lock_release('shop_cache_counter', :owner);
