@@ -18,10 +18,11 @@
 --   CREATE ROLE shop_locks;
 --   SELECT lock_grant_access('shop_locks', 'user');
 --   GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON app_lock TO shop_locks;
---   GRANT CREATE ON SCHEMA shop TO shop_locks;
+--   GRANT USAGE, CREATE ON SCHEMA shop TO shop_locks;
 --
 --   PGOPTIONS='-c role=shop_locks' psql -d app -v schema=shop -v prefix=shop_cache_ -f laravel.sql
 --
+--   GRANT USAGE ON SCHEMA shop TO web;
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON shop.cache_locks TO web;
 --
 -- "web", as which Laravel connects, needs nothing else.  Run the script again after an
@@ -31,7 +32,7 @@
 --
 -- - An owner is shown to the role that took the lock by this view.  All others see ''.
 --   So the processes of an application connect as one role; where they cannot:
---   ALTER ROLE worker SET role = web.
+--   GRANT web TO worker; ALTER ROLE worker SET role = web.
 -- - A DELETE of what another role has taken, or a direct caller, is force_release: it
 --   needs level admin for shop_locks, and is audited, with the role that logged in as
 --   session_role.  A DELETE of what one's own role has taken is a release, also by
@@ -48,6 +49,8 @@
 -- - One transaction can delete atomic_lock.max_claims_per_transaction locks.  With more,
 --   flushLocks() raises 54000.
 -- - Keys that are shared, or held by a transaction, are refused but not seen.
+-- - Under REPEATABLE READ and SERIALIZABLE, the view shows what was there when the
+--   transaction began, and may raise 40001.  INSERT goes by what is there now.
 
 \set ON_ERROR_STOP on
 \if :{?schema}

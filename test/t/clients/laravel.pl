@@ -53,6 +53,7 @@ $node->safe_psql('postgres', q{SELECT lock_grant_access('shop_locks', 'user')});
 like(script('shop_locks', 'prefix=shop_cache_', 'schema=shop'), qr/ERROR:  role "shop_locks" needs to read app_lock/, 'without the columns');
 $node->safe_psql('postgres', "GRANT $columns TO shop_locks");
 like(script('shop_locks', 'prefix=shop_cache_', 'schema=shop'), qr/ERROR:  permission denied for database/, 'without the schema');
+like(script('shop_locks', 'prefix=shop_cache_'), qr/ERROR:  permission denied for schema public/, 'in the schema public, where no other is named');
 is($node->safe_psql('postgres', q{SELECT to_regnamespace('shop') IS NULL}), 't', 'nothing was made');
 $node->safe_psql('postgres', 'GRANT CREATE ON DATABASE postgres TO shop_locks');
 is(script('shop_locks', 'prefix=shop_cache_', 'schema=shop'), '', 'with all that');
