@@ -19,6 +19,9 @@
  *		atomic_lock			lock_acquire with "wait"
  *		sql					INSERT ... ON CONFLICT, as in sql_pair.sql
  *		laravel				the statements of Laravel's DatabaseLock
+ *		laravel_table		the same, parsed each time they are sent, as PDO does
+ *		laravel_view		... on the view of sql/compat/laravel.sql
+ *		laravel_class		what the class of doc/examples/laravel sends
  *		spring				those of Spring's JdbcLockRegistry with its option
  *							ON CONFLICT DO NOTHING, without which a refused
  *							client would try again at once, raising an error
@@ -134,12 +137,19 @@ random_bits(Client *client)
  * ---------------------------------------------------------------------------
  */
 
+/* For statements that are parsed each time they are sent */
 static void
-pg_begin(Client *client)
+pg_connect(Client *client)
 {
 	client->conn = PQconnectdb(conninfo);
 	if (PQstatus(client->conn) != CONNECTION_OK)
 		die("%s", PQerrorMessage(client->conn));
+}
+
+static void
+pg_begin(Client *client)
+{
+	pg_connect(client);
 	for (const Statement *statement = peer->statements; statement->name; statement++)
 	{
 		PGresult   *result = PQprepare(client->conn, statement->name, statement->sql, 0, NULL);
@@ -176,6 +186,9 @@ rows_of(PGresult *result)
 static PGresult *
 send_and_wait(Client *client, const char *name, int n, const char *const *values)
 {
+	for (const Statement *statement = peer->statements; statement->name; statement++)
+		if (peer->begin == pg_connect && strcmp(statement->name, name) == 0)
+			return PQexecParams(client->conn, statement->sql, n, NULL, values, NULL, NULL, 0);
 	return PQexecPrepared(client->conn, name, n, values, NULL, NULL, 0);
 }
 
@@ -298,6 +311,17 @@ laravel_acquire(Client *client)
 	return granted;
 }
 
+static bool
+laravel_class_acquire(Client *client)
+{
+	const char *values[] = {client->key, "nobody"};
+	PGresult   *result = execute(client, "acquire", 2, values);
+	bool		granted = *PQgetvalue(result, 0, 0) == 't';
+
+	PQclear(result);
+	return granted;
+}
+
 /* A client is a process there, with one UUID for all that it locks. */
 static bool
 spring_acquire(Client *client)
@@ -397,6 +421,15 @@ redis_release(Client *client)
  * ---------------------------------------------------------------------------
  */
 
+#define LARAVEL_STATEMENTS(schema) { \
+		{"insert", "INSERT INTO " schema "cache_locks (\"key\", \"owner\", \"expiration\") VALUES ($1, $2, $3)"}, \
+		{"update", \
+			"UPDATE " schema "cache_locks SET \"owner\" = $2, \"expiration\" = $3" \
+			" WHERE \"key\" = $1 AND (\"owner\" = $2 OR \"expiration\" <= $4)"}, \
+		{"prune", "DELETE FROM " schema "cache_locks WHERE \"expiration\" <= $1"}, \
+		{"release", "DELETE FROM " schema "cache_locks WHERE \"key\" = $1 AND \"owner\" = $2"} \
+	}
+
 static const Peer peers[] = {
 	{
 		"pg_advisory_lock", pg_begin, advisory_acquire, advisory_release, "%s:%d",
@@ -423,15 +456,16 @@ static const Peer peers[] = {
 			{"release", "DELETE FROM sql_lock WHERE key = $1 AND owner = $2"}
 		}
 	},
+	{"laravel", pg_begin, laravel_acquire, sql_release, "%s:%d", LARAVEL_STATEMENTS("")},
+	{"laravel_table", pg_connect, laravel_acquire, sql_release, "%s:%d", LARAVEL_STATEMENTS("")},
+	{"laravel_view", pg_connect, laravel_acquire, sql_release, "laravel_%s:%d", LARAVEL_STATEMENTS("laravel.")},
 	{
-		"laravel", pg_begin, laravel_acquire, sql_release, "%s:%d",
+		"laravel_class", pg_connect, laravel_class_acquire, sql_release, "laravel_%s:%d",
 		{
-			{"insert", "INSERT INTO cache_locks (\"key\", \"owner\", \"expiration\") VALUES ($1, $2, $3)"},
-			{"update",
-				"UPDATE cache_locks SET \"owner\" = $2, \"expiration\" = $3"
-			" WHERE \"key\" = $1 AND (\"owner\" = $2 OR \"expiration\" <= $4)"},
-			{"prune", "DELETE FROM cache_locks WHERE \"expiration\" <= $1"},
-			{"release", "DELETE FROM cache_locks WHERE \"key\" = $1 AND \"owner\" = $2"}
+			{"acquire",
+				"SELECT acquired FROM lock_try_acquire($1, make_interval(secs => 300), $2,"
+			" wait => make_interval(secs => 0))"},
+			{"release", "SELECT lock_try_release($1, $2) = 'released'"}
 		}
 	},
 	{

@@ -3,7 +3,7 @@
 # what must have changed then, and what is made of the numbers.
 #
 # Ratios are to the hand-written SQL of the same group, or what else it names
-# "sql...", and to round trips that do nothing.
+# "sql...", or for those of Laravel to its own table, and to round trips that do nothing.
 #
 #   lane NAME GROUP STATEMENTS SCRIPT ROLE CHANGES TITLE
 #
@@ -36,6 +36,8 @@ group_title[set]='100 keys of an owner, acquired and released, grants flushed'
 group_title[light]='Locks that end with their transaction, nothing written'
 group_title[refused]='Refused acquires, nothing flushed where nothing is written'
 group_title[read]='Looking who has a lock'
+group_title[php]='Laravel, acquire and release, grants flushed, statements parsed anew as PDO does'
+group_title[php_refused]='Laravel, refused, statements parsed anew'
 
 # What the statements of each peer change
 sql='sql_inserted=1 sql_deleted=1' plpgsql='plpgsql_inserted=1 plpgsql_deleted=1'
@@ -83,8 +85,16 @@ lane roundtrip floor 1 roundtrip app '' 'SELECT 1'
 lane lock_refused_one refused 1 lock_refused_one app '' 'atomic_lock, one column'
 lane lock_status_one read 1 lock_status_one app '' 'lock_status, one column'
 lane lock_is_held read 1 lock_is_held app '' 'lock_is_held'
+lane laravel_table php 2 peers/laravel app "$laravel" 'its table'
+lane laravel_view php 2 laravel_view app 'tokens=1' 'the view of atomic_lock'
+lane laravel_class php 2 laravel_class app 'tokens=1' 'a class that calls functions'
+lane laravel_table_refused php_refused 2 ':laravel_table refused' app 'laravel_inserted=1' 'its table'
+lane laravel_view_refused php_refused 2 ':laravel_view refused' app '' 'the view of atomic_lock'
+lane laravel_class_refused php_refused 1 ':laravel_class refused' app '' 'a class that calls functions'
 
 if [[ " ${lanes[*]} " == *' sql_pair '* ]]; then base[ways]=sql_pair; fi
+if [[ " ${lanes[*]} " == *' laravel_table '* ]]; then base[php]=laravel_table; fi
+if [[ " ${lanes[*]} " == *' laravel_table_refused '* ]]; then base[php_refused]=laravel_table_refused; fi
 
 # Without those for which there is no server
 lanes_choose() {
@@ -199,7 +209,8 @@ run_program() {
 # run_lane LANE CLIENTS ROUND: adds a line to runs.tsv
 run_lane() {
 	local lane=$1 clients=$2 round=$3 out=$AL_SCRATCH/pgbench.out n tps now
-	local threads=$((clients < cpus ? clients : cpus))
+	local threads=$((clients < cpus ? clients : cpus)) protocol=prepared
+	[ "${group[$lane]}" != php ] || protocol=extended
 	if [[ ${script[$lane]} == :* ]]; then
 		run_program "$@"
 		return
@@ -207,7 +218,7 @@ run_lane() {
 	# What a client's clock says, for those who send it
 	now=$(date -u +%s)
 	rm -f "$AL_SCRATCH"/t/latency.*
-	run_pgbench "lane $lane" "$out" "$AL_BIN/pgbench" -n -M prepared -h "$socket" -U "${role[$lane]}" \
+	run_pgbench "lane $lane" "$out" "$AL_BIN/pgbench" -n -M $protocol -h "$socket" -U "${role[$lane]}" \
 		-c "$clients" -j $threads -T "$duration" -D keys="$keys" -D clients="$clients" -D first=1 \
 		-D now="$now" -D at="$(date -u -d "@$now" +%FT%T)" -D until="$(date -u -d "@$((now + 300))" +%FT%T)" \
 		-l --sampling-rate=0.2 --log-prefix="$AL_SCRATCH/t/latency" \

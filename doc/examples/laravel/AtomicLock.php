@@ -1,0 +1,78 @@
+<?php
+
+namespace App\Cache;
+
+use Illuminate\Cache\Lock;
+use Illuminate\Contracts\Cache\LockTimeoutException;
+
+/** A lock of Laravel's that calls the functions of atomic_lock */
+class AtomicLock extends Lock
+{
+    protected $connection;
+
+    public function __construct($connection, $name, $seconds, $owner = null)
+    {
+        parent::__construct($name, $seconds ?: 86400, $owner);
+        $this->connection = $connection;
+    }
+
+    /** Whether the lock was free, or is ours; waits in the order of arrival for up to so many seconds */
+    public function acquire($wait = 0)
+    {
+        return $this->ask('acquired FROM lock_try_acquire(?, make_interval(secs => ?), ?, wait => make_interval(secs => ?))',
+            $this->seconds, $this->owner, $wait);
+    }
+
+    public function block($seconds, $callback = null)
+    {
+        if (! $this->acquire($seconds)) {
+            throw new LockTimeoutException("lock \"{$this->name}\" is held by ".
+                ($this->ask('lock_holder(?)') ?? 'a transaction'));
+        }
+
+        try {
+            return $callback ? $callback() : true;
+        } finally {
+            $callback && $this->release();
+        }
+    }
+
+    public function refresh($seconds = null)
+    {
+        return $this->ask('lock_try_extend(?, ?, make_interval(secs => ?)) IS NOT NULL', $this->owner, $seconds ?: $this->seconds);
+    }
+
+    public function release()
+    {
+        return $this->ask("lock_try_release(?, ?) = 'released'", $this->owner);
+    }
+
+    /** Needs level admin, and is audited */
+    public function forceRelease()
+    {
+        $this->ask("lock_try_force_release(?, 'forceRelease of Laravel')");
+    }
+
+    public function isOwnedBy($owner)
+    {
+        return $this->ask('lock_is_held(?, ?)', $owner);
+    }
+
+    public function isOwnedByCurrentProcess()
+    {
+        return $this->isOwnedBy($this->owner);
+    }
+
+    /** Nobody is told an owner: ours, empty for somebody else's, or null */
+    protected function getCurrentOwner()
+    {
+        return $this->isOwnedByCurrentProcess() ? $this->owner : ($this->ask('locked FROM lock_status(?)') ? '' : null);
+    }
+
+    private function ask($what, ...$arguments)
+    {
+        $row = $this->connection->selectOne("SELECT $what", [$this->name, ...$arguments], false);
+
+        return current((array) $row);
+    }
+}

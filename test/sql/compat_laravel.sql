@@ -1,0 +1,280 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+\set ECHO none
+\set laravel :srcdir '/../sql/compat/laravel.sql'
+-- as its header says
+DROP SCHEMA IF EXISTS shop, evil CASCADE;
+DROP ROLE IF EXISTS regress_al_locks, regress_al_web, regress_al_worker, regress_al_direct;
+CREATE ROLE regress_al_locks;
+CREATE ROLE regress_al_web;
+CREATE ROLE regress_al_worker;
+CREATE ROLE regress_al_direct;
+SELECT lock_grant_access('regress_al_locks', 'user'), lock_grant_access('regress_al_direct', 'user') \g /dev/null
+GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON app_lock TO regress_al_locks;
+CREATE SCHEMA shop;
+GRANT CREATE, USAGE ON SCHEMA shop TO regress_al_locks;
+GRANT USAGE ON SCHEMA shop TO regress_al_web, regress_al_worker;
+SET ROLE regress_al_locks;
+\set schema shop
+\set prefix shop_cache_
+\i :laravel
+\i :laravel
+\set ON_ERROR_STOP off
+RESET ROLE;
+GRANT SELECT, INSERT, UPDATE, DELETE ON shop.cache_locks TO regress_al_web, regress_al_worker;
+-- How many rows a statement changes
+CREATE FUNCTION t.changes(stmt text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	n	bigint;
+BEGIN
+	EXECUTE stmt;
+	GET DIAGNOSTICS n = ROW_COUNT;
+	RETURN n;
+END
+$$;
+CREATE FUNCTION t.ttl(k text) RETURNS interval LANGUAGE sql SECURITY DEFINER AS 'SELECT (public.lock_status(k)).ttl_remaining';
+-- Clocks are compared in seconds.
+SELECT floor(extract(epoch FROM now()))::bigint AS now \gset
+\set ECHO all
+--
+-- sql/compat/laravel.sql: the view for Laravel's database locks, with the statements
+-- that Laravel sends
+--
+-- Properties: each statement has the outcome that it has on Laravel's table, by the
+-- clock of the server.  A role with rights on the view alone takes, extends and
+-- releases locks of its prefix by it.  It is shown no owner but of what its own role
+-- has taken there, not by an error, a function in WHERE, or a lock that was handed
+-- over.  It locks no row, uses up nothing but its keys, and no object of its own is
+-- called.  Pruning reads nothing, and a look for a key reads that key.
+--
+-- Turns red when: an owner of somebody else is shown or of use; the end of a lease is
+-- judged by a client; a forced release is not audited, or not refused; the planner
+-- no longer sees through the view.
+
+SET SESSION AUTHORIZATION regress_al_web;
+SET search_path = shop;
+--
+-- acquire(), refresh(), release()
+--
+INSERT INTO cache_locks ("key", "owner", "expiration") VALUES ('shop_cache_a', 'web-1', :now + 300);
+SELECT t.raises(format('INSERT INTO cache_locks ("key", "owner", "expiration") VALUES (''shop_cache_a'', ''web-2'', %s)', :now + 300));
+-- one's own lock again; a clock that is a hundred years ahead steals nothing, nor does one without end
+SELECT o, now, t.changes(format('UPDATE cache_locks SET "owner" = %L, "expiration" = %s WHERE "key" = ''shop_cache_a'' AND ("owner" = %1$L OR "expiration" <= %s)', o, :now + 600, :now + later))
+	FROM (VALUES ('web-1', 'now', 0), ('web-2', 'now', 0), ('web-2', 'ahead', 3155760000), ('web-2', 'endless', 9223372036854775807 - :now)) v(o, now, later);
+SELECT o, t.changes(format('UPDATE cache_locks SET "expiration" = %s WHERE "key" = ''shop_cache_a'' AND "owner" = %L AND "expiration" > %s', :now + 1200, o, :now)) AS refreshed,
+	t.changes(format('DELETE FROM cache_locks WHERE "expiration" <= %s', :now + 3155760000)) AS pruned
+	FROM unnest('{web-1,web-2}'::text[]) o;
+SELECT * FROM cache_locks WHERE "key" = 'shop_cache_a' AND "expiration" > :now LIMIT 1;
+SELECT t.ttl('shop_cache_a') BETWEEN '11 min' AND '20 min' AS refreshed;
+SELECT o, t.changes(format('DELETE FROM cache_locks WHERE "key" = ''shop_cache_a'' AND "owner" = %L', o)) AS released
+	FROM unnest('{web-2,web-1,web-1}'::text[]) o;
+SELECT * FROM cache_locks WHERE "key" = 'shop_cache_a';
+-- who takes it again by INSERT has it; forceRelease() of one's own is a release
+INSERT INTO cache_locks VALUES ('shop_cache_a', 'web-1', :now + 300);
+INSERT INTO cache_locks VALUES ('shop_cache_a', 'web-1', :now + 600);
+SELECT t.changes('DELETE FROM cache_locks WHERE "key" = ''shop_cache_a''');
+-- with a clock that is behind or ahead: of a second too much the lease has max_ttl
+SELECT error, t.raises(format('INSERT INTO cache_locks VALUES (''shop_cache_b'', ''web-1'', %s)', e)) ~ u.error AS is_so
+	FROM unnest(ARRAY[:now - 60, 0, :now + 86430, :now + 90000, 9223372036854775807],
+		ARRAY['^22023: .* over at once.*DETAIL: .* [0-9]+[.]', '^22023: .* over at once', '^no error', '^22023: ttl must be between', '^22008']) u(e, error);
+INSERT INTO cache_locks VALUES ('shop_cache_day', 'web-1', :now + 86401);
+-- other keys, and none; no owner
+SELECT t.raises(format('INSERT INTO cache_locks VALUES (%L, %L, %s)', k, o, :now + 300))
+	FROM (VALUES ('other_cache_a', 'web-1'), ('shop_cache', 'web-1'), ('SHOP_CACHE_a', 'web-1'), (NULL, 'web-1'), ('shop_cache_c', NULL), ('shop_cache_c', ''), ('shop_cache_c', repeat('x', 256))) v(k, o);
+-- what it is not for
+SELECT t.code(s) FROM unnest(ARRAY[
+	$$INSERT INTO cache_locks VALUES ('shop_cache_c', 'web-1', 1) ON CONFLICT DO NOTHING$$,
+	'TRUNCATE cache_locks',
+	'LOCK TABLE cache_locks',
+	'LOCK TABLE cache_locks IN ROW EXCLUSIVE MODE',
+	'SELECT * FROM cache_locks_by_role',
+	$$INSERT INTO cache_locks_by_role VALUES ('shop_cache_c', 'web-1', 1, 'regress_al_worker')$$,
+	$$SELECT public.lock_acquire('shop_cache_c')$$,
+	'SELECT * FROM public.app_lock']) s;
+SELECT s, t.changes('UPDATE cache_locks SET ' || s || ' WHERE "key" = ''shop_cache_day''') FROM unnest(ARRAY['"key" = ''shop_cache_c''', '"owner" = ''web-2''', '"owner" = NULL']) s;
+
+--
+-- Others: another role of the view, and a caller of the functions
+--
+SET SESSION AUTHORIZATION regress_al_direct;
+SET search_path = public;
+SELECT key, locked, holder, lifetime, ttl_remaining > '23:00' AS long, role, meta FROM lock_status('shop_cache_day');
+SELECT status FROM lock_try_acquire('shop_cache_day', owner => 'direct-1');
+SELECT status FROM lock_acquire('shop_cache_direct', owner => 'direct-1', holder => 'Dora', meta => '{"role": "regress_al_web"}');
+SELECT status FROM lock_acquire('other_cache_a', owner => 'direct-1');
+SELECT status FROM lock_acquire('shop_cache_shared', owner => 'direct-1', mode => 'shared');
+-- handed over: its meta goes with it, and the new owner is not shown
+SET SESSION AUTHORIZATION regress_al_web;
+INSERT INTO shop.cache_locks VALUES ('shop_cache_handed', 'web-1', :now + 300);
+SET SESSION AUTHORIZATION regress_al_direct;
+SELECT status FROM lock_transfer('shop_cache_handed', 'web-1', 'direct-2', 'Dora');
+SET SESSION AUTHORIZATION regress_al_worker;
+SET search_path = shop;
+INSERT INTO cache_locks VALUES ('shop_cache_worker', 'worker-1', :now + 300);
+SELECT "key", "owner" FROM cache_locks ORDER BY "key";
+SET SESSION AUTHORIZATION regress_al_web;
+SELECT "key", "owner" FROM cache_locks ORDER BY "key";
+SELECT "key", "owner" FROM cache_locks WHERE "owner" ~ 'direct|worker' OR "key" !~ 'shop_cache_' OR "key" = 'other_cache_a';
+-- by what is shown nothing can be done with it
+SELECT k, t.code(format('INSERT INTO cache_locks VALUES (%L, ''web-9'', %s)', k, :now + 300)) AS insert,
+	t.code(format('DELETE FROM cache_locks WHERE "key" = %L', k)) AS delete
+	FROM unnest('{shop_cache_direct,shop_cache_handed,shop_cache_worker,shop_cache_shared}'::text[]) k;
+SELECT t.raises($$DELETE FROM cache_locks WHERE "key" = 'shop_cache_worker'$$);
+SELECT s, t.changes(s) FROM unnest(ARRAY[
+	'UPDATE cache_locks SET "expiration" = 9 WHERE "key" <> ''shop_cache_day''',
+	'UPDATE cache_locks SET "owner" = '''', "expiration" = 9 WHERE "owner" = ''''',
+	'UPDATE cache_locks SET "owner" = ''web-9'', "expiration" = 9 WHERE "owner" = ''''',
+	'DELETE FROM cache_locks WHERE "owner" = ''worker-1'' OR "owner" = ''direct-1''']) s;
+-- nor by a function that is cheaper than all else
+CREATE FUNCTION pg_temp.told(VARIADIC text[]) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$
+BEGIN
+	IF array_to_string($1, ',') ~ 'direct-|worker-|other' THEN RAISE 'told: %', $1; END IF;
+	RETURN true;
+END $$;
+SET enable_indexscan = off;
+SET enable_indexonlyscan = off;
+SET enable_bitmapscan = off;
+SELECT count(*) FROM cache_locks WHERE pg_temp.told("key");
+SELECT count(*) FROM cache_locks WHERE pg_temp.told("key", "owner", cache_locks::text);
+RESET enable_indexscan;
+RESET enable_indexonlyscan;
+RESET enable_bitmapscan;
+SELECT t.changes('DELETE FROM cache_locks WHERE pg_temp.told("key", "owner") AND "key" = ''shop_cache_nobody''');
+-- a lock that the role knows by its owner, as a job is told it, it has
+SET SESSION AUTHORIZATION regress_al_worker;
+INSERT INTO cache_locks VALUES ('shop_cache_day', 'web-1', :now + 300);
+SELECT "owner" FROM cache_locks WHERE "key" = 'shop_cache_day';
+DELETE FROM cache_locks WHERE "key" = 'shop_cache_day' AND "owner" = 'web-1';
+
+--
+-- With level admin for its owner, what others have taken is ended by force
+--
+RESET SESSION AUTHORIZATION;
+SELECT public.lock_grant_access('regress_al_locks', 'admin') \g /dev/null
+SET SESSION AUTHORIZATION regress_al_web;
+SELECT k, t.changes(format('DELETE FROM cache_locks WHERE "key" = %L', k)) FROM unnest('{shop_cache_direct,shop_cache_worker}'::text[]) k;
+SELECT "key" FROM cache_locks ORDER BY 1;
+RESET SESSION AUTHORIZATION;
+SET search_path = public;
+SELECT action, key, previous_holder, session_role, acting_role, reason FROM lock_audit ORDER BY key;
+SELECT lock_try_release('shop_cache_direct', 'direct-1'), lock_try_release('shop_cache_worker', 'worker-1'), lock_try_release('shop_cache_day', 'web-1');
+SELECT lock_revoke_access('regress_al_locks', 'admin') \g /dev/null
+
+--
+-- Nothing of a caller's is called, and no row is locked
+--
+CREATE SCHEMA evil AUTHORIZATION regress_al_web;
+SET SESSION AUTHORIZATION regress_al_web;
+GRANT USAGE ON SCHEMA evil TO PUBLIC;
+SET search_path = evil, pg_temp, shop, pg_catalog;
+CREATE FUNCTION evil.oops(text, text) RETURNS boolean LANGUAGE plpgsql AS $$BEGIN RAISE 'called as %', current_user; END$$;
+CREATE FUNCTION evil.starts_with(text, text) RETURNS boolean LANGUAGE sql AS 'SELECT evil.oops($1, $2)';
+CREATE FUNCTION evil.jsonb_build_object(text, text) RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(evil.oops($1, $2))';
+CREATE FUNCTION evil.to_timestamp(bigint) RETURNS timestamptz LANGUAGE sql AS $$SELECT now() WHERE evil.oops('', '')$$;
+CREATE FUNCTION evil.current_setting(text) RETURNS text LANGUAGE sql AS $$SELECT $1 WHERE evil.oops('', '')$$;
+CREATE OPERATOR evil.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.oops);
+CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.oops);
+CREATE OPERATOR evil.^@ (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.oops);
+CREATE DOMAIN evil.text AS pg_catalog.text CHECK (evil.oops('', ''));
+CREATE DOMAIN evil.interval AS pg_catalog.interval CHECK (evil.oops('', ''));
+CREATE TEMP TABLE cache_locks_by_role (key text);
+INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'web-1', :now + 300);
+SELECT "owner" FROM shop.cache_locks WHERE "key" OPERATOR(pg_catalog.=) 'shop_cache_a';
+UPDATE shop.cache_locks SET "expiration" = :now + 600 WHERE "key" OPERATOR(pg_catalog.=) 'shop_cache_a';
+DELETE FROM shop.cache_locks WHERE "key" OPERATOR(pg_catalog.=) 'shop_cache_a';
+DROP TABLE cache_locks_by_role;
+RESET search_path;
+-- the trigger is no use elsewhere
+CREATE TABLE evil.mine (key text, owner text, expiration bigint, role text);
+SELECT t.code('CREATE TRIGGER mine BEFORE INSERT ON evil.mine FOR EACH ROW EXECUTE FUNCTION shop.cache_locks_change()');
+RESET SESSION AUTHORIZATION;
+GRANT EXECUTE ON FUNCTION shop.cache_locks_change() TO regress_al_web;
+SET SESSION AUTHORIZATION regress_al_web;
+CREATE TRIGGER mine BEFORE INSERT ON evil.mine FOR EACH ROW EXECUTE FUNCTION shop.cache_locks_change();
+SELECT t.raises(format('INSERT INTO evil.mine VALUES (''shop_cache_a'', ''web-1'', %s, ''regress_al_worker'')', :now + 300));
+SELECT t.raises('SELECT shop.cache_locks_change()') ~ '^0A000' AS trigger_only;
+RESET SESSION AUTHORIZATION;
+INSERT INTO shop.cache_locks SELECT 'shop_cache_' || n, 'o', :now + 300 FROM generate_series(1, 500) n;
+SELECT t.fingerprint() AS before \gset
+SET SESSION AUTHORIZATION regress_al_web;
+BEGIN;
+SELECT count(*) FROM (SELECT FROM shop.cache_locks FOR UPDATE) s;
+SELECT "key" FROM shop.cache_locks WHERE "key" = 'shop_cache_handed' FOR UPDATE;
+SELECT "key" FROM shop.cache_locks WHERE "key" = 'shop_cache_handed' FOR SHARE NOWAIT;
+RESET SESSION AUTHORIZATION;
+SELECT "key" FROM shop.cache_locks WHERE "key" = 'shop_cache_handed' FOR UPDATE;
+SELECT t.fingerprint() = :'before' AS as_before, pg_current_xact_id_if_assigned() IS NULL AS wrote_nothing;
+COMMIT;
+
+--
+-- What is read: nothing to prune, one row for a key; also by a plan that knows no values.
+-- The planner reads the first and the last row of the table's index.
+--
+ANALYZE app_lock;
+SET plan_cache_mode = force_generic_plan;
+PREPARE prune AS DELETE FROM shop.cache_locks WHERE "expiration" <= $1;
+PREPARE look AS SELECT * FROM shop.cache_locks WHERE "key" = $1 AND "expiration" > $2 LIMIT 1;
+PREPARE mine AS SELECT count(*) FROM shop.cache_locks WHERE "key" = $1 AND ("owner" = $2 OR "expiration" <= $3);
+CREATE FUNCTION t.rows_read(stmt text) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+	before	bigint := (SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'app_lock'::regclass);
+BEGIN
+	EXECUTE stmt;
+	RETURN (SELECT seq_tup_read + idx_tup_fetch - before FROM pg_stat_xact_user_tables WHERE relid = 'app_lock'::regclass);
+END
+$$;
+BEGIN;
+SELECT t.rows_read(format('EXECUTE prune (%s)', :now)) < 20 AS prune;
+SELECT t.rows_read(format('EXECUTE look (''shop_cache_7'', %s)', :now)) < 20 AS look;
+SELECT t.rows_read(format('EXECUTE mine (''shop_cache_7'', ''x'', %s)', :now)) < 20 AS mine;
+SELECT t.rows_read(format('DELETE FROM shop.cache_locks WHERE "expiration" <= %s', :now)) < 20 AS prune;
+SELECT t.rows_read('SELECT FROM shop.cache_locks WHERE "key" = ''other_cache_a''') < 20 AS not_of_the_prefix;
+SELECT t.rows_read('SELECT FROM shop.cache_locks') > 500 AS everything;
+COMMIT;
+
+--
+-- What ran out is not there
+--
+DEALLOCATE ALL;
+RESET plan_cache_mode;
+SELECT t.run_out('shop_cache_7', 'o');
+SELECT (SELECT count(*) FROM shop.cache_locks WHERE "key" = 'shop_cache_7'),
+	t.changes('DELETE FROM shop.cache_locks WHERE "key" = ''shop_cache_7''');
+
+--
+-- flushLocks()
+--
+SET atomic_lock.max_claims_per_transaction = 100;
+SET ROLE regress_al_web;
+SELECT t.raises('DELETE FROM shop.cache_locks');
+RESET ROLE;
+SELECT t.raises('DELETE FROM shop.cache_locks WHERE "owner" <> ''''');
+DELETE FROM shop.cache_locks WHERE "key" IN (SELECT "key" FROM shop.cache_locks WHERE "owner" <> '' LIMIT 100);
+RESET atomic_lock.max_claims_per_transaction;
+DELETE FROM shop.cache_locks WHERE "owner" <> '';
+
+--
+-- After the extension was dropped, with a search_path that is not to be trusted
+--
+\set ECHO none
+DROP EXTENSION atomic_lock CASCADE;
+CREATE EXTENSION atomic_lock;
+SELECT lock_grant_access('regress_al_locks', 'user') \g /dev/null
+GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON app_lock TO regress_al_locks;
+SET ROLE regress_al_locks;
+SET search_path = evil, public, pg_catalog;
+\i :laravel
+\set ON_ERROR_STOP off
+RESET search_path;
+RESET ROLE;
+GRANT SELECT, INSERT, UPDATE, DELETE ON shop.cache_locks TO regress_al_web;
+\set ECHO all
+SET ROLE regress_al_web;
+INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'web-1', :now + 300);
+SELECT "key", "owner" FROM shop.cache_locks;
+RESET ROLE;
+DROP SCHEMA shop, evil CASCADE;
+DROP OWNED BY regress_al_locks, regress_al_web, regress_al_worker, regress_al_direct;
+DROP ROLE regress_al_locks, regress_al_web, regress_al_worker, regress_al_direct;
