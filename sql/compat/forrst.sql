@@ -57,7 +57,7 @@ SELECT format($script$
 
 CREATE OR REPLACE FUNCTION %2$s.forrst_duration(duration jsonb) RETURNS interval
 LANGUAGE sql IMMUTABLE
-RETURN CASE jsonb_typeof(duration->'value') WHEN 'number' THEN (duration->>'value')::float8 END *
+RETURN CASE WHEN duration->'value' BETWEEN '0' AND '1e9' THEN (duration->>'value')::float8 END *
 	CASE duration->>'unit' WHEN 'millisecond' THEN interval '1 ms' WHEN 'second' THEN interval '1 s'
 		WHEN 'minute' THEN interval '1 min' WHEN 'hour' THEN interval '1 h' WHEN 'day' THEN interval '24 h' END;
 COMMENT ON FUNCTION %2$s.forrst_duration(jsonb) IS 'what {"value": 5, "unit": "second"} stands for; NULL if it is malformed';
@@ -92,7 +92,7 @@ BEGIN
 	CASE
 		WHEN jsonb_typeof(arguments->'key') IS DISTINCT FROM 'string' OR jsonb_typeof(arguments->'owner') <> 'string'
 			OR (function = 'release' AND owner IS NULL) THEN
-			RETURN %2$s.forrst_error('INVALID_ARGUMENTS', 'key and owner must be strings');
+			RAISE invalid_parameter_value USING MESSAGE = 'key and owner must be strings';
 		WHEN function = 'release' THEN
 			status := %1$s.lock_try_release(key, owner);
 		WHEN function = 'force-release' THEN
@@ -106,8 +106,8 @@ BEGIN
 					'ttl_remaining', floor(extract(epoch FROM state.ttl_remaining)))) END);
 	END CASE;
 	RETURN CASE status
-		WHEN 'released' THEN jsonb_build_object('result', about || '{"released": true}' ||
-			CASE function WHEN 'release' THEN '{}' ELSE '{"forced": true}' END)
+		WHEN 'released' THEN jsonb_build_object('result', about || jsonb '{"released": true}' ||
+			CASE function WHEN 'release' THEN jsonb '{}' ELSE '{"forced": true}' END)
 		WHEN 'not_owner' THEN %2$s.forrst_error('LOCK_OWNERSHIP_MISMATCH', 'Lock is owned by a different process', about)
 		WHEN 'already_released' THEN %2$s.forrst_error('LOCK_ALREADY_RELEASED', 'Lock was already released', about)
 		WHEN 'pending' THEN %2$s.forrst_error('LOCK_ACQUISITION_FAILED', 'Lock is held by a call in progress', about)
@@ -128,6 +128,7 @@ DECLARE
 	entries		jsonb;
 	options		jsonb;
 	fault		text;
+	malformed	text := 'INVALID_REQUEST';
 	statement	text;
 	full_key	text;
 	ttl			interval;
@@ -158,14 +159,15 @@ BEGIN
 			WHEN jsonb_array_length(entries) > 1 THEN 'no more than one lock may be asked for'
 			WHEN options IS NULL THEN 'options must be an object'
 			WHEN jsonb_typeof(options->'key') IS DISTINCT FROM 'string' OR options->>'key' = '' THEN 'key must be a string'
-			WHEN NOT coalesce(ttl >= '1 ms', false) THEN 'ttl must be a duration'
+			WHEN NOT coalesce(ttl BETWEEN '1 ms' AND '100 years', false) THEN 'ttl must be a duration'
 			WHEN %2$s.forrst_duration(options->'block') IS NULL THEN 'block must be a duration'
 			WHEN options->'scope' NOT IN ('"function"', '"global"') THEN 'scope must be function or global'
 			WHEN jsonb_typeof(options->'auto_release') <> 'boolean' THEN 'auto_release must be a boolean'
 			WHEN jsonb_typeof(options->'owner') <> 'string' THEN 'owner must be a string' END;
 		IF fault IS NOT NULL THEN
-			RETURN envelope || %2$s.forrst_error('INVALID_REQUEST', fault);
+			RAISE invalid_parameter_value USING MESSAGE = fault;
 		ELSIF function ~ '^urn:cline:forrst:ext:atomic-lock:fn:(release|force-release|status)$' THEN
+			malformed := 'INVALID_ARGUMENTS';
 			RETURN envelope || %2$s.forrst_manage(split_part(function, ':', 7), arguments, request->>'id');
 		END IF;
 		SELECT format('SELECT %%I.%%I($1)', n.nspname, p.proname) INTO statement
@@ -186,7 +188,7 @@ BEGIN
 		END IF;
 	EXCEPTION
 		WHEN data_exception THEN
-			RETURN envelope || %2$s.forrst_error('INVALID_REQUEST', SQLERRM);
+			RETURN envelope || %2$s.forrst_error(malformed, SQLERRM);
 		WHEN insufficient_privilege THEN
 			RETURN envelope || %2$s.forrst_error('FORBIDDEN', SQLERRM);
 	END;
