@@ -95,6 +95,11 @@ BEGIN
 			RAISE invalid_parameter_value USING MESSAGE = 'key and owner must be strings';
 		WHEN function = 'release' THEN
 			status := %1$s.lock_try_release(key, owner);
+			-- A call in progress has it.
+			state := %1$s.lock_status(key);
+			IF status = 'not_found' AND (state.locked OR state.pending) THEN
+				status := 'not_owner';
+			END IF;
 		WHEN function = 'force-release' THEN
 			status := %1$s.lock_try_force_release(key, 'Forrst request ' || left(request_id, 100));
 		ELSE
@@ -235,6 +240,17 @@ RETURN %2$s.forrst_run(request, current_setting('search_path'));
 COMMENT ON FUNCTION %2$s.lock_forrst(jsonb) IS
 'answers a request of the Forrst protocol: takes the lock that it asks for, calls the registered function that it names, releases the lock';
 
-$script$, :'locks', :'here') \gexec
+-- CREATE OR REPLACE leaves an object to whom it belonged.
+DO $$
+BEGIN
+	IF EXISTS (SELECT FROM pg_class WHERE relnamespace = %3$L::regnamespace AND relname = 'forrst_function' AND relowner <> current_user::regrole)
+		OR EXISTS (SELECT FROM pg_proc WHERE pronamespace = %3$L::regnamespace AND proname ~ '^(lock_)?forrst_?' AND proowner <> current_user::regrole) THEN
+		RAISE insufficient_privilege USING MESSAGE = 'forrst_function, or a function of this script, belongs to another role',
+			HINT = 'Run this as the role to which all of it belongs, or drop what does not.';
+	END IF;
+END
+$$;
+
+$script$, :'locks', :'here', :'here') \gexec
 
 COMMIT;
