@@ -469,6 +469,13 @@ SELECT lock_set_policy('lock:long', max_ttl => '1 min'), lock_set_policy('lock:h
 SET ROLE regress_al_user;
 SELECT t.ask(t.call('payments.charge', '{}', jsonb_build_object('scope', 'global', 'key', k, 'auto_release', k <> 'long', 'ttl', '{"value": 1, "unit": "hour"}'::jsonb))) FROM unnest('{long,held,ours}'::text[]) k;
 RESET ROLE;
+-- All else is raised.
+SELECT lock_set_policy('lock:few', max_keys_per_owner => 1);
+SELECT t.ask(t.call('payments.charge', '{}', '{"scope": "global", "key": "few-1", "owner": "o", "auto_release": false}'));
+SELECT t.code(format('SELECT t.ask(%L)', t.call('payments.charge', '{}', '{"scope": "global", "key": "few-2", "owner": "o"}')));
+BEGIN READ ONLY;
+SELECT t.ask(t.call('payments.charge', '{}')), t.code(format('SELECT t.ask(%L)', t.call('payments.charge', '{}', '{}')));
+COMMIT;
 SET client_min_messages = warning;
 DROP SCHEMA api, billing, mallory CASCADE;
 DROP OWNED BY regress_al_user, regress_al_stranger;
