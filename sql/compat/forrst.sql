@@ -62,13 +62,13 @@ RETURN CASE WHEN duration->'value' BETWEEN '0' AND '1e9' THEN (duration->>'value
 		WHEN 'minute' THEN interval '1 min' WHEN 'hour' THEN interval '1 h' WHEN 'day' THEN interval '24 h' END;
 COMMENT ON FUNCTION %2$s.forrst_duration(jsonb) IS 'what {"value": 5, "unit": "second"} stands for; NULL if it is malformed';
 
-CREATE OR REPLACE FUNCTION %2$s.forrst_time(at timestamptz) RETURNS text
-LANGUAGE sql IMMUTABLE
-RETURN to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
+CREATE OR REPLACE FUNCTION %2$s.forrst_time(moment timestamptz) RETURNS text
+LANGUAGE sql STABLE
+RETURN to_char(moment AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
 COMMENT ON FUNCTION %2$s.forrst_time(timestamptz) IS 'ISO 8601 in UTC, cut to seconds';
 
 CREATE OR REPLACE FUNCTION %2$s.forrst_error(code text, message text, details jsonb DEFAULT NULL) RETURNS jsonb
-LANGUAGE sql IMMUTABLE
+LANGUAGE sql STABLE
 RETURN jsonb_build_object('result', NULL, 'errors', jsonb_build_array(jsonb_build_object('code', code, 'message', message) ||
 	CASE WHEN details IS NULL THEN '{}' ELSE jsonb_build_object('details', details) END));
 COMMENT ON FUNCTION %2$s.forrst_error(text, text, jsonb) IS 'part of an answer that tells of an error';
