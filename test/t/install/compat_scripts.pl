@@ -1,0 +1,175 @@
+# The scripts of sql/compat, all of them, as files and as what they make.
+#
+# Properties: make install installs each, make uninstall leaves nothing; without the
+# extension, a script fails, says what to do, and makes nothing; with it, in any schema, it
+# works for a role that is no superuser and may create in its schema only; it may be run
+# again, and after DROP EXTENSION ... CASCADE, with the extension in another schema, and
+# makes the same each time, and loses no row; pg_dump and pg_restore bring back the same,
+# which works; everything that it makes has a comment; nobody but its owner may write to
+# any relation of it, unless granted.
+#
+# Turns red when: a script is left out of the Makefile; a name is not qualified or not
+# quoted; CREATE is without OR REPLACE or IF NOT EXISTS; a body names something that
+# a restore makes later; a script needs a right that it does not tell of.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use IPC::Run;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# What a script needs beyond -v schema, what there has to be before or after it, and what
+# shows that it works, with the answer
+my %with = (
+	forrst => {
+		works => q{SELECT app.lock_forrst('{"protocol": {"name": "forrst"}, "id": "r", "call": {"function": "f"}, "extensions":
+			[{"urn": "urn:forrst:ext:atomicLock", "options": {"key": "k", "ttl": {"value": 1, "unit": "second"}}}]}')#>>'{extensions,0,data,acquired}'},
+		answer => 'true',
+		after => q{CREATE FUNCTION app.f(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT $1'; COMMENT ON FUNCTION app.f IS 'registered';
+			INSERT INTO app.forrst_function VALUES ('f', 'app.f(jsonb)')},
+	},
+	laravel => {
+		options => [ '-v', 'prefix=app_' ],
+		works => q{INSERT INTO app.cache_locks VALUES ('app_k', 'o', extract(epoch FROM now())::int + 60); DELETE FROM app.cache_locks WHERE key = 'app_k' AND owner = 'o' RETURNING key},
+		answer => 'app_k',
+	},
+	session_end => {
+		options => [ '-v', 'table=app.session' ],
+		before => q{CREATE TABLE app.session (id text PRIMARY KEY); COMMENT ON TABLE app.session IS 'sessions of the application'},
+		works => q{SELECT set_config('search_path', extnamespace::regnamespace::text, false) FROM pg_extension WHERE extname = 'atomic_lock' \gset
+			INSERT INTO app.session VALUES ('s');
+			SELECT status FROM lock_acquire('k', owner => encode(sha256('s'), 'hex'));
+			DELETE FROM app.session;
+			SELECT locked FROM lock_status('k')},
+		answer => "acquired\nf",
+	},
+	spring => {
+		works => q{INSERT INTO app.int_lock (region, lock_key, client_id, created_date) VALUES ('r', 'k', 'c', now()); DELETE FROM app.int_lock WHERE lock_key = 'k' AND client_id = 'c' RETURNING lock_key},
+		answer => 'k',
+	},
+);
+
+my $source = "$FindBin::RealBin/../../../sql/compat";
+chomp(my $share = qx(pg_config --sharedir));
+my $installed = "$share/extension/atomic_lock";
+my @names = map { m{([^/]+)\.sql$} } sort glob("$source/*.sql");
+my $tmp = $PostgreSQL::Test::Utils::tmp_check;
+
+cmp_ok(scalar @names, '>=', 1, 'there are scripts');
+is_deeply([ map { m{([^/]+)$} } sort glob("$installed/*") ], [ map { "$_.sql" } @names ], 'all of them are installed, and nothing else');
+is(slurp_file("$installed/$_.sql"), slurp_file("$source/$_.sql"), "$_ as it is in the source") foreach @names;
+
+# Not as part of the make that runs this
+{
+	delete local @ENV{qw(MAKEFLAGS MAKELEVEL MFLAGS)};
+	my @make = ('make', '-s', '-C', "$source/../..", 'PG_CONFIG=' . (qx(pg_config --bindir) =~ s/\n//r) . '/pg_config', 'with_llvm=no', "DESTDIR=$tmp/compat_dest");
+	my $there = sub { return grep { /compat_dest.*atomic_lock/ } split /\n/, qx(find $tmp/compat_dest -type f) };
+
+	command_ok([ @make, 'install' ], 'make install');
+	is(scalar(grep { m{/extension/atomic_lock/(\w+)\.sql$} } $there->()), scalar @names, '... with the scripts');
+	command_ok([ @make, 'uninstall' ], 'make uninstall');
+	is_deeply([ $there->() ], [], '... leaves none, nor anything else');
+}
+
+my $node = PostgreSQL::Test::Cluster->new('compat');
+$node->init;
+$node->append_conf('postgresql.conf', "autovacuum = off\nfsync = off\n");
+$node->start;
+$node->safe_psql('postgres', 'CREATE ROLE installer LOGIN; CREATE ROLE stranger LOGIN');
+
+# Run a script as the role "installer": whether it succeeds, and what it says
+sub script
+{
+	my ($name, $db, @options) = @_;
+	my ($out, $err);
+	my $ok = IPC::Run::run([ 'psql', '-Xq', '-d', $node->connstr($db) . ' user=installer', '-v', 'schema=app', @{ $with{$name}{options} // [] }, @options, '-f', "$installed/$name.sql" ], '>', \$out, '2>', \$err);
+	return ($ok, $err =~ s/^psql:\S+ NOTICE: .*\n//mgr);
+}
+
+# What there is in the schema, as pg_dump writes it, with all schemas of the extension called alike
+sub made
+{
+	my ($db) = @_;
+	my ($out, $err);
+
+	IPC::Run::run([ 'pg_dump', '-d', $node->connstr($db), '-n', 'app' ], '>', \$out, '2>', \$err) or die $err;
+	$out =~ s/^\\(?:un)?restrict .*\n//mg;
+	$out =~ s/(?:"Odd ""locks"""|\bother)\./LOCKS./g;
+	return $out;
+}
+
+# What the extension's owner grants to a role that runs scripts
+sub prepare
+{
+	my ($db, $schema) = @_;
+	$node->safe_psql($db, qq{
+CREATE SCHEMA IF NOT EXISTS $schema;
+CREATE EXTENSION atomic_lock SCHEMA $schema;
+SELECT $schema.lock_grant_access('installer', 'user');
+GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON $schema.app_lock TO installer});
+	return;
+}
+
+foreach my $name (@names)
+{
+	my $db = "db_$name";
+	my ($ok, $err);
+	my $works = sub {
+		my ($in) = @_;
+		return $node->safe_psql($in, $with{$name}{works}, extra_params => [ '-U', 'installer' ]);
+	};
+
+	if (!$with{$name})
+	{
+		fail("this test knows how to try $name");
+		next;
+	}
+	$node->safe_psql('postgres', "CREATE DATABASE $db; REVOKE ALL ON DATABASE $db FROM PUBLIC; GRANT CONNECT ON DATABASE $db TO PUBLIC");
+	$node->safe_psql($db, 'CREATE SCHEMA app AUTHORIZATION installer');
+	$node->safe_psql($db, $with{$name}{before}, extra_params => [ '-U', 'installer' ]) if $with{$name}{before};
+	my $empty = made($db);
+
+	($ok, $err) = script($name, $db);
+	ok(!$ok, "$name: without the extension it fails");
+	like($err, qr/ERROR: .*\batomic_lock"? is not installed in this database\n.*HINT: .*CREATE EXTENSION atomic_lock/, '... and says what to do');
+	is(made($db), $empty, '... and makes nothing');
+
+	prepare($db, '"Odd ""locks"""');
+	($ok, $err) = script($name, $db);
+	ok($ok, "$name: a role that is no superuser, and creates in its schema alone") or diag($err);
+	is($err, '', '... hears of nothing');
+	$node->safe_psql($db, $with{$name}{after}, extra_params => [ '-U', 'installer' ]) if $with{$name}{after};
+	is($works->($db), $with{$name}{answer}, '... and it works');
+	my $made = made($db);
+	is(join(',', script($name, $db)), '1,', "$name: a second time");
+	is(made($db), $made, '... makes the same, and keeps the rows');
+
+	is( $node->safe_psql($db, q{
+SELECT c.oid::regclass::text FROM pg_class c WHERE c.relnamespace = 'app'::regnamespace AND c.relkind IN ('r', 'v') AND obj_description(c.oid, 'pg_class') IS NULL
+UNION ALL SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'app'::regnamespace AND obj_description(p.oid, 'pg_proc') IS NULL}),
+		'', "$name: everything has a comment");
+	is( $node->safe_psql($db, q{
+SELECT oid::regclass, p FROM pg_class, unnest('{INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER}'::text[]) p
+WHERE relnamespace = 'app'::regnamespace AND relkind IN ('r', 'v') AND has_table_privilege('stranger', oid, p)}),
+		'', "$name: nobody else may write");
+
+	# In a dump, restored without superuser's help but for the extension
+	$node->command_ok([ 'pg_dump', '-Fc', '-f', "$tmp/$db.dump", '-d', $node->connstr($db) ], "$name: dump");
+	$node->safe_psql('postgres', "CREATE DATABASE restored_$name");
+	$node->command_ok([ 'pg_restore', '-e', '-d', $node->connstr("restored_$name"), "$tmp/$db.dump" ], '... restore');
+	is(made("restored_$name"), $made, '... brings back the same');
+	is($works->("restored_$name"), $with{$name}{answer}, '... which works');
+
+	# The extension comes back elsewhere.
+	$node->safe_psql($db, 'SET client_min_messages = warning; DROP EXTENSION atomic_lock CASCADE');
+	is((script($name, $db))[0], '', "$name: without the extension it fails again");
+	prepare($db, 'other');
+	is(join(',', script($name, $db)), '1,', '... and works with one in another schema');
+	is(made($db) =~ s/^SET .*\n//mgr, $made =~ s/^SET .*\n//mgr, '... makes the same, and keeps the rows');
+	is($works->($db), $with{$name}{answer}, '... and it works');
+}
+done_testing();
