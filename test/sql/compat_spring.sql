@@ -67,6 +67,12 @@ CREATE FUNCTION t.minutes(k text) RETURNS numeric LANGUAGE sql SECURITY DEFINER 
 	SELECT round(ttl_us / 60e6) FROM public.app_lock WHERE key = 'int_lock:DEFAULT:' || k AND NOT released
 $$;
 
+CREATE FUNCTION t.plan(stmt text) RETURNS SETOF text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN QUERY EXECUTE 'EXPLAIN ' || stmt;
+END
+$$;
+
 -- The life of a lock: free, locked, locked again (by the same client, as a thread that
 -- has it does), refused to another, renewed, unlocked
 SET ROLE regress_al_web;
@@ -159,12 +165,7 @@ SELECT t.code($$SELECT t.spring('renew', 'A', ttl => '25 hours')$$);
 INSERT INTO regress_al_shop.int_lock (region, lock_key, client_id, created_date) VALUES ('DEFAULT', 'k', 'B', now()) ON CONFLICT DO NOTHING RETURNING client_id;
 
 -- A look for one lock is a look into the index, and locks nothing.
-CREATE FUNCTION pg_temp.plan(stmt text) RETURNS SETOF text LANGUAGE plpgsql AS $$
-BEGIN
-	RETURN QUERY EXECUTE 'EXPLAIN ' || stmt;
-END
-$$;
-SELECT trim(p) FROM pg_temp.plan($$DELETE FROM regress_al_shop.int_lock WHERE REGION='DEFAULT' AND LOCK_KEY='k' AND CLIENT_ID='A'$$) p WHERE p ~ 'Index Cond|Seq Scan';
+SELECT trim(p) FROM t.plan($$DELETE FROM regress_al_shop.int_lock WHERE REGION='DEFAULT' AND LOCK_KEY='k' AND CLIENT_ID='A'$$) p WHERE p ~ 'Index Cond|Seq Scan';
 BEGIN;
 SELECT client_id FROM regress_al_shop.int_lock FOR UPDATE;
 SELECT relation::regclass FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'RowShareLock' ORDER BY 1::text;
