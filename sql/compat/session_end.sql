@@ -193,12 +193,15 @@ BEGIN
 	END IF;
 	BEGIN
 		PERFORM %2$I.session_end_release(holders, current_setting('atomic_lock.max_claims_per_transaction')::bigint / 2);
-	EXCEPTION
-		WHEN lock_not_available OR deadlock_detected OR program_limit_exceeded OR insufficient_privilege THEN
-			NULL;
+	EXCEPTION WHEN OTHERS THEN
+		NULL;		-- all of it is left for later
 	END;
 	INSERT INTO %2$I.session_end_later (owner)
 		SELECT o FROM unnest(holders) o WHERE EXISTS (SELECT FROM %1$s.lock_held(o));
+	RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+	-- Nobody is kept from logging out because atomic_lock was dropped, or its level taken away.
+	RAISE WARNING USING MESSAGE = format('locks of sessions that have ended stay until they run out: %%s', SQLERRM);
 	RETURN NULL;
 END
 $$;
@@ -220,6 +223,9 @@ BEGIN
 			CASE h.mode WHEN 'exclusive' THEN s.holder END)
 	FROM %1$s.lock_held(former) h, %1$s.lock_status(h.key) s
 	WHERE h.lifetime <> 'transaction';
+	RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+	RAISE WARNING USING MESSAGE = format('locks of a session that has a new id stay with its former one: %%s', SQLERRM);
 	RETURN NULL;
 END
 $$;
