@@ -2,7 +2,7 @@
 --
 -- Makes a view "int_lock" that stands for the table INT_LOCK.  DefaultLockRepository,
 -- JdbcLockRegistry and leader election then take leases, which callers of
--- lock_acquire() respect, and whose locks they respect.  Versions 4.3 to 7 do.
+-- lock_acquire() respect, and whose locks they respect.  Versions 5 to 7 do.
 --
 --   schema   where the view is to live; without it, public.  Spring finds it by the
 --            search_path of its role, or with repository.setPrefix("shop.INT_").  A
