@@ -131,7 +131,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	most	bigint := current_setting('atomic_lock.max_claims_per_transaction')::bigint / 2;
+	-- A session that has called no function of the extension may not know the setting.
+	most	bigint := (coalesce(current_setting('atomic_lock.max_claims_per_transaction', true), '1000')::bigint + 1) / 2;
 	done	bigint := 0;
 	later	record;
 BEGIN
@@ -192,7 +193,7 @@ BEGIN
 		RETURN NULL;
 	END IF;
 	BEGIN
-		PERFORM %2$I.session_end_release(holders, current_setting('atomic_lock.max_claims_per_transaction')::bigint / 2);
+		PERFORM %2$I.session_end_release(holders, (current_setting('atomic_lock.max_claims_per_transaction')::bigint + 1) / 2);
 	EXCEPTION WHEN OTHERS THEN
 		NULL;		-- all of it is left for later
 	END;

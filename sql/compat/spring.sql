@@ -27,7 +27,7 @@
 --   GRANT SELECT, INSERT, UPDATE, DELETE ON shop.int_lock TO web;
 --
 -- "web", as which Spring connects, needs nothing else.  Run the script again after an
--- update of atomic_lock.  Where DROP EXTENSION has dropped the view, grant again, too.
+-- update of atomic_lock, or where that was dropped and created again.
 --
 -- What differs from the table:
 --
@@ -39,7 +39,7 @@
 --   that no clock of a client is late enough to steal a lock, or to delete it.
 -- - unlock() and renew() of a lock that ran out fail even if nobody took it since.  In
 --   the table, they succeed as long as nobody has.
--- - A refusal is no error: INSERT inserts no row.  A ttl longer than max_ttl is an error
+-- - A refusal is no error: INSERT inserts no row.  A ttl that is too long is an error
 --   of class 53, since Spring would take 22023 for a refusal, and try again for ever.
 -- - close() deletes at most atomic_lock.max_claims_per_transaction locks, or raises 54000.
 -- - ON CONFLICT DO NOTHING, which Spring proposes as a hint for PostgreSQL, is not
@@ -138,11 +138,11 @@ DECLARE
 BEGIN
 	CASE TG_OP
 		WHEN 'INSERT' THEN
-			ttl := coalesce(NEW.expired_after - NEW.created_date, %3$L);
-			longest := (%1$s.lock_policy(key)).max_ttl;
+			ttl := greatest(coalesce(NEW.expired_after - NEW.created_date, %3$L), '1 ms');
+			SELECT least(p.max_ttl, p.max_lifetime) INTO longest FROM %1$s.lock_policy(key) p;
 			IF ttl > longest THEN
 				RAISE configuration_limit_exceeded USING
-					MESSAGE = format('a lock for %%s is longer than max_ttl', ttl),
+					MESSAGE = format('a lock for %%s is too long', ttl),
 					DETAIL = format('Lock "%%s" may be held for %%s.', key, longest);
 			END IF;
 			IF NOT (%1$s.lock_try_acquire(key, ttl, NEW.client_id,

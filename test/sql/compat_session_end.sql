@@ -103,6 +103,9 @@ SET ROLE regress_al_web;
 DELETE FROM regress_al_shop.sessions;
 RESET ROLE;
 SELECT count(*), (SELECT count(*) FROM regress_al_shop.session_end_later) AS later FROM lock_status();
+-- a new connection
+\c -
+SET client_min_messages = warning;
 CALL regress_al_shop.session_end_rest();
 SELECT t.held(), (SELECT count(*) FROM regress_al_shop.session_end_later) AS later;
 

@@ -161,6 +161,14 @@ UPDATE regress_al_shop.int_lock SET client_id = 'B' RETURNING client_id;
 -- Errors that Spring does not take for a refusal (that would be classes 22 and 23)
 SELECT t.raises($$SELECT t.spring('insert', 'B', 'long', '25 hours')$$);
 SELECT t.code($$SELECT t.spring('renew', 'A', ttl => '25 hours')$$);
+RESET ROLE;
+SELECT lock_set_policy('int_lock:', max_lifetime => '1 hour');
+SET ROLE regress_al_web;
+SELECT t.code($$SELECT t.spring('insert', 'B', 'long', '2 hours')$$), t.spring('insert', 'B', 'short', '-1 s');
+RESET ROLE;
+SELECT lock_drop_policy('int_lock:'), t.expire('int_lock:DEFAULT:short');
+SET ROLE regress_al_web;
+SELECT t.spring('expired', 'B'), t.spring('all', '');
 -- ON CONFLICT without columns is no error, and needless
 INSERT INTO regress_al_shop.int_lock (region, lock_key, client_id, created_date) VALUES ('DEFAULT', 'k', 'B', now()) ON CONFLICT DO NOTHING RETURNING client_id;
 
