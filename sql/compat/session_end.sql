@@ -1,0 +1,263 @@
+-- session_end.sql: when a session of the application ends, so do its locks
+--
+-- Puts triggers on the application's table of sessions.  Where a row is deleted, by a
+-- logout or when old sessions are cleared away, the locks of its owner are released, in
+-- the same transaction.  Where the id of a session changes, they are handed over.
+--
+--   table    the table of sessions, with its schema
+--   column   the column that the owner is made of; without it, id:
+--              Laravel: table=shop.sessions column=id
+--              Django: table=shop.django_session column=session_key
+--              Spring Session: table=shop.spring_session column=session_id
+--   digest   on, the default: the owner is encode(sha256(column), 'hex'), so that nobody
+--            who sees an owner can log in with it.  off: the column is the owner.
+--   schema   where the functions are to live; without it, public
+--
+-- Everything here belongs to the role that runs this, and releases in its name.  It
+-- needs level user, CREATE on the schema, and TRIGGER on the table.  Policies that
+-- reserve keys have to admit it.  Who deletes sessions needs nothing.  Run the script
+-- again for another table, and after an update of atomic_lock.
+--
+-- The trigger neither waits nor fails.  It leaves to session_end_rest()
+--
+-- - a lock that an unfinished transaction relies on or changes, such as a request of
+--   this session that is still writing,
+-- - what is more than half of atomic_lock.max_claims_per_transaction,
+-- - everything, where one of the locks may not be released.
+--
+-- So call that every minute, by pg_cron or the scheduler of the application, as any role
+-- that was granted EXECUTE on it and on session_end_some().  It commits after each batch:
+--
+--   SELECT cron.schedule('* * * * *', 'CALL shop.session_end_rest()');
+--
+-- What it leaves ends when its lease is over.  So does what a request acquires that
+-- commits after its session has ended: no trigger can see that.  TRUNCATE releases nothing.
+
+\set ON_ERROR_STOP on
+\if :{?schema}
+\else
+	\set schema public
+\endif
+\if :{?table}
+\else
+	\set table ''
+\endif
+\if :{?column}
+\else
+	\set column id
+\endif
+\if :{?digest}
+\else
+	\set digest on
+\endif
+\if :digest
+	\set how digest
+\else
+	\set how plain
+\endif
+
+BEGIN;
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- What is missing is said before anything is made.
+SELECT format($script$
+DO $$
+DECLARE
+	locks	text := (SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'atomic_lock');
+BEGIN
+	IF locks IS NULL THEN
+		RAISE undefined_object USING
+			MESSAGE = 'the extension atomic_lock is not installed in this database',
+			HINT = 'CREATE EXTENSION atomic_lock';
+	ELSIF NOT has_function_privilege(locks || '.lock_try_release(text, text)', 'EXECUTE') THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = format('role "%%s" needs level user of atomic_lock', current_user),
+			HINT = format('SELECT %%s.lock_grant_access(%%L, ''user'')', locks, current_user);
+	ELSIF to_regclass(%1$L) IS NULL THEN
+		RAISE undefined_table USING
+			MESSAGE = format('there is no table "%%s"', %1$L),
+			HINT = 'Say psql -v table=..., with the schema and the name of the table of sessions.';
+	END IF;
+END
+$$
+$script$, :'table') \gexec
+
+SELECT extnamespace::regnamespace AS locks, to_regclass(:'table') AS sessions,
+	to_regnamespace(quote_ident(:'schema')) IS NULL AS no_schema
+FROM pg_extension WHERE extname = 'atomic_lock' \gset
+\if :no_schema
+	CREATE SCHEMA :"schema";
+\endif
+
+CREATE TABLE IF NOT EXISTS :"schema".session_end_later (
+	id			bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+	owner		text NOT NULL,
+	tried_at	timestamptz
+);
+COMMENT ON TABLE :"schema".session_end_later IS 'internal: owners whose session has ended, and who may hold something yet';
+
+-- The bodies name both schemas, so that no search_path decides what they call.
+SELECT format($script$
+
+CREATE OR REPLACE FUNCTION %2$I.session_end_owner(session text, how text DEFAULT 'digest')
+RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+	SELECT CASE how WHEN 'plain' THEN session ELSE encode(sha256(convert_to(session, 'UTF8')), 'hex') END
+$$;
+COMMENT ON FUNCTION %2$I.session_end_owner(text, text) IS 'the owner that the locks of a session have';
+
+-- A lock that comes into use between the look and the release is waited for no longer
+-- than lock_timeout.
+CREATE OR REPLACE FUNCTION %2$I.session_end_release(owners text[], most bigint)
+RETURNS bigint
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '1ms'
+AS $$
+	SELECT count(*) FILTER (WHERE %1$s.lock_try_release(l.key, l.owner) = 'released')
+	FROM (SELECT h.key, o.owner
+		FROM unnest(owners) o(owner), %1$s.lock_held(o.owner) h, %1$s.lock_status(h.key) s
+		WHERE h.lifetime <> 'transaction' AND NOT s.pending
+		LIMIT most) l
+$$;
+COMMENT ON FUNCTION %2$I.session_end_release(text[], bigint) IS
+'internal: releases what these owners hold and no unfinished transaction has in use, and returns how much that was';
+
+CREATE OR REPLACE FUNCTION %2$I.session_end_some()
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	-- A session that has called no function of the extension may not know the setting.
+	most	bigint := (coalesce(current_setting('atomic_lock.max_claims_per_transaction', true), '1000')::bigint + 1) / 2;
+	done	bigint := 0;
+	later	record;
+BEGIN
+	FOR later IN
+		SELECT l.id, l.owner FROM %2$I.session_end_later l
+		ORDER BY l.tried_at NULLS FIRST, l.id LIMIT 50 FOR UPDATE SKIP LOCKED
+	LOOP
+		BEGIN
+			done := done + %2$I.session_end_release(ARRAY[later.owner], most - done);
+		EXCEPTION
+			WHEN lock_not_available OR deadlock_detected OR program_limit_exceeded THEN
+				NULL;
+			WHEN insufficient_privilege THEN
+				RAISE WARNING USING MESSAGE = format('locks of a session that has ended stay until they run out: %%s', SQLERRM);
+		END;
+		IF EXISTS (SELECT FROM %1$s.lock_held(later.owner)) THEN
+			UPDATE %2$I.session_end_later l SET tried_at = clock_timestamp() WHERE l.id = later.id;
+		ELSE
+			DELETE FROM %2$I.session_end_later l WHERE l.id = later.id;
+		END IF;
+		EXIT WHEN done >= most;
+	END LOOP;
+	RETURN done;
+END
+$$;
+COMMENT ON FUNCTION %2$I.session_end_some() IS
+'releases some of what was left when sessions ended, and returns how many locks that were';
+
+-- A procedure that commits can have no search_path of its own.
+CREATE OR REPLACE PROCEDURE %2$I.session_end_rest()
+LANGUAGE plpgsql
+AS $$
+BEGIN
+	WHILE %2$I.session_end_some() OPERATOR(pg_catalog.>) 0 LOOP
+		COMMIT;
+	END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE %2$I.session_end_rest() IS
+'releases what was left when sessions ended; commits after each batch';
+
+-- The triggers are given the column, and session_end_owner's "how".  format() makes text
+-- of a value without a cast, which the owner of its type could have made.
+CREATE OR REPLACE FUNCTION %2$I.session_end_deleted()
+RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	ended	text[];
+	holders	text[];
+BEGIN
+	EXECUTE format('SELECT array_agg(format(''%%%%s'', %%I)) FROM gone', TG_ARGV[0]) INTO ended;
+	holders := ARRAY(
+		SELECT o FROM unnest(ended) e, %2$I.session_end_owner(e, TG_ARGV[1]) o
+		WHERE o <> '' AND EXISTS (SELECT FROM %1$s.lock_held(o)));
+	IF holders = '{}' THEN
+		RETURN NULL;
+	END IF;
+	BEGIN
+		PERFORM %2$I.session_end_release(holders, (current_setting('atomic_lock.max_claims_per_transaction')::bigint + 1) / 2);
+	EXCEPTION WHEN OTHERS THEN
+		NULL;		-- all of it is left for later
+	END;
+	INSERT INTO %2$I.session_end_later (owner)
+		SELECT o FROM unnest(holders) o WHERE EXISTS (SELECT FROM %1$s.lock_held(o));
+	RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+	-- Nobody is kept from logging out because atomic_lock was dropped, or its level taken away.
+	RAISE WARNING USING MESSAGE = format('locks of sessions that have ended stay until they run out: %%s', SQLERRM);
+	RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION %2$I.session_end_deleted() IS 'internal: releases what the deleted sessions hold';
+
+CREATE OR REPLACE FUNCTION %2$I.session_end_renamed()
+RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	ids		text[];
+	former	text;
+BEGIN
+	EXECUTE format('SELECT ARRAY[format(''%%%%s'', $1.%%1$I), format(''%%%%s'', $2.%%1$I)]', TG_ARGV[0]) INTO ids USING OLD, NEW;
+	former := %2$I.session_end_owner(ids[1], TG_ARGV[1]);
+	-- Labels stay.
+	PERFORM %1$s.lock_try_transfer(h.key, former, %2$I.session_end_owner(ids[2], TG_ARGV[1]),
+			CASE h.mode WHEN 'exclusive' THEN s.holder END)
+	FROM %1$s.lock_held(former) h, %1$s.lock_status(h.key) s
+	WHERE h.lifetime <> 'transaction';
+	RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+	RAISE WARNING USING MESSAGE = format('locks of a session that has a new id stay with its former one: %%s', SQLERRM);
+	RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION %2$I.session_end_renamed() IS 'internal: hands over what a session holds to its new id';
+
+-- Whoever may execute a trigger function could make it the trigger of a table of their own.
+REVOKE ALL ON FUNCTION %2$I.session_end_release(text[], bigint), %2$I.session_end_some(),
+	%2$I.session_end_deleted(), %2$I.session_end_renamed() FROM PUBLIC;
+
+CREATE OR REPLACE TRIGGER session_end_deleted AFTER DELETE ON %3$s
+REFERENCING OLD TABLE AS gone
+FOR EACH STATEMENT EXECUTE FUNCTION %2$I.session_end_deleted(%4$L, %5$L);
+
+CREATE OR REPLACE TRIGGER session_end_renamed AFTER UPDATE ON %3$s
+FOR EACH ROW WHEN (OLD.%4$I IS DISTINCT FROM NEW.%4$I)
+EXECUTE FUNCTION %2$I.session_end_renamed(%4$L, %5$L);
+
+-- CREATE OR REPLACE leaves an object to whom it belonged.
+DO $$
+BEGIN
+	IF EXISTS (SELECT FROM pg_class WHERE relname = 'session_end_later'
+			AND relnamespace = %6$L::regnamespace AND relowner <> current_user::regrole)
+		OR EXISTS (SELECT FROM pg_proc WHERE proname ~ '^session_end_'
+			AND pronamespace = %6$L::regnamespace AND proowner <> current_user::regrole) THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = 'a function or table whose name begins with session_end_ belongs to another role',
+			HINT = 'Drop what this script makes, or run it as the role to which all of it belongs.';
+	END IF;
+END
+$$;
+
+$script$, :'locks', :'schema', :'sessions', :'column', :'how', quote_ident(:'schema')) \gexec
+
+COMMIT;

@@ -1,0 +1,192 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+--
+-- sql/compat/session_end.sql: where a session of the application ends, its locks do
+--
+-- Properties: a DELETE releases what the owners of its rows hold, in its transaction,
+-- whoever gives it, and however many rows and locks there are; what one transaction
+-- cannot release is released later.  No state of a lock, and nothing that is missing,
+-- makes a DELETE fail.  A session whose id changes keeps its locks.  Others can make no
+-- use of the functions.
+--
+-- Turns red when: locks of a session stay, or those of another end; 1,500 locks are too
+-- many; a DELETE fails; somebody without rights gets at a function.  That a DELETE
+-- waits for nobody is in test/t/clients/session_end.pl.
+
+\set script :srcdir '/../sql/compat/session_end.sql'
+DROP SCHEMA IF EXISTS regress_al_shop CASCADE;
+DROP ROLE IF EXISTS regress_al_locks, regress_al_web, regress_al_other;
+CREATE ROLE regress_al_locks;
+CREATE ROLE regress_al_web;
+CREATE ROLE regress_al_other;
+SELECT lock_grant_access('regress_al_locks', 'user') \g /dev/null
+CREATE SCHEMA regress_al_shop;
+CREATE TABLE regress_al_shop.sessions (id varchar(255) PRIMARY KEY, payload text);
+CREATE TABLE regress_al_shop.spring_session (primary_id char(36) PRIMARY KEY, session_id char(36) NOT NULL);
+GRANT CREATE, USAGE ON SCHEMA regress_al_shop TO regress_al_locks;
+GRANT USAGE ON SCHEMA regress_al_shop TO regress_al_web, regress_al_other;
+GRANT TRIGGER ON regress_al_shop.sessions, regress_al_shop.spring_session TO regress_al_locks;
+GRANT SELECT, INSERT, UPDATE, DELETE ON regress_al_shop.sessions, regress_al_shop.spring_session TO regress_al_web;
+\set schema regress_al_shop
+\set ECHO none
+SET ROLE regress_al_locks;
+\set table regress_al_shop.sessions
+\i :script
+\i :script
+\set table regress_al_shop.spring_session
+\set column session_id
+\set digest off
+\i :script
+RESET ROLE;
+\set ON_ERROR_STOP off
+\set ECHO all
+
+CREATE FUNCTION t.held() RETURNS text LANGUAGE sql AS $$
+	SELECT coalesce(string_agg(key || ' ' || holder, ', ' ORDER BY key), '-') FROM lock_status() WHERE locked
+$$;
+CREATE FUNCTION t.lock(session text, VARIADIC keys text[]) RETURNS bigint LANGUAGE sql AS $$
+	SELECT count(*) FROM lock_acquire_all(keys, '10 min', encode(sha256(session::bytea), 'hex'), holder => session)
+$$;
+
+-- A logout, and the clearing away of old sessions, by a role that has no level
+INSERT INTO regress_al_shop.sessions SELECT 's' || i FROM generate_series(1, 5) i;
+SELECT t.lock('s1', 'a', 'b'), t.lock('s2', 'c'), t.lock('s3', 'd'), t.lock('s4', 'e');
+SET ROLE regress_al_web;
+DELETE FROM regress_al_shop.sessions WHERE id = 's1';
+RESET ROLE;
+SELECT t.held();
+BEGIN;
+DELETE FROM regress_al_shop.sessions WHERE id IN ('s2', 's3', 's5');
+SELECT t.held();
+ROLLBACK;
+SELECT t.held();
+DELETE FROM regress_al_shop.sessions WHERE id IN ('s2', 's3', 's5', 'none');
+SELECT t.held();
+
+-- The id changes with the login: what the session has stays, with its label.
+UPDATE regress_al_shop.sessions SET payload = 'x';
+SET ROLE regress_al_web;
+UPDATE regress_al_shop.sessions SET id = 's6';
+RESET ROLE;
+SELECT t.held(), lock_is_held('e', regress_al_shop.session_end_owner('s6'));
+DELETE FROM regress_al_shop.sessions;
+SELECT t.held();
+
+-- The column itself is the owner; other modes and lifetimes; a guest who has nothing
+INSERT INTO regress_al_shop.spring_session VALUES ('1', '0d4f5f2e-90a8-4c1c-8d2c-6c2e3c0a7b11'), ('2', 'x');
+SELECT status FROM lock_acquire('a', owner => '0d4f5f2e-90a8-4c1c-8d2c-6c2e3c0a7b11', mode => 'shared');
+SELECT status FROM lock_acquire('b', owner => '0d4f5f2e-90a8-4c1c-8d2c-6c2e3c0a7b11', lifetime => 'session');
+SELECT status FROM lock_acquire('a', owner => 'other', mode => 'shared', holder => 'other');
+DELETE FROM regress_al_shop.spring_session;
+SELECT t.held(), lock_release('a', 'other');
+
+-- Rows that go with others
+CREATE TABLE t.users (id int PRIMARY KEY);
+INSERT INTO t.users VALUES (1), (2);
+ALTER TABLE regress_al_shop.sessions ADD user_id int REFERENCES t.users ON DELETE CASCADE;
+INSERT INTO regress_al_shop.sessions VALUES ('s1', '', 1), ('s2', '', 2);
+SELECT t.lock('s1', 'a'), t.lock('s2', 'b');
+DELETE FROM t.users WHERE id = 1;
+SELECT t.held();
+DELETE FROM t.users;
+SELECT t.held();
+
+-- 10,000 rows, 700 of them with a lock, and one with 1,500
+INSERT INTO regress_al_shop.sessions SELECT 's' || i FROM generate_series(1, 10000) i;
+SELECT sum(t.lock('s' || i, 'k' || i)) FROM generate_series(1, 700) i;
+SELECT t.lock('s701', VARIADIC ARRAY(SELECT 'm' || i FROM generate_series(1, 900) i));
+SELECT t.lock('s701', VARIADIC ARRAY(SELECT 'm' || i FROM generate_series(901, 1500) i));
+SELECT t.lock('another', 'z');
+SET ROLE regress_al_web;
+DELETE FROM regress_al_shop.sessions;
+RESET ROLE;
+SELECT count(*), (SELECT count(*) FROM regress_al_shop.session_end_later) AS later FROM lock_status();
+-- a new connection
+\c -
+SET client_min_messages = warning;
+CALL regress_al_shop.session_end_rest();
+SELECT t.held(), (SELECT count(*) FROM regress_al_shop.session_end_later) AS later;
+
+-- Where the transaction has nearly as many keys as it may have, all of it is left.
+SET atomic_lock.max_claims_per_transaction = 8;
+INSERT INTO regress_al_shop.sessions VALUES ('s1');
+SELECT t.lock('s1', 'a', 'b', 'c', 'd');
+BEGIN;
+SELECT t.lock('another', '1', '2', '3', '4', '5');
+DELETE FROM regress_al_shop.sessions;
+COMMIT;
+SELECT t.held();
+CALL regress_al_shop.session_end_rest();
+SELECT t.held(), lock_release_all(encode(sha256('another'), 'hex')), (SELECT count(*) FROM regress_al_shop.session_end_later) AS later;
+RESET atomic_lock.max_claims_per_transaction;
+
+-- A policy that does not admit the role of the script: the DELETE goes on, and so do others' locks.
+INSERT INTO regress_al_shop.sessions VALUES ('s1'), ('s2');
+SELECT t.lock('s1', 'secret'), t.lock('s2', 'a');
+SELECT lock_set_policy('secret', roles => '{regress_al_other}');
+DELETE FROM regress_al_shop.sessions;
+CALL regress_al_shop.session_end_rest();
+SELECT t.held(), (SELECT count(*) FROM regress_al_shop.session_end_later) AS later;
+SELECT lock_drop_policy('secret');
+CALL regress_al_shop.session_end_rest();
+SELECT t.held(), (SELECT count(*) FROM regress_al_shop.session_end_later) AS later;
+
+-- What is forced or runs out meanwhile is no longer kept in mind.
+INSERT INTO regress_al_shop.session_end_later (owner) VALUES ('nobody');
+CALL regress_al_shop.session_end_rest();
+SELECT count(*) FROM regress_al_shop.session_end_later;
+
+-- Who may call what
+SELECT t.lock('s1', 'a');
+SET ROLE regress_al_other;
+CREATE TEMP TABLE fake (id text);
+SELECT t.raises('CREATE TRIGGER fake AFTER DELETE ON fake REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION regress_al_shop.session_end_deleted(''id'', ''digest'')');
+SELECT t.raises('CREATE TRIGGER fake AFTER UPDATE ON fake FOR EACH ROW EXECUTE FUNCTION regress_al_shop.session_end_renamed(''id'', ''digest'')');
+SELECT t.raises('SELECT regress_al_shop.session_end_release(''{x}'', 1)');
+SELECT t.raises('SELECT regress_al_shop.session_end_some()');
+SELECT t.raises('CALL regress_al_shop.session_end_rest()');
+SELECT t.raises('TABLE regress_al_shop.session_end_later');
+DROP TABLE fake;
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION regress_al_shop.session_end_some() TO regress_al_other;
+GRANT EXECUTE ON PROCEDURE regress_al_shop.session_end_rest() TO regress_al_other;
+SET ROLE regress_al_other;
+CALL regress_al_shop.session_end_rest();
+RESET ROLE;
+
+-- The column's type belongs to somebody who has made a cast of it: it is not called.
+CREATE TYPE t.id AS (s text);
+CREATE FUNCTION t.evil(t.id) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RAISE 'called as %', current_user;
+END
+$$;
+CREATE CAST (t.id AS text) WITH FUNCTION t.evil(t.id);
+CREATE TABLE regress_al_shop.odd (id t.id);
+\set ECHO none
+\set table regress_al_shop.odd
+\set column id
+ALTER TABLE regress_al_shop.odd OWNER TO regress_al_locks;
+SET ROLE regress_al_locks;
+\i :script
+RESET ROLE;
+\set ON_ERROR_STOP off
+\set ECHO all
+INSERT INTO regress_al_shop.odd VALUES (ROW('x'));
+SELECT status FROM lock_acquire('odd', owner => '(x)');
+DELETE FROM regress_al_shop.odd;
+SELECT lock_is_held('odd', '(x)');
+
+-- Without a level, and without the extension, sessions end all the same.
+INSERT INTO regress_al_shop.sessions VALUES ('s1'), ('s2');
+SELECT lock_revoke_access('regress_al_locks', 'user');
+DELETE FROM regress_al_shop.sessions WHERE id = 's1';
+UPDATE regress_al_shop.sessions SET id = 's3';
+DROP EXTENSION atomic_lock CASCADE;
+DELETE FROM regress_al_shop.sessions;
+SELECT count(*) FROM regress_al_shop.sessions;
+
+DROP SCHEMA regress_al_shop CASCADE;
+DROP ROLE regress_al_locks, regress_al_web, regress_al_other;

@@ -1,0 +1,33 @@
+import java.time.Duration;
+import java.util.Optional;
+import org.postgresql.ds.PGSimpleDataSource;
+
+/** What becomes of a task's lock on two hosts, by doc/examples/shedlock/ShedLockLease.java; shedlock.pl runs this. */
+class ShedLock {
+	static PGSimpleDataSource pool = new PGSimpleDataSource();
+
+	static String acquire(String host, Duration atMost) throws Exception {
+		Optional<ShedLockLease> lease = ShedLockLease.acquire(pool, "night:ly", host, atMost);
+		return lease.isPresent() && lease.get().release(Duration.ZERO) ? "granted" : "refused";
+	}
+
+	public static void main(String[] arguments) throws Exception {
+		Duration hour = Duration.ofHours(1);
+		pool.setUrl(arguments[0]);
+
+		ShedLockLease lease = ShedLockLease.acquire(pool, "night:ly", "one", hour).get();
+		System.out.println("another host: " + acquire("two", hour));
+		System.out.println("extended: " + lease.extend(Duration.ofHours(2)) + ", another host: " + acquire("two", hour));
+		System.out.println("released: " + lease.release(Duration.ofMillis(-1)) + ", again: " + lease.release(Duration.ZERO));
+		System.out.println("another host: " + acquire("two", hour));
+
+		lease = ShedLockLease.acquire(pool, "night:ly", "one", Duration.ofMillis(1)).get();
+		while (acquire("two", hour).equals("refused"))
+			Thread.sleep(1);
+		System.out.println("ran out, extended: " + lease.extend(hour) + ", released: " + lease.release(Duration.ZERO)
+			+ ", with time left: " + lease.release(hour));
+
+		lease = ShedLockLease.acquire(pool, "night:ly", "one", hour).get();
+		System.out.println("released, to last 10 minutes: " + lease.release(Duration.ofMinutes(10)) + ", another host: " + acquire("two", hour));
+	}
+}

@@ -1,0 +1,100 @@
+# sql/compat/session_end.sql where sessions end that are still writing.
+#
+# Properties: a DELETE of sessions waits for no transaction that relies on a lock of
+# theirs, extends, releases or hands it over, or has taken it, prepared ones included, and
+# releases at once what is not in use.  What was in use is released by session_end_rest()
+# when that transaction has ended, and not before.  Two that clear away at the same time
+# do not wait for each other.
+#
+# Turns red when: a DELETE or session_end_rest() waits; a lock that is not in use stays
+# because another is; a lock that is in use is forgotten.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use AtomicLockWait;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = PostgreSQL::Test::Cluster->new('session_end');
+$node->init;
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nmax_prepared_transactions = 5\n");
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock; CREATE TABLE sessions (id text PRIMARY KEY)');
+my ($sharedir) = run_command([ 'pg_config', '--sharedir' ]);
+$node->command_ok(
+	[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-v', 'table=public.sessions', '-v', 'digest=off',
+		'-f', "$sharedir/extension/atomic_lock/session_end.sql" ], 'the script');
+
+my ($writer, $clearer, $other) = map { session($node, $_) } ('Writer', 'Clearer', 'Other');
+
+# Whoever waits is cancelled, and the test fails.
+ask($_, q{SET statement_timeout = '60s'}) for $clearer, $other;
+
+my $held = q{SELECT coalesce(string_agg(key, ' ' ORDER BY key), '-') FROM lock_status() WHERE locked};
+my $rest = 'CALL session_end_rest()';
+
+sub begin_day
+{
+	ask($writer, q{INSERT INTO sessions VALUES ('A'), ('B')});
+	is(ask($writer, q{SELECT count(*) FROM lock_acquire_all('{a,b}', '1 hour', 'A'), lock_acquire('c', '1 hour', 'B')}),
+		2, 'two sessions have locks');
+	return;
+}
+
+# What a request of session A is doing, and what is held once it has ended and the rest is released
+my @busy = (
+	[ 'relies on a lock', q{SELECT lock_assert('a', 'A')}, 'a', '-' ],
+	[ 'extends a lock', q{SELECT lock_extend('a', 'A')}, 'a', '-' ],
+	[ 'releases a lock', q{SELECT lock_release('a', 'A')}, 'a', '-' ],
+	[ 'hands a lock over', q{SELECT lock_transfer('a', 'A', 'job')}, 'a', 'a' ],
+	[ 'converts a lock', q{SELECT lock_convert('a', 'A', 'shared')}, 'a', '-' ],
+	[ 'takes another lock', q{SELECT lock_acquire('n', '1 hour', 'A')}, '-', 'n' ],
+	[ 'has a lock until it ends', q{SELECT lock_acquire('n', owner => 'A', lifetime => 'transaction')}, 'n', '-' ]);
+
+foreach my $case (@busy)
+{
+	my ($name, $sql, $meanwhile, $afterwards) = @$case;
+
+	begin_day();
+	ask($writer, "BEGIN; $sql");
+	is(told($clearer, q{DELETE FROM sessions RETURNING id}), "A\nB", "a request $name: its session is deleted");
+	is(ask($other, $held), $meanwhile, 'what it does not use is free');
+	is(told($clearer, $rest), '', 'the rest is tried');
+	is(ask($other, $held), $meanwhile, 'what it uses is held');
+	ask($writer, 'COMMIT');
+	is(told($clearer, $rest), '', 'it ends, and the rest is tried again');
+	is(ask($other, $held), $afterwards, $afterwards eq '-' ? 'nothing is held' : 'what it got meanwhile is held');
+	ask($writer, q{SELECT lock_release_all('A'), lock_release_all('job')});
+	is(ask($other, 'SELECT count(*) FROM session_end_later'), 0, 'nothing is left');
+}
+
+# Prepared
+begin_day();
+ask($writer, q{BEGIN; SELECT lock_assert('a', 'A'); PREPARE TRANSACTION 'request'});
+is(told($clearer, 'DELETE FROM sessions RETURNING id'), "A\nB", 'a prepared transaction uses a lock');
+is(ask($other, $held), 'a', 'what it does not use is free');
+ask($writer, q{COMMIT PREPARED 'request'});
+is(told($clearer, $rest), '', 'the rest');
+is(ask($other, $held), '-', 'nothing is held');
+
+# Two who clear away what is left, and one who has not committed
+begin_day();
+ask($writer, q{BEGIN; SELECT lock_assert('a', 'A')});
+ask($clearer, 'DELETE FROM sessions');
+ask($writer, 'COMMIT');
+ask($writer, q{BEGIN; SELECT session_end_some()});
+is(ask($clearer, 'SELECT session_end_some()'), 0, 'somebody else releases it');
+is(told($clearer, q{INSERT INTO sessions VALUES ('A'); DELETE FROM sessions RETURNING id}), 'A', 'the session comes and goes again');
+ask($writer, 'ROLLBACK');
+is(told($clearer, $rest), '', 'the rest');
+is(ask($other, $held), '-', 'nothing is held');
+is(ask($other, 'SELECT count(*) FROM session_end_later'), 0, 'nothing is left');
+
+end($writer, $clearer, $other);
+log_is_clean($node);
+$node->stop;
+done_testing();

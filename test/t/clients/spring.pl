@@ -1,0 +1,109 @@
+# sql/compat/spring.sql with JDBC: the statements of Spring's DefaultLockRepository,
+# of versions 5, 6 and 7, in its transactions and with its ways to bind values; see
+# Spring.java.
+#
+# Properties: clients of each version, and callers who do without Spring, exclude each
+# other: of eight that count under one lock, none loses a count.  A client that
+# has the lock acquires it again; one that has lost it can neither renew nor delete it.
+# The role as which Spring connects has been granted the view, and nothing else.
+# The script says what it lacks, and takes over nothing that belongs to somebody else.
+#
+# Left out where there is no Java or no JDBC driver.
+#
+# Turns red when: a statement has another answer, or is an error, as which JDBC would end
+# the transaction; a refusal is granted, or a grant refused.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../../perl";
+use AtomicLockTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $jdbc = '/usr/share/java/postgresql.jar';
+plan skip_all => 'no Java, or no JDBC' unless -e $jdbc && eval { run_log([ 'javac', '-version' ]) };
+
+my $day = <<'END';
+A acquires: true, again: true
+B acquires: false, directly: held
+is acquired by A: true, by B: false
+A renews: true, B: false
+B deletes: false, what is expired: false, all: false
+A deletes: true, again: false
+directly: acquired
+A acquires: false, is acquired: false, renews: false, deletes: false
+directly: released
+A acquires: true, another: true
+A closes: true, B acquires: true, true, closes: true
+C acquires: true
+is acquired: false, renews: false, deletes: false
+B acquires: true, deletes: true
+END
+
+my $password = join '', map { sprintf '%08x', rand 2**32 } 1 .. 4;
+my $node = PostgreSQL::Test::Cluster->new('spring');
+$node->init;
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlisten_addresses = '127.0.0.1'\n");
+unlink($node->data_dir . '/pg_hba.conf');
+$node->append_conf('pg_hba.conf', "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n");
+$node->start;
+
+my ($sharedir) = run_command([ 'pg_config', '--sharedir' ]);
+my $script = "$sharedir/extension/atomic_lock/spring.sql";
+
+# Runs the script as a role; what it said
+sub script
+{
+	my ($role, @variables) = @_;
+	local $ENV{PGOPTIONS} = "-c role=$role -c client_min_messages=warning";
+
+	my (undef, $stderr) = run_command(
+		[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), (map { ('-v', $_) } @variables), '-f', $script ]);
+	return $stderr;
+}
+
+$node->safe_psql('postgres', <<"END");
+CREATE ROLE shop_locks;
+CREATE ROLE somebody;
+CREATE ROLE web LOGIN PASSWORD '$password';
+CREATE ROLE desk LOGIN PASSWORD '$password';
+ALTER ROLE web SET search_path = shop;
+CREATE SCHEMA shop;
+CREATE SCHEMA brief;
+GRANT CREATE, USAGE ON SCHEMA shop, brief TO shop_locks, somebody;
+GRANT USAGE ON SCHEMA shop, brief TO web, desk;
+END
+like(script('shop_locks', 'schema=shop'), qr/extension atomic_lock is not installed.*CREATE EXTENSION/s, 'without the extension');
+$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+like(script('shop_locks', 'schema=shop'), qr/role "shop_locks" needs level user/, 'without level user');
+$node->safe_psql('postgres', q{SELECT lock_grant_access(r, 'user') FROM unnest('{shop_locks,desk}'::regrole[]) r});
+like(script('shop_locks', 'schema=shop', 'ttl=25 hours'), qr/ttl is 25 hours, and keys may be held for 1 day/, 'a ttl beyond max_ttl');
+$node->safe_psql('postgres', 'SET ROLE somebody; CREATE TABLE shop.int_lock_client (region text, lock_key text, client_id text, role name, ahead interval, PRIMARY KEY (region, lock_key))');
+like(script('postgres', 'schema=shop'), qr/belongs to another role/, 'a table of somebody else');
+$node->safe_psql('postgres', 'DROP TABLE shop.int_lock_client');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_class WHERE relname ~ '^int_lock'}), 0, 'none of these has left anything');
+
+is(script('shop_locks', 'schema=shop'), '', 'the script');
+is(script('shop_locks', 'schema=shop', 'ttl=10 min'), '', 'and again');
+is(script('shop_locks', 'schema=brief', 'ttl=1 ms'), '', 'and for another schema');
+$node->safe_psql('postgres', <<'END');
+GRANT SELECT, INSERT, UPDATE, DELETE ON shop.int_lock, brief.int_lock TO web;
+CREATE TABLE counter AS SELECT 0 AS value;
+GRANT SELECT, UPDATE ON counter TO desk;
+END
+
+my $pgpass = PostgreSQL::Test::Utils::tempdir_short . '/pgpass';
+append_to_file($pgpass, "*:*:*:*:$password\n");
+chmod 0600, $pgpass;
+local $ENV{PGPASSFILE} = $pgpass;
+my ($answer, $stderr) = run_command([ 'java', '-cp', $jdbc, 'test/t/clients/Spring.java',
+	map { sprintf 'jdbc:postgresql://127.0.0.1:%s/postgres?user=%s', $node->port, $_ } 'web', 'desk' ]);
+note($stderr) if $stderr ne '';
+is($answer, join('', map { "version $_\n$day" } 5 .. 7) . 'counted: 800, failed: 0', 'Spring');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM shop.int_lock_client'), 0, 'no client is left behind');
+
+log_is_clean($node);
+$node->stop;
+done_testing();
