@@ -17,7 +17,7 @@
 -- Callers need USAGE on the schema, the access level "user" of atomic_lock, EXECUTE on the
 -- registered functions, and for force-release the level "admin".
 --
--- doc/clients.md says what differs from the document of the protocol.
+-- doc/libraries.md says what differs from the document of the protocol.
 
 \set ON_ERROR_STOP on
 \if :{?schema}

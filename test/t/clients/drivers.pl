@@ -169,7 +169,7 @@ my %suffixes = (python => 'py', js => 'js', java => 'java', go => 'go', php => '
 my %sources = map { $_ => slurp_file($_) =~ s/^\s+//gmr } glob 'doc/examples/*.*';
 foreach my $document ('doc/clients.md', 'doc/waiting.md')
 {
-	my $text = slurp_file($document) =~ s/^## Other lock libraries\n.*//msr;
+	my $text = slurp_file($document);
 	my $quotes = 0;
 
 	while ($text =~ /^```(\w*)\n(.*?)^```$/gms)

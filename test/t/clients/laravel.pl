@@ -6,7 +6,7 @@
 # rights on the view alone, and with the functions.  Eight processes and two callers of
 # the functions lose no update of a counter.  A refusal in a transaction ends it on the
 # view, and not with the functions.  The script can be run again, and says what is
-# missing.  What doc/clients.md quotes is what was run.
+# missing.  What doc/libraries.md quotes is what was run.
 #
 # Turns red when: Laravel's statements have another outcome on the view; exclusion
 # between the view, the class and the functions fails; an error of the class is lost;
@@ -147,11 +147,11 @@ SKIP:
 }
 
 # What the document shows is what has been run.
-my $document = slurp_file('doc/clients.md');
+my $document = slurp_file('doc/libraries.md');
 my $programs = join "\n", map { slurp_file($_) } glob 'doc/examples/laravel/*.php';
 my @quotes = map { split /\n\n+(?=\S)/ } $document =~ /^```php\n(.*?)^```$/gms;
-cmp_ok(scalar(@quotes), '>=', 3, 'doc/clients.md quotes PHP');
-ok(index($programs, $_ =~ s/\s+\z//r) >= 0, 'doc/clients.md quotes the programs') or diag($_) foreach @quotes;
+cmp_ok(scalar(@quotes), '>=', 3, 'doc/libraries.md quotes PHP');
+ok(index($programs, $_ =~ s/\s+\z//r) >= 0, 'doc/libraries.md quotes the programs') or diag($_) foreach @quotes;
 
 log_is_clean($node);
 $node->stop;

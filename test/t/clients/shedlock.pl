@@ -1,4 +1,4 @@
-# What doc/clients.md says about ShedLock, with JDBC: the SQL of the LockProvider in
+# What doc/libraries.md says about ShedLock, with JDBC: the SQL of the LockProvider in
 # doc/examples/shedlock, and why ShedLock's own provider cannot lock by a view.
 #
 # Properties: of two hosts, one runs the task; lockAtLeastFor keeps the lock after
@@ -67,13 +67,13 @@ my $insert = q{INSERT INTO shedlock (name, lock_until, locked_at, locked_by) VAL
 is(sqlstate($node, "$insert ON CONFLICT (name) DO UPDATE SET lock_until = excluded.lock_until"), '42P10', 'ShedLock by a view');
 is(sqlstate($node, $insert), 'no error: ', 'but for ON CONFLICT');
 
-my $text = slurp_file('doc/clients.md') =~ s/^\t+//gmr;
+my $text = slurp_file('doc/libraries.md') =~ s/^\t+//gmr;
 foreach my $program ('ShedLockLease.java', 'AtomicLockProvider.java')
 {
 	foreach my $part (split /^\}?\n(?:\}\n)*\n/m, slurp_file("doc/examples/shedlock/$program") =~ s/^\t+//gmr)
 	{
 		next if $part =~ /^(?:import|\/\/ A )/;
-		ok(index($text, $part) >= 0, "doc/clients.md quotes $program") or diag($part);
+		ok(index($text, $part) >= 0, "doc/libraries.md quotes $program") or diag($part);
 	}
 }
 
