@@ -145,7 +145,7 @@ BEGIN
 		EXCEPTION
 			WHEN lock_not_available OR deadlock_detected OR program_limit_exceeded THEN
 				NULL;
-			WHEN insufficient_privilege THEN
+			WHEN OTHERS THEN
 				RAISE WARNING USING MESSAGE = format('locks of a session that has ended stay until they run out: %%s', SQLERRM);
 		END;
 		IF EXISTS (SELECT FROM %1$s.lock_held(later.owner)) THEN
