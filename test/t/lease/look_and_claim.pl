@@ -241,7 +241,7 @@ foreach my $rewrite ('VACUUM FULL app_lock_queue', 'CLUSTER app_lock_queue USING
 	# Unlike a release, this has not written to the table.
 	start_early(q{SELECT force_release('k', 'test')}, 'before-offer');
 	start($third, $rewrite);
-	poll($watch, "SELECT state = 'idle' OR wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($third));
+	poll($watch, "SELECT query LIKE '$rewrite%' AND (state = 'idle' OR wait_event_type = 'Lock') FROM pg_stat_activity WHERE pid = " . pid($third));
 	is(ask($watch, 'SELECT count(*) FROM pg_stat_activity WHERE state = \'active\' AND pid = ' . pid($third)), '1', "$rewrite waits for a commit that has looked for places");
 	is(go_on() . answer($third), 't', '... which ends');
 	is(ask($watch, q{SELECT string_agg(coalesce(holder, 'offered'), ' ' ORDER BY ticket), max(offered) = max(ticket) FROM app_lock_queue}), 'offered Three|t', '... and has ended the one and offered the key to the other');
