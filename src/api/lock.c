@@ -346,6 +346,9 @@ for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 		if (previous && al_key_compare(&previous->key, &owns->key) == 0)
 			continue;
 		previous = owns;
+		/* A partition that has moved is extended where it is now. */
+		if (outcome != AL_RELEASED)
+			(void) al_check_key(owns->key.name);
 		if (!al_terms_is_admitted(&owns->key))
 		{
 			denied++;

@@ -79,7 +79,9 @@ SELECT t.raises('SELECT lock_acquire_all(ARRAY[''{order:1}:line:1'', ''{order:1}
 SELECT md5(string_agg(a::text, ',' ORDER BY key)) = :'before' AS nothing_changed FROM app_lock a;
 
 -- What is held from before
-SELECT key, status FROM lock_heartbeat(owner => 'alice-1');
+SELECT key FROM lock_held('alice-1');
+SELECT c, t.code(c) FROM (VALUES ('SELECT lock_heartbeat(owner => ''alice-1'')'), ('SELECT lock_extend_all(''alice-1'')'),
+	('SELECT lock_transfer_all(''alice-1'', ''heir'')'), ('SELECT lock_release_all(''alice-1'')')) AS calls (c);
 SELECT lock_release_all('alice-1');
 
 -- No partition: none of them does anything.
