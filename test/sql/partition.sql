@@ -93,6 +93,13 @@ SELECT t.raises(t.call('lock_is_held(text,text)', :'here'));
 SET atomic_lock.partition = 4;
 SELECT t.code(t.call('lock_status(text)', :'here')), t.code(t.call('lock_status(text)', :'elsewhere'));
 
+-- The extension can be created there.
+SET client_min_messages = warning;
+DROP EXTENSION atomic_lock;
+CREATE EXTENSION atomic_lock;
+SHOW atomic_lock.partitions;
+SELECT lock_grant_access('regress_al_user', 'user');
+
 --
 -- Guards and default keys
 --
