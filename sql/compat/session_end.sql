@@ -13,12 +13,20 @@
 --            who sees an owner can log in with it.  off: the column is the owner.
 --   schema   where the functions are to live; without it, public
 --
--- Everything here belongs to the role that runs this, and releases in its name.  It
--- needs level user, CREATE on the schema, and TRIGGER on the table.  Policies that
--- reserve keys have to admit it.  Who deletes sessions needs nothing.  Run the script
--- again for another table, and after an update of atomic_lock.
+-- Everything here belongs to the role that runs this, and releases in its name.  That is
+-- no superuser.  It needs level user, CREATE on the schema, and TRIGGER on the table:
 --
--- The trigger neither waits nor fails.  It leaves to session_end_rest()
+--   PGOPTIONS='-c role=shop_locks' psql -d app -v schema=shop -v table=shop.sessions -f session_end.sql
+--
+-- Policies that reserve keys have to admit it.  Who deletes sessions needs nothing.  Run
+-- the script again for another table, and after an update of atomic_lock.
+--
+-- The triggers neither wait nor fail.  A lock that an unfinished transaction relies on or
+-- changes stays with the former id when the id changes.  All of them stay where they are
+-- too many for atomic_lock.max_claims_per_transaction, or one may not be handed over.
+-- They end with their leases.
+--
+-- The trigger of DELETE leaves to session_end_rest()
 --
 -- - a lock that an unfinished transaction relies on or changes, such as a request of
 --   this session that is still writing,
@@ -26,7 +34,8 @@
 -- - everything, where one of the locks may not be released.
 --
 -- So call that every minute, by pg_cron or the scheduler of the application, as any role
--- that was granted EXECUTE on it and on session_end_some().  It commits after each batch:
+-- that was granted EXECUTE on it and on session_end_some().  One call tries everything
+-- that is left once, and commits after each batch:
 --
 --   SELECT cron.schedule('* * * * *', 'CALL shop.session_end_rest()');
 --
@@ -69,6 +78,11 @@ BEGIN
 		RAISE undefined_object USING
 			MESSAGE = 'the extension atomic_lock is not installed in this database',
 			HINT = 'CREATE EXTENSION atomic_lock';
+	ELSIF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = format('role "%%s" is a superuser', current_user),
+			DETAIL = 'The functions of this script run with the rights of the role that makes them.',
+			HINT = 'Run this as a role of its own, as it says at the top.';
 	ELSIF NOT has_function_privilege(locks || '.lock_try_release(text, text)', 'EXECUTE') THEN
 		RAISE insufficient_privilege USING
 			MESSAGE = format('role "%%s" needs level user of atomic_lock', current_user),
@@ -125,7 +139,9 @@ $$;
 COMMENT ON FUNCTION %2$I.session_end_release(text[], bigint) IS
 'internal: releases what these owners hold and no unfinished transaction has in use, and returns how much that was';
 
-CREATE OR REPLACE FUNCTION %2$I.session_end_some()
+-- Tries what was not tried since then.  A clock that is put back makes no row older, or
+-- session_end_rest() would try it for ever.
+CREATE OR REPLACE FUNCTION %2$I.session_end_some(since timestamptz DEFAULT clock_timestamp())
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -134,12 +150,15 @@ DECLARE
 	-- A session that has called no function of the extension may not know the setting.
 	most	bigint := (coalesce(current_setting('atomic_lock.max_claims_per_transaction', true), '1000')::bigint + 1) / 2;
 	done	bigint := 0;
+	tried	bigint := 0;
 	later	record;
 BEGIN
 	FOR later IN
 		SELECT l.id, l.owner FROM %2$I.session_end_later l
+		WHERE l.tried_at IS NULL OR l.tried_at < since
 		ORDER BY l.tried_at NULLS FIRST, l.id LIMIT 50 FOR UPDATE SKIP LOCKED
 	LOOP
+		tried := tried + 1;
 		BEGIN
 			done := done + %2$I.session_end_release(ARRAY[later.owner], most - done);
 		EXCEPTION
@@ -148,31 +167,34 @@ BEGIN
 			WHEN OTHERS THEN
 				RAISE WARNING USING MESSAGE = format('locks of a session that has ended stay until they run out: %%s', SQLERRM);
 		END;
-		IF EXISTS (SELECT FROM %1$s.lock_held(later.owner)) THEN
-			UPDATE %2$I.session_end_later l SET tried_at = clock_timestamp() WHERE l.id = later.id;
-		ELSE
+		IF NOT EXISTS (SELECT FROM %1$s.lock_held(later.owner)) THEN
 			DELETE FROM %2$I.session_end_later l WHERE l.id = later.id;
+		ELSIF done < most THEN
+			UPDATE %2$I.session_end_later l SET tried_at = greatest(clock_timestamp(), since) WHERE l.id = later.id;
 		END IF;
+		-- The next transaction may release more of the same owner.
 		EXIT WHEN done >= most;
 	END LOOP;
-	RETURN done;
+	RETURN tried;
 END
 $$;
-COMMENT ON FUNCTION %2$I.session_end_some() IS
-'releases some of what was left when sessions ended, and returns how many locks that were';
+COMMENT ON FUNCTION %2$I.session_end_some(timestamptz) IS
+'tries some of what was left when sessions ended, and returns how many owners that were';
 
 -- A procedure that commits can have no search_path of its own.
 CREATE OR REPLACE PROCEDURE %2$I.session_end_rest()
 LANGUAGE plpgsql
 AS $$
+DECLARE
+	start	pg_catalog.timestamptz := pg_catalog.clock_timestamp();
 BEGIN
-	WHILE %2$I.session_end_some() OPERATOR(pg_catalog.>) 0 LOOP
+	WHILE %2$I.session_end_some(start) OPERATOR(pg_catalog.>) 0 LOOP
 		COMMIT;
 	END LOOP;
 END
 $$;
 COMMENT ON PROCEDURE %2$I.session_end_rest() IS
-'releases what was left when sessions ended; commits after each batch';
+'tries once to release all that was left when sessions ended; commits after each batch';
 
 -- The triggers are given the column, and session_end_owner's "how".  format() makes text
 -- of a value without a cast, which the owner of its type could have made.
@@ -212,6 +234,7 @@ CREATE OR REPLACE FUNCTION %2$I.session_end_renamed()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '1ms'
 AS $$
 DECLARE
 	ids		text[];
@@ -223,7 +246,7 @@ BEGIN
 	PERFORM %1$s.lock_try_transfer(h.key, former, %2$I.session_end_owner(ids[2], TG_ARGV[1]),
 			CASE h.mode WHEN 'exclusive' THEN s.holder END)
 	FROM %1$s.lock_held(former) h, %1$s.lock_status(h.key) s
-	WHERE h.lifetime <> 'transaction';
+	WHERE h.lifetime <> 'transaction' AND NOT s.pending;
 	RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
 	RAISE WARNING USING MESSAGE = format('locks of a session that has a new id stay with its former one: %%s', SQLERRM);
@@ -233,8 +256,9 @@ $$;
 COMMENT ON FUNCTION %2$I.session_end_renamed() IS 'internal: hands over what a session holds to its new id';
 
 -- Whoever may execute a trigger function could make it the trigger of a table of their own.
-REVOKE ALL ON FUNCTION %2$I.session_end_release(text[], bigint), %2$I.session_end_some(),
-	%2$I.session_end_deleted(), %2$I.session_end_renamed() FROM PUBLIC;
+-- Which tables are meant, the function does not know: the script may be run for any.
+REVOKE ALL ON ROUTINE %2$I.session_end_release(text[], bigint), %2$I.session_end_some(timestamptz),
+	%2$I.session_end_rest(), %2$I.session_end_deleted(), %2$I.session_end_renamed() FROM PUBLIC;
 
 CREATE OR REPLACE TRIGGER session_end_deleted AFTER DELETE ON %3$s
 REFERENCING OLD TABLE AS gone
@@ -249,10 +273,11 @@ DO $$
 BEGIN
 	IF EXISTS (SELECT FROM pg_class WHERE relname = 'session_end_later'
 			AND relnamespace = %6$L::regnamespace AND relowner <> current_user::regrole)
-		OR EXISTS (SELECT FROM pg_proc WHERE proname ~ '^session_end_'
+		OR EXISTS (SELECT FROM pg_proc WHERE proname IN ('session_end_owner', 'session_end_release', 'session_end_some',
+				'session_end_rest', 'session_end_deleted', 'session_end_renamed')
 			AND pronamespace = %6$L::regnamespace AND proowner <> current_user::regrole) THEN
 		RAISE insufficient_privilege USING
-			MESSAGE = 'a function or table whose name begins with session_end_ belongs to another role',
+			MESSAGE = 'a function or table of this script, whose names begin with session_end_, belongs to another role',
 			HINT = 'Drop what this script makes, or run it as the role to which all of it belongs.';
 	END IF;
 END

@@ -7,7 +7,7 @@
 --
 -- Properties: a DELETE releases what the owners of its rows hold, in its transaction,
 -- whoever gives it, and however many rows and locks there are; what one transaction
--- cannot release is released later.  No state of a lock, and nothing that is missing,
+-- cannot release is released later, in one CALL.  No state of a lock, and nothing that is missing,
 -- makes a DELETE fail.  A session whose id changes keeps its locks.  Others can make no
 -- use of the functions.
 --
@@ -134,9 +134,25 @@ CALL regress_al_shop.session_end_rest();
 SELECT t.held(), (SELECT count(*) FROM regress_al_shop.session_end_later) AS later;
 
 -- What is forced or runs out meanwhile is no longer kept in mind.
-INSERT INTO regress_al_shop.session_end_later (owner) VALUES ('nobody');
+-- However many those are, and those who may not be released, one CALL comes to all others.
+SELECT lock_acquire('secret' || i, owner => 'kept' || i) FROM generate_series(1, 60) i \g /dev/null
+SELECT status FROM lock_acquire('a', owner => 'last');
+SELECT lock_set_policy('secret', roles => '{regress_al_other}');
+INSERT INTO regress_al_shop.session_end_later (owner) SELECT 'nobody' || i FROM generate_series(1, 60) i;
+INSERT INTO regress_al_shop.session_end_later (owner) SELECT 'kept' || i FROM generate_series(1, 60) i;
+INSERT INTO regress_al_shop.session_end_later (owner) VALUES ('last');
+SET client_min_messages = error;
 CALL regress_al_shop.session_end_rest();
-SELECT count(*) FROM regress_al_shop.session_end_later;
+SET client_min_messages = warning;
+SELECT t.held() ~ '^secret' AS kept, lock_is_held('a', 'last'), count(*), count(tried_at) AS tried FROM regress_al_shop.session_end_later;
+SELECT lock_drop_policy('secret');
+CALL regress_al_shop.session_end_rest();
+SELECT t.held(), count(*) FROM regress_al_shop.session_end_later;
+
+-- The script is for no superuser.
+\i :script
+ROLLBACK;
+\set ON_ERROR_STOP off
 
 -- Who may call what
 SELECT t.lock('s1', 'a');

@@ -1,13 +1,15 @@
 # sql/compat/session_end.sql where sessions end that are still writing.
 #
 # Properties: a DELETE of sessions waits for no transaction that relies on a lock of
-# theirs, extends, releases or hands it over, or has taken it, prepared ones included, and
-# releases at once what is not in use.  What was in use is released by session_end_rest()
-# when that transaction has ended, and not before.  Two that clear away at the same time
-# do not wait for each other.
+# theirs, extends, releases or hands it over, or has taken it, prepared ones included, nor
+# for somebody who keeps all from writing, and releases at once what is not in use.  What
+# was in use is released by session_end_rest() when that transaction has ended, and not
+# before.  Two that clear away at the same time do not wait for each other.  An UPDATE of
+# the id waits for nobody, either: what is in use stays with the former id, and all else
+# is handed over.
 #
-# Turns red when: a DELETE or session_end_rest() waits; a lock that is not in use stays
-# because another is; a lock that is in use is forgotten.
+# Turns red when: a DELETE, an UPDATE or session_end_rest() waits; a lock that is not in
+# use stays because another is; a lock that is in use is forgotten.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,12 +24,19 @@ use Test::More;
 my $node = PostgreSQL::Test::Cluster->new('session_end');
 $node->init;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nmax_prepared_transactions = 5\n");
+# Vacuum locks the table for a moment to truncate it, and then the trigger leaves all for later.
+$node->append_conf('postgresql.conf', "autovacuum = off\n");
 $node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock; CREATE TABLE sessions (id text PRIMARY KEY)');
+$node->safe_psql('postgres', q{CREATE EXTENSION atomic_lock; CREATE TABLE sessions (id text PRIMARY KEY);
+	CREATE ROLE app_locks; SELECT lock_grant_access('app_locks', 'user');
+	GRANT CREATE ON SCHEMA public TO app_locks; GRANT TRIGGER ON sessions TO app_locks});
 my ($sharedir) = run_command([ 'pg_config', '--sharedir' ]);
-$node->command_ok(
+{
+	local $ENV{PGOPTIONS} = '-c role=app_locks';
+	$node->command_ok(
 	[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-v', 'table=public.sessions', '-v', 'digest=off',
 		'-f', "$sharedir/extension/atomic_lock/session_end.sql" ], 'the script');
+}
 
 my ($writer, $clearer, $other) = map { session($node, $_) } ('Writer', 'Clearer', 'Other');
 
@@ -59,6 +68,14 @@ foreach my $case (@busy)
 {
 	my ($name, $sql, $meanwhile, $afterwards) = @$case;
 
+	# The session gets a new id, and what it does not use goes with it.
+	begin_day();
+	ask($writer, "BEGIN; $sql");
+	is(told($clearer, q{UPDATE sessions SET id = 'A2' WHERE id = 'A' RETURNING id}), 'A2', "a request $name: its session gets a new id");
+	is(ask($other, q{SELECT string_agg(key, ' ' ORDER BY key) FROM lock_held('A2')}), $meanwhile eq 'a' ? 'b' : 'a b',
+		'what it does not use goes with it');
+	ask($writer, q{ROLLBACK; SELECT lock_release_all(o) FROM unnest('{A,A2,B}'::text[]) o; DELETE FROM sessions});
+
 	begin_day();
 	ask($writer, "BEGIN; $sql");
 	is(told($clearer, q{DELETE FROM sessions RETURNING id}), "A\nB", "a request $name: its session is deleted");
@@ -81,13 +98,25 @@ ask($writer, q{COMMIT PREPARED 'request'});
 is(told($clearer, $rest), '', 'the rest');
 is(ask($other, $held), '-', 'nothing is held');
 
+# Somebody keeps all from writing, as CREATE INDEX does.
+begin_day();
+ask($writer, 'BEGIN; LOCK TABLE app_lock IN SHARE MODE');
+is(told($clearer, q{UPDATE sessions SET id = 'A2' WHERE id = 'A' RETURNING id}), 'A2', 'nobody can write: a session gets a new id');
+is(told($clearer, q{UPDATE sessions SET id = 'A' WHERE id = 'A2' RETURNING id}), 'A', '... and has its old one again');
+is(told($clearer, 'DELETE FROM sessions RETURNING id'), "A\nB", '... and sessions are deleted');
+is(told($clearer, $rest), '', 'the rest is tried');
+is(ask($other, $held), 'a b c', 'all is held');
+ask($writer, 'COMMIT');
+is(told($clearer, $rest), '', 'the rest');
+is(ask($other, $held), '-', 'nothing is held');
+
 # Two who clear away what is left, and one who has not committed
 begin_day();
 ask($writer, q{BEGIN; SELECT lock_assert('a', 'A')});
 ask($clearer, 'DELETE FROM sessions');
 ask($writer, 'COMMIT');
 ask($writer, q{BEGIN; SELECT session_end_some()});
-is(ask($clearer, 'SELECT session_end_some()'), 0, 'somebody else releases it');
+is(ask($clearer, 'SELECT session_end_some()'), 0, 'somebody else tries it');
 is(told($clearer, q{INSERT INTO sessions VALUES ('A'); DELETE FROM sessions RETURNING id}), 'A', 'the session comes and goes again');
 ask($writer, 'ROLLBACK');
 is(told($clearer, $rest), '', 'the rest');
