@@ -29,57 +29,60 @@ BEGIN;
 SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL client_min_messages = warning;
 
+-- What is missing is said before anything is made.
 DO $$
 BEGIN
 	IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'atomic_lock') THEN
-		RAISE undefined_object USING MESSAGE = 'extension "atomic_lock" is not installed in this database',
-			HINT = 'Run CREATE EXTENSION atomic_lock, then this script again.';
+		RAISE undefined_object USING
+			MESSAGE = 'the extension atomic_lock is not installed in this database',
+			HINT = 'CREATE EXTENSION atomic_lock';
 	END IF;
 END
 $$;
-SELECT extnamespace::regnamespace AS locks, quote_ident(:'schema') AS here FROM pg_extension WHERE extname = 'atomic_lock' \gset
-
--- CREATE SCHEMA IF NOT EXISTS would ask for the right to create one.
-SELECT 'CREATE SCHEMA ' || :'here' WHERE to_regnamespace(:'here') IS NULL \gexec
+SELECT extnamespace::regnamespace AS locks, to_regnamespace(quote_ident(:'schema')) IS NULL AS no_schema
+FROM pg_extension WHERE extname = 'atomic_lock' \gset
+\if :no_schema
+	CREATE SCHEMA :"schema";
+\endif
 
 -- Signatures are text: a column of the type regprocedure would stop pg_upgrade.
-CREATE TABLE IF NOT EXISTS :here.forrst_function (
+CREATE TABLE IF NOT EXISTS :"schema".forrst_function (
 	name		text PRIMARY KEY,
 	signature	text NOT NULL CHECK (signature LIKE '%(jsonb)' AND cardinality(parse_ident(left(signature, -7))) = 2)
 );
-COMMENT ON TABLE :here.forrst_function IS 'functions that lock_forrst may call';
-COMMENT ON COLUMN :here.forrst_function.name IS 'name in requests';
-COMMENT ON COLUMN :here.forrst_function.signature IS 'schema.function(jsonb), which returns jsonb';
-GRANT SELECT ON :here.forrst_function TO PUBLIC;
+COMMENT ON TABLE :"schema".forrst_function IS 'functions that lock_forrst may call';
+COMMENT ON COLUMN :"schema".forrst_function.name IS 'name in requests';
+COMMENT ON COLUMN :"schema".forrst_function.signature IS 'schema.function(jsonb), which returns jsonb';
+GRANT SELECT ON :"schema".forrst_function TO PUBLIC;
 
 -- The bodies name both schemas, so that no search_path decides what they call.
 SELECT format($script$
 
-CREATE OR REPLACE FUNCTION %2$s.forrst_duration(duration jsonb) RETURNS interval
+CREATE OR REPLACE FUNCTION %2$I.forrst_duration(duration jsonb) RETURNS interval
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN duration->'value' BETWEEN '0' AND '1e9' THEN (duration->>'value')::float8 END *
 	CASE duration->>'unit' WHEN 'millisecond' THEN interval '1 ms' WHEN 'second' THEN interval '1 s'
 		WHEN 'minute' THEN interval '1 min' WHEN 'hour' THEN interval '1 h' WHEN 'day' THEN interval '24 h' END;
-COMMENT ON FUNCTION %2$s.forrst_duration(jsonb) IS 'what {"value": 5, "unit": "second"} stands for; NULL if it is malformed';
+COMMENT ON FUNCTION %2$I.forrst_duration(jsonb) IS 'what {"value": 5, "unit": "second"} stands for; NULL if it is malformed';
 
-CREATE OR REPLACE FUNCTION %2$s.forrst_time(moment timestamptz) RETURNS text
+CREATE OR REPLACE FUNCTION %2$I.forrst_time(moment timestamptz) RETURNS text
 LANGUAGE sql STABLE
 RETURN to_char(moment AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"');
-COMMENT ON FUNCTION %2$s.forrst_time(timestamptz) IS 'ISO 8601 in UTC, cut to seconds';
+COMMENT ON FUNCTION %2$I.forrst_time(timestamptz) IS 'ISO 8601 in UTC, cut to seconds';
 
-CREATE OR REPLACE FUNCTION %2$s.forrst_error(code text, message text, details jsonb DEFAULT NULL) RETURNS jsonb
+CREATE OR REPLACE FUNCTION %2$I.forrst_error(code text, message text, details jsonb DEFAULT NULL) RETURNS jsonb
 LANGUAGE sql STABLE
 RETURN jsonb_build_object('result', NULL, 'errors', jsonb_build_array(jsonb_build_object('code', code, 'message', message) ||
 	CASE WHEN details IS NULL THEN '{}' ELSE jsonb_build_object('details', details) END));
-COMMENT ON FUNCTION %2$s.forrst_error(text, text, jsonb) IS 'part of an answer that tells of an error';
+COMMENT ON FUNCTION %2$I.forrst_error(text, text, jsonb) IS 'part of an answer that tells of an error';
 
-CREATE OR REPLACE FUNCTION %2$s.lock_forrst_is_retryable(code text) RETURNS boolean
+CREATE OR REPLACE FUNCTION %2$I.lock_forrst_is_retryable(code text) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 RETURN code IN ('LOCK_ACQUISITION_FAILED', 'LOCK_TIMEOUT', 'INTERNAL_ERROR');
-COMMENT ON FUNCTION %2$s.lock_forrst_is_retryable(text) IS 'whether a request that lock_forrst answered with this error may be repeated';
+COMMENT ON FUNCTION %2$I.lock_forrst_is_retryable(text) IS 'whether a request that lock_forrst answered with this error may be repeated';
 
 -- The functions of the protocol's extension itself
-CREATE OR REPLACE FUNCTION %2$s.forrst_manage(function text, arguments jsonb, request_id text) RETURNS jsonb
+CREATE OR REPLACE FUNCTION %2$I.forrst_manage(function text, arguments jsonb, request_id text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -107,21 +110,21 @@ BEGIN
 			RETURN jsonb_build_object('result', about || CASE WHEN NOT (state.locked OR state.pending) THEN '{"locked": false}'
 				ELSE jsonb_strip_nulls(jsonb_build_object('locked', true,
 					'owner', CASE WHEN owner IS NULL THEN state.owner WHEN %1$s.lock_is_held(key, owner) THEN owner END,
-					'acquired_at', %2$s.forrst_time(state.acquired_at), 'expires_at', %2$s.forrst_time(state.expires_at),
+					'acquired_at', %2$I.forrst_time(state.acquired_at), 'expires_at', %2$I.forrst_time(state.expires_at),
 					'ttl_remaining', floor(extract(epoch FROM state.ttl_remaining)))) END);
 	END CASE;
 	RETURN CASE status
 		WHEN 'released' THEN jsonb_build_object('result', about || jsonb '{"released": true}' ||
 			CASE function WHEN 'release' THEN jsonb '{}' ELSE '{"forced": true}' END)
-		WHEN 'not_owner' THEN %2$s.forrst_error('LOCK_OWNERSHIP_MISMATCH', 'Lock is owned by a different process', about)
-		WHEN 'already_released' THEN %2$s.forrst_error('LOCK_ALREADY_RELEASED', 'Lock was already released', about)
-		WHEN 'pending' THEN %2$s.forrst_error('LOCK_ACQUISITION_FAILED', 'Lock is held by a call in progress', about)
-		ELSE %2$s.forrst_error('LOCK_NOT_FOUND', 'Lock does not exist or already expired', about) END;
+		WHEN 'not_owner' THEN %2$I.forrst_error('LOCK_OWNERSHIP_MISMATCH', 'Lock is owned by a different process', about)
+		WHEN 'already_released' THEN %2$I.forrst_error('LOCK_ALREADY_RELEASED', 'Lock was already released', about)
+		WHEN 'pending' THEN %2$I.forrst_error('LOCK_ACQUISITION_FAILED', 'Lock is held by a call in progress', about)
+		ELSE %2$I.forrst_error('LOCK_NOT_FOUND', 'Lock does not exist or already expired', about) END;
 END
 $$;
-COMMENT ON FUNCTION %2$s.forrst_manage(text, jsonb, text) IS 'what lock_forrst answers to release, force-release and status';
+COMMENT ON FUNCTION %2$I.forrst_manage(text, jsonb, text) IS 'what lock_forrst answers to release, force-release and status';
 
-CREATE OR REPLACE FUNCTION %2$s.forrst_run(request jsonb, path text) RETURNS jsonb
+CREATE OR REPLACE FUNCTION %2$I.forrst_run(request jsonb, path text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -150,7 +153,7 @@ BEGIN
 		END IF;
 		IF jsonb_typeof(entries->0->'options') = 'object' THEN
 			options := '{"scope": "function", "auto_release": true, "block": {"value": 0, "unit": "second"}}' || (entries->0->'options');
-			ttl := %2$s.forrst_duration(options->'ttl');
+			ttl := %2$I.forrst_duration(options->'ttl');
 		END IF;
 		fault := CASE
 			WHEN request->'protocol'->>'name' IS DISTINCT FROM 'forrst' THEN 'the protocol must be forrst'
@@ -165,7 +168,7 @@ BEGIN
 			WHEN options IS NULL THEN 'options must be an object'
 			WHEN jsonb_typeof(options->'key') IS DISTINCT FROM 'string' OR options->>'key' = '' THEN 'key must be a string'
 			WHEN NOT coalesce(ttl BETWEEN '1 ms' AND '100 years', false) THEN 'ttl must be a duration'
-			WHEN %2$s.forrst_duration(options->'block') IS NULL THEN 'block must be a duration'
+			WHEN %2$I.forrst_duration(options->'block') IS NULL THEN 'block must be a duration'
 			WHEN options->'scope' NOT IN ('"function"', '"global"') THEN 'scope must be function or global'
 			WHEN jsonb_typeof(options->'auto_release') <> 'boolean' THEN 'auto_release must be a boolean'
 			WHEN jsonb_typeof(options->'owner') <> 'string' THEN 'owner must be a string' END;
@@ -173,44 +176,44 @@ BEGIN
 			RAISE invalid_parameter_value USING MESSAGE = fault;
 		ELSIF function ~ '^urn:cline:forrst:ext:atomic-lock:fn:(release|force-release|status)$' THEN
 			malformed := 'INVALID_ARGUMENTS';
-			RETURN envelope || %2$s.forrst_manage(split_part(function, ':', 7), arguments, request->>'id');
+			RETURN envelope || %2$I.forrst_manage(split_part(function, ':', 7), arguments, request->>'id');
 		END IF;
 		SELECT format('SELECT %%I.%%I($1)', n.nspname, p.proname) INTO statement
-		FROM %2$s.forrst_function f
+		FROM %2$I.forrst_function f
 			JOIN pg_proc p ON p.oid = to_regprocedure(f.signature)
 			JOIN pg_namespace n ON n.oid = p.pronamespace
 		WHERE f.name = function AND p.prokind = 'f' AND p.prorettype = 'jsonb'::regtype AND NOT p.proretset;
 		IF NOT FOUND THEN
-			RETURN envelope || %2$s.forrst_error('FUNCTION_NOT_FOUND', 'Function is not registered, or does not exist',
+			RETURN envelope || %2$I.forrst_error('FUNCTION_NOT_FOUND', 'Function is not registered, or does not exist',
 				jsonb_build_object('function', function));
 		END IF;
 		IF options IS NOT NULL THEN
 			full_key := concat_ws(':', 'lock', CASE options->>'scope' WHEN 'function' THEN function END, options->>'key');
 			owner := coalesce(options->>'owner', gen_random_uuid()::text);
 			lock := CASE WHEN (options->'auto_release')::boolean
-				THEN %1$s.lock_try_acquire(full_key, NULL, owner, wait => %2$s.forrst_duration(options->'block'), lifetime => 'transaction')
-				ELSE %1$s.lock_try_acquire(full_key, ttl, owner, wait => %2$s.forrst_duration(options->'block')) END;
+				THEN %1$s.lock_try_acquire(full_key, NULL, owner, wait => %2$I.forrst_duration(options->'block'), lifetime => 'transaction')
+				ELSE %1$s.lock_try_acquire(full_key, ttl, owner, wait => %2$I.forrst_duration(options->'block')) END;
 		END IF;
 	EXCEPTION
 		WHEN data_exception THEN
-			RETURN envelope || %2$s.forrst_error(malformed, SQLERRM);
+			RETURN envelope || %2$I.forrst_error(malformed, SQLERRM);
 		WHEN insufficient_privilege THEN
-			RETURN envelope || %2$s.forrst_error('FORBIDDEN', SQLERRM);
+			RETURN envelope || %2$I.forrst_error('FORBIDDEN', SQLERRM);
 	END;
 
 	about := jsonb_build_object('key', options->'key', 'scope', options->'scope');
 	IF lock.acquired THEN
 		entry := entry || jsonb_build_object('data', about || jsonb_build_object('acquired', true, 'owner', owner,
-			'expires_at', %2$s.forrst_time(coalesce(lock.expires_at, lock.acquired_at + ttl))));
+			'expires_at', %2$I.forrst_time(coalesce(lock.expires_at, lock.acquired_at + ttl))));
 		envelope := envelope || jsonb_build_object('extensions', jsonb_build_array(entry));
 	ELSIF lock.status = 'timeout' THEN
-		RETURN envelope || %2$s.forrst_error('LOCK_TIMEOUT', format('Lock acquisition timed out after %%s %%s%%s', options->'block'->>'value',
+		RETURN envelope || %2$I.forrst_error('LOCK_TIMEOUT', format('Lock acquisition timed out after %%s %%s%%s', options->'block'->>'value',
 			options->'block'->>'unit', CASE options->'block'->>'value' WHEN '1' THEN '' ELSE 's' END),
 			about || jsonb_build_object('full_key', full_key, 'waited', options->'block'));
 	ELSIF options IS NOT NULL THEN
 		entry := entry || jsonb_build_object('data', jsonb_build_object('key', options->'key', 'acquired', false));
 		RETURN envelope || jsonb_build_object('extensions', jsonb_build_array(entry)) ||
-			%2$s.forrst_error('LOCK_ACQUISITION_FAILED', 'Unable to acquire lock', about || jsonb_build_object('full_key', full_key));
+			%2$I.forrst_error('LOCK_ACQUISITION_FAILED', 'Unable to acquire lock', about || jsonb_build_object('full_key', full_key));
 	END IF;
 
 	BEGIN
@@ -224,7 +227,7 @@ BEGIN
 		WHEN transaction_rollback THEN
 			RAISE;
 		WHEN OTHERS THEN
-			answer := %2$s.forrst_error('INTERNAL_ERROR', SQLERRM, jsonb_build_object('sqlstate', SQLSTATE));
+			answer := %2$I.forrst_error('INTERNAL_ERROR', SQLERRM, jsonb_build_object('sqlstate', SQLSTATE));
 	END;
 	IF (options->'auto_release')::boolean THEN
 		PERFORM %1$s.lock_try_release(full_key, owner);
@@ -232,25 +235,29 @@ BEGIN
 	RETURN envelope || answer;
 END
 $$;
-COMMENT ON FUNCTION %2$s.forrst_run(jsonb, text) IS 'what lock_forrst does; the registered function is called with this search_path';
+COMMENT ON FUNCTION %2$I.forrst_run(jsonb, text) IS 'what lock_forrst does; the registered function is called with this search_path';
 
-CREATE OR REPLACE FUNCTION %2$s.lock_forrst(request jsonb) RETURNS jsonb
+CREATE OR REPLACE FUNCTION %2$I.lock_forrst(request jsonb) RETURNS jsonb
 LANGUAGE sql VOLATILE
-RETURN %2$s.forrst_run(request, current_setting('search_path'));
-COMMENT ON FUNCTION %2$s.lock_forrst(jsonb) IS
+RETURN %2$I.forrst_run(request, current_setting('search_path'));
+COMMENT ON FUNCTION %2$I.lock_forrst(jsonb) IS
 'answers a request of the Forrst protocol: takes the lock that it asks for, calls the registered function that it names, releases the lock';
 
 -- CREATE OR REPLACE leaves an object to whom it belonged.
 DO $$
 BEGIN
-	IF EXISTS (SELECT FROM pg_class WHERE relnamespace = %3$L::regnamespace AND relname = 'forrst_function' AND relowner <> current_user::regrole)
-		OR EXISTS (SELECT FROM pg_proc WHERE pronamespace = %3$L::regnamespace AND proname ~ '^(lock_)?forrst_?' AND proowner <> current_user::regrole) THEN
-		RAISE insufficient_privilege USING MESSAGE = 'forrst_function, or a function of this script, belongs to another role',
-			HINT = 'Run this as the role to which all of it belongs, or drop what does not.';
+	IF EXISTS (SELECT FROM pg_class WHERE relname = 'forrst_function'
+			AND relnamespace = %3$L::regnamespace AND relowner <> current_user::regrole)
+		OR EXISTS (SELECT FROM pg_proc WHERE proname IN ('forrst_duration', 'forrst_time', 'forrst_error',
+				'lock_forrst_is_retryable', 'forrst_manage', 'forrst_run', 'lock_forrst')
+			AND pronamespace = %3$L::regnamespace AND proowner <> current_user::regrole) THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = 'a function or table of this script, whose names have forrst in them, belongs to another role',
+			HINT = 'Drop what this script makes, or run it as the role to which all of it belongs.';
 	END IF;
 END
 $$;
 
-$script$, :'locks', :'here', :'here') \gexec
+$script$, :'locks', :'schema', quote_ident(:'schema')) \gexec
 
 COMMIT;

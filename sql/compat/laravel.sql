@@ -27,6 +27,11 @@
 --
 -- "web", as which Laravel connects, needs nothing else.  Run the script again after an
 -- update of atomic_lock, with another prefix, and where shop_locks gets another name.
+-- An update that changes one of these columns fails as long as the views use it:
+--
+--   DROP VIEW shop.cache_locks, shop.cache_locks_by_role;
+--
+-- Then update, run the script, and GRANT again.  Leases stay.
 --
 -- What differs from the table:
 --
@@ -49,6 +54,8 @@
 -- - One transaction can delete atomic_lock.max_claims_per_transaction locks.  With more,
 --   flushLocks() raises 54000.
 -- - Keys that are shared, or held by a transaction, are refused but not seen.
+-- - Who may read the view may learn, from EXPLAIN ANALYZE, how many rows of other keys
+--   it passed over: so whether a key outside the prefix has a row, and no more.
 -- - Under REPEATABLE READ and SERIALIZABLE, the view shows what was there when the
 --   transaction began, and may raise 40001.  INSERT goes by what is there now.
 
@@ -204,11 +211,20 @@ COMMENT ON COLUMN %2$I.cache_locks.key IS 'what is locked';
 COMMENT ON COLUMN %2$I.cache_locks.owner IS 'secret that proves who has the lock; empty for all but the role that took it here';
 COMMENT ON COLUMN %2$I.cache_locks.expiration IS 'to be written: when the lock ends, in seconds since 1970; who reads it is told that it is not over';
 
--- A lock of Laravel's own default lasts a day.
+-- CREATE OR REPLACE leaves an object to whom it belonged.
 DO $$
 DECLARE
 	policy	record := %1$s.lock_policy(%3$L);
 BEGIN
+	IF EXISTS (SELECT FROM pg_class WHERE relname IN ('cache_locks', 'cache_locks_by_role')
+			AND relnamespace = %5$L::regnamespace AND relowner <> current_user::regrole)
+		OR EXISTS (SELECT FROM pg_proc WHERE proname = 'cache_locks_change'
+			AND pronamespace = %5$L::regnamespace AND proowner <> current_user::regrole) THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = 'a function or view of this script, whose names begin with cache_locks, belongs to another role',
+			HINT = 'Drop what this script makes, or run it as the role to which all of it belongs.';
+	END IF;
+	-- A lock of Laravel's own default lasts a day.
 	IF least(policy.max_ttl, policy.max_lifetime) < '24:00:00' THEN
 		RAISE WARNING USING
 			MESSAGE = format('locks that last a day, as Laravel''s do by default, will not be granted: keys may be held for %%s',
@@ -219,6 +235,6 @@ END
 $$;
 
 $script$, :'locks', :'schema', :'prefix', format('%I.cache_locks_by_role', :'schema'),
-	format('%I.cache_locks_change()', :'schema'), :'locks' || '.lock_try_force_release(text, text)', current_user) \gexec
+	quote_ident(:'schema'), :'locks' || '.lock_try_force_release(text, text)', current_user) \gexec
 
 COMMIT;

@@ -34,7 +34,7 @@
 -- - everything, where one of the locks may not be released.
 --
 -- So call that every minute, by pg_cron or the scheduler of the application, as any role
--- that was granted EXECUTE on it and on session_end_some().  One call tries everything
+-- that was granted EXECUTE on it and on session_end_some.  One call tries everything
 -- that is left once, and commits after each batch:
 --
 --   SELECT cron.schedule('* * * * *', 'CALL shop.session_end_rest()');

@@ -15,8 +15,9 @@
 --
 --   SELECT lock_acquire(shop.int_lock_key('orders'));
 --
--- Everything here belongs to the role that runs this, and locks in its name.  Take a
--- role for it that does nothing else.  It needs level user, and CREATE on the schema:
+-- Everything here belongs to the role that runs this, and locks in its name.  That is a
+-- role which does nothing else, and no superuser.  It needs level user, and CREATE on
+-- the schema:
 --
 --   CREATE ROLE shop_locks;
 --   SELECT lock_grant_access('shop_locks', 'user');
@@ -28,6 +29,10 @@
 --
 -- "web", as which Spring connects, needs nothing else.  Run the script again after an
 -- update of atomic_lock, or where that was dropped and created again.
+--
+-- Who has USAGE on the schema can test whether a CLIENT_ID that they guess has a lock:
+-- everybody may execute int_lock_end(), which the view needs.  Spring's own is a UUID.
+-- One that you pass to DefaultLockRepository has to be as hard to guess.
 --
 -- What differs from the table:
 --
@@ -67,6 +72,11 @@ BEGIN
 		RAISE undefined_object USING
 			MESSAGE = 'the extension atomic_lock is not installed in this database',
 			HINT = 'CREATE EXTENSION atomic_lock';
+	ELSIF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = format('role "%s" is a superuser', current_user),
+			DETAIL = 'The functions of this script run with the rights of the role that makes them.',
+			HINT = 'Run this as a role of its own, as it says at the top.';
 	ELSIF NOT has_function_privilege(locks || '.lock_try_release(text, text)', 'EXECUTE') THEN
 		RAISE insufficient_privilege USING
 			MESSAGE = format('role "%s" needs level user of atomic_lock', current_user),
@@ -136,6 +146,11 @@ DECLARE
 	ttl		interval;
 	longest	interval;
 BEGIN
+	-- Whoever may execute this could make it the trigger of a table of their own.
+	IF TG_RELID <> %5$L::regclass THEN
+		RAISE insufficient_privilege USING MESSAGE = 'this is no trigger for other tables than int_lock';
+	END IF;
+
 	CASE TG_OP
 		WHEN 'INSERT' THEN
 			ttl := greatest(coalesce(NEW.expired_after - NEW.created_date, %3$L), '1 ms');
@@ -190,7 +205,6 @@ BEGIN
 	RETURN NEW;
 END
 $$;
--- Whoever may execute this could make it the trigger of a table of their own.
 REVOKE ALL ON FUNCTION %2$I.int_lock_change() FROM PUBLIC;
 COMMENT ON FUNCTION %2$I.int_lock_change() IS 'internal: what a change of int_lock does';
 
@@ -232,7 +246,7 @@ BEGIN
 		OR EXISTS (SELECT FROM pg_proc WHERE proname IN ('int_lock_key', 'int_lock_end', 'int_lock_change')
 			AND pronamespace = %4$L::regnamespace AND proowner <> current_user::regrole) THEN
 		RAISE insufficient_privilege USING
-			MESSAGE = 'int_lock, or a function or relation whose name begins with int_lock_, belongs to another role',
+			MESSAGE = 'a function or relation of this script, whose names begin with int_lock, belongs to another role',
 			HINT = 'Drop what this script makes, or run it as the role to which all of it belongs.';
 	END IF;
 	IF %3$L::interval > least(policy.max_ttl, policy.max_lifetime) THEN
@@ -243,6 +257,6 @@ BEGIN
 END
 $$;
 
-$script$, :'locks', :'schema', :'ttl', quote_ident(:'schema')) \gexec
+$script$, :'locks', :'schema', :'ttl', quote_ident(:'schema'), format('%I.int_lock_by_role', :'schema')) \gexec
 
 COMMIT;

@@ -35,7 +35,8 @@ BEGIN
 END
 $$;
 CREATE FUNCTION t.ttl(k text) RETURNS interval LANGUAGE sql SECURITY DEFINER AS 'SELECT (public.lock_status(k)).ttl_remaining';
--- Clocks are compared in seconds.
+-- Clocks are compared in seconds.  Leases last for hours, so that none is over before the
+-- end, however slow the machine is.
 SELECT floor(extract(epoch FROM now()))::bigint AS now \gset
 \set ECHO all
 --
@@ -58,22 +59,22 @@ SET search_path = shop;
 --
 -- acquire(), refresh(), release()
 --
-INSERT INTO cache_locks ("key", "owner", "expiration") VALUES ('shop_cache_a', 'web-1', :now + 300);
-SELECT t.raises(format('INSERT INTO cache_locks ("key", "owner", "expiration") VALUES (''shop_cache_a'', ''web-2'', %s)', :now + 300));
+INSERT INTO cache_locks ("key", "owner", "expiration") VALUES ('shop_cache_a', 'web-1', :now + 3600);
+SELECT t.raises(format('INSERT INTO cache_locks ("key", "owner", "expiration") VALUES (''shop_cache_a'', ''web-2'', %s)', :now + 3600));
 -- one's own lock again; a clock that is a hundred years ahead steals nothing, nor does one without end
-SELECT o, now, t.changes(format('UPDATE cache_locks SET "owner" = %L, "expiration" = %s WHERE "key" = ''shop_cache_a'' AND ("owner" = %1$L OR "expiration" <= %s)', o, :now + 600, :now + later))
+SELECT o, now, t.changes(format('UPDATE cache_locks SET "owner" = %L, "expiration" = %s WHERE "key" = ''shop_cache_a'' AND ("owner" = %1$L OR "expiration" <= %s)', o, :now + 7200, :now + later))
 	FROM (VALUES ('web-1', 'now', 0), ('web-2', 'now', 0), ('web-2', 'ahead', 3155760000), ('web-2', 'endless', 9223372036854775807 - :now)) v(o, now, later);
-SELECT o, t.changes(format('UPDATE cache_locks SET "expiration" = %s WHERE "key" = ''shop_cache_a'' AND "owner" = %L AND "expiration" > %s', :now + 1200, o, :now)) AS refreshed,
+SELECT o, t.changes(format('UPDATE cache_locks SET "expiration" = %s WHERE "key" = ''shop_cache_a'' AND "owner" = %L AND "expiration" > %s', :now + 14400, o, :now)) AS refreshed,
 	t.changes(format('DELETE FROM cache_locks WHERE "expiration" <= %s', :now + 3155760000)) AS pruned
 	FROM unnest('{web-1,web-2}'::text[]) o;
 SELECT * FROM cache_locks WHERE "key" = 'shop_cache_a' AND "expiration" > :now LIMIT 1;
-SELECT t.ttl('shop_cache_a') BETWEEN '11 min' AND '20 min' AS refreshed;
+SELECT t.ttl('shop_cache_a') BETWEEN '2 h 5 min' AND '4 h' AS refreshed;
 SELECT o, t.changes(format('DELETE FROM cache_locks WHERE "key" = ''shop_cache_a'' AND "owner" = %L', o)) AS released
 	FROM unnest('{web-2,web-1,web-1}'::text[]) o;
 SELECT * FROM cache_locks WHERE "key" = 'shop_cache_a';
 -- who takes it again by INSERT has it; forceRelease() of one's own is a release
-INSERT INTO cache_locks VALUES ('shop_cache_a', 'web-1', :now + 300);
-INSERT INTO cache_locks VALUES ('shop_cache_a', 'web-1', :now + 600);
+INSERT INTO cache_locks VALUES ('shop_cache_a', 'web-1', :now + 3600);
+INSERT INTO cache_locks VALUES ('shop_cache_a', 'web-1', :now + 7200);
 SELECT t.changes('DELETE FROM cache_locks WHERE "key" = ''shop_cache_a''');
 -- with a clock that is behind or ahead: of a second too much the lease has max_ttl
 SELECT error, t.raises(format('INSERT INTO cache_locks VALUES (''shop_cache_b'', ''web-1'', %s)', e)) ~ u.error AS is_so
@@ -81,7 +82,7 @@ SELECT error, t.raises(format('INSERT INTO cache_locks VALUES (''shop_cache_b'',
 		ARRAY['^22023: .* over at once.*DETAIL: .* [0-9]+[.]', '^22023: .* over at once', '^no error', '^22023: ttl must be between', '^22008']) u(e, error);
 INSERT INTO cache_locks VALUES ('shop_cache_day', 'web-1', :now + 86401);
 -- other keys, and none; no owner
-SELECT t.raises(format('INSERT INTO cache_locks VALUES (%L, %L, %s)', k, o, :now + 300))
+SELECT t.raises(format('INSERT INTO cache_locks VALUES (%L, %L, %s)', k, o, :now + 3600))
 	FROM (VALUES ('other_cache_a', 'web-1'), ('shop_cache', 'web-1'), ('SHOP_CACHE_a', 'web-1'), (NULL, 'web-1'), ('shop_cache_c', NULL), ('shop_cache_c', ''), ('shop_cache_c', repeat('x', 256))) v(k, o);
 -- what it is not for
 SELECT t.code(s) FROM unnest(ARRAY[
@@ -107,18 +108,18 @@ SELECT status FROM lock_acquire('other_cache_a', owner => 'direct-1');
 SELECT status FROM lock_acquire('shop_cache_shared', owner => 'direct-1', mode => 'shared');
 -- handed over: its meta goes with it, and the new owner is not shown
 SET SESSION AUTHORIZATION regress_al_web;
-INSERT INTO shop.cache_locks VALUES ('shop_cache_handed', 'web-1', :now + 300);
+INSERT INTO shop.cache_locks VALUES ('shop_cache_handed', 'web-1', :now + 3600);
 SET SESSION AUTHORIZATION regress_al_direct;
 SELECT status FROM lock_transfer('shop_cache_handed', 'web-1', 'direct-2', 'Dora');
 SET SESSION AUTHORIZATION regress_al_worker;
 SET search_path = shop;
-INSERT INTO cache_locks VALUES ('shop_cache_worker', 'worker-1', :now + 300);
+INSERT INTO cache_locks VALUES ('shop_cache_worker', 'worker-1', :now + 3600);
 SELECT "key", "owner" FROM cache_locks ORDER BY "key";
 SET SESSION AUTHORIZATION regress_al_web;
 SELECT "key", "owner" FROM cache_locks ORDER BY "key";
 SELECT "key", "owner" FROM cache_locks WHERE "owner" ~ 'direct|worker' OR "key" !~ 'shop_cache_' OR "key" = 'other_cache_a';
 -- by what is shown nothing can be done with it
-SELECT k, t.code(format('INSERT INTO cache_locks VALUES (%L, ''web-9'', %s)', k, :now + 300)) AS insert,
+SELECT k, t.code(format('INSERT INTO cache_locks VALUES (%L, ''web-9'', %s)', k, :now + 3600)) AS insert,
 	t.code(format('DELETE FROM cache_locks WHERE "key" = %L', k)) AS delete
 	FROM unnest('{shop_cache_direct,shop_cache_handed,shop_cache_worker,shop_cache_shared}'::text[]) k;
 SELECT t.raises($$DELETE FROM cache_locks WHERE "key" = 'shop_cache_worker'$$);
@@ -144,7 +145,7 @@ RESET enable_bitmapscan;
 SELECT t.changes('DELETE FROM cache_locks WHERE pg_temp.told("key", "owner") AND "key" = ''shop_cache_nobody''');
 -- a lock that the role knows by its owner, as a job is told it, it has
 SET SESSION AUTHORIZATION regress_al_worker;
-INSERT INTO cache_locks VALUES ('shop_cache_day', 'web-1', :now + 300);
+INSERT INTO cache_locks VALUES ('shop_cache_day', 'web-1', :now + 3600);
 SELECT "owner" FROM cache_locks WHERE "key" = 'shop_cache_day';
 DELETE FROM cache_locks WHERE "key" = 'shop_cache_day' AND "owner" = 'web-1';
 
@@ -180,9 +181,9 @@ CREATE OPERATOR evil.^@ (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.oops);
 CREATE DOMAIN evil.text AS pg_catalog.text CHECK (evil.oops('', ''));
 CREATE DOMAIN evil.interval AS pg_catalog.interval CHECK (evil.oops('', ''));
 CREATE TEMP TABLE cache_locks_by_role (key text);
-INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'web-1', :now + 300);
+INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'web-1', :now + 3600);
 SELECT "owner" FROM shop.cache_locks WHERE "key" OPERATOR(pg_catalog.=) 'shop_cache_a';
-UPDATE shop.cache_locks SET "expiration" = :now + 600 WHERE "key" OPERATOR(pg_catalog.=) 'shop_cache_a';
+UPDATE shop.cache_locks SET "expiration" = :now + 7200 WHERE "key" OPERATOR(pg_catalog.=) 'shop_cache_a';
 DELETE FROM shop.cache_locks WHERE "key" OPERATOR(pg_catalog.=) 'shop_cache_a';
 DROP TABLE cache_locks_by_role;
 RESET search_path;
@@ -193,10 +194,10 @@ RESET SESSION AUTHORIZATION;
 GRANT EXECUTE ON FUNCTION shop.cache_locks_change() TO regress_al_web;
 SET SESSION AUTHORIZATION regress_al_web;
 CREATE TRIGGER mine BEFORE INSERT ON evil.mine FOR EACH ROW EXECUTE FUNCTION shop.cache_locks_change();
-SELECT t.raises(format('INSERT INTO evil.mine VALUES (''shop_cache_a'', ''web-1'', %s, ''regress_al_worker'')', :now + 300));
+SELECT t.raises(format('INSERT INTO evil.mine VALUES (''shop_cache_a'', ''web-1'', %s, ''regress_al_worker'')', :now + 3600));
 SELECT t.raises('SELECT shop.cache_locks_change()') ~ '^0A000' AS trigger_only;
 RESET SESSION AUTHORIZATION;
-INSERT INTO shop.cache_locks SELECT 'shop_cache_' || n, 'o', :now + 300 FROM generate_series(1, 500) n;
+INSERT INTO shop.cache_locks SELECT 'shop_cache_' || n, 'o', :now + 3600 FROM generate_series(1, 500) n;
 SELECT t.fingerprint() AS before \gset
 SET SESSION AUTHORIZATION regress_al_web;
 BEGIN;
@@ -272,7 +273,7 @@ RESET ROLE;
 GRANT SELECT, INSERT, UPDATE, DELETE ON shop.cache_locks TO regress_al_web;
 \set ECHO all
 SET ROLE regress_al_web;
-INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'web-1', :now + 300);
+INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'web-1', :now + 3600);
 SELECT "key", "owner" FROM shop.cache_locks;
 RESET ROLE;
 DROP SCHEMA shop, evil CASCADE;

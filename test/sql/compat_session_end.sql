@@ -7,8 +7,8 @@
 --
 -- Properties: a DELETE releases what the owners of its rows hold, in its transaction,
 -- whoever gives it, and however many rows and locks there are; what one transaction
--- cannot release is released later, in one CALL.  No state of a lock, and nothing that is missing,
--- makes a DELETE fail.  A session whose id changes keeps its locks.  Others can make no
+-- cannot release is released later, in one CALL.  No state of a lock, and nothing that
+-- is missing, makes a DELETE fail.  A session whose id changes keeps its locks.  Others can make no
 -- use of the functions.
 --
 -- Turns red when: locks of a session stay, or those of another end; 1,500 locks are too
@@ -149,11 +149,6 @@ SELECT lock_drop_policy('secret');
 CALL regress_al_shop.session_end_rest();
 SELECT t.held(), count(*) FROM regress_al_shop.session_end_later;
 
--- The script is for no superuser.
-\i :script
-ROLLBACK;
-\set ON_ERROR_STOP off
-
 -- Who may call what
 SELECT t.lock('s1', 'a');
 SET ROLE regress_al_other;
@@ -166,7 +161,7 @@ SELECT t.raises('CALL regress_al_shop.session_end_rest()');
 SELECT t.raises('TABLE regress_al_shop.session_end_later');
 DROP TABLE fake;
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION regress_al_shop.session_end_some() TO regress_al_other;
+GRANT EXECUTE ON FUNCTION regress_al_shop.session_end_some TO regress_al_other;
 GRANT EXECUTE ON PROCEDURE regress_al_shop.session_end_rest() TO regress_al_other;
 SET ROLE regress_al_other;
 CALL regress_al_shop.session_end_rest();

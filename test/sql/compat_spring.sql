@@ -146,6 +146,13 @@ SELECT t.raises('TABLE regress_al_shop.int_lock_by_role');
 SELECT t.raises('INSERT INTO regress_al_shop.int_lock (region, lock_key, client_id, role) VALUES (''DEFAULT'', ''r'', ''C'', ''regress_al_web'')');
 CREATE TEMP TABLE fake (LIKE regress_al_shop.int_lock);
 SELECT t.raises('CREATE TRIGGER fake BEFORE INSERT ON fake FOR EACH ROW EXECUTE FUNCTION regress_al_shop.int_lock_change()');
+-- nor could who may execute it
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION regress_al_shop.int_lock_change() TO regress_al_other;
+SET ROLE regress_al_other;
+CREATE TRIGGER fake BEFORE INSERT ON fake FOR EACH ROW EXECUTE FUNCTION regress_al_shop.int_lock_change();
+SELECT t.raises('INSERT INTO fake (region, lock_key, client_id) VALUES (''DEFAULT'', ''r'', ''C'')');
+DROP TRIGGER fake ON fake;
 SELECT t.spring('insert', 'C', 'o');
 SELECT client_id FROM regress_al_shop.int_lock;
 SET ROLE regress_al_none;

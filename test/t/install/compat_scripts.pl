@@ -6,11 +6,12 @@
 # again, and after DROP EXTENSION ... CASCADE, with the extension in another schema, and
 # makes the same each time, and loses no row; pg_dump and pg_restore bring back the same,
 # which works; everything that it makes has a comment; nobody but its owner may write to
-# any relation of it, unless granted.
+# any relation of it, unless granted; it takes over nothing that belongs to another role.
 #
 # Turns red when: a script is left out of the Makefile; a name is not qualified or not
 # quoted; CREATE is without OR REPLACE or IF NOT EXISTS; a body names something that
-# a restore makes later; a script needs a right that it does not tell of.
+# a restore makes later; a script needs a right that it does not tell of; its check of
+# owners leaves a name out.
 
 use strict;
 use warnings FATAL => 'all';
@@ -79,7 +80,7 @@ my $node = PostgreSQL::Test::Cluster->new('compat');
 $node->init;
 $node->append_conf('postgresql.conf', "autovacuum = off\nfsync = off\n");
 $node->start;
-$node->safe_psql('postgres', 'CREATE ROLE installer LOGIN; CREATE ROLE stranger LOGIN');
+$node->safe_psql('postgres', 'CREATE ROLE installer LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE planter; GRANT planter TO installer');
 
 # Run a script as the role "installer": whether it succeeds, and what it says
 sub script
@@ -171,5 +172,19 @@ WHERE relnamespace = 'app'::regnamespace AND relkind IN ('r', 'v') AND has_table
 	is(join(',', script($name, $db)), '1,', '... and works with one in another schema');
 	is(made($db) =~ s/^SET .*\n//mgr, $made =~ s/^SET .*\n//mgr, '... makes the same, and keeps the rows');
 	is($works->($db), $with{$name}{answer}, '... and it works');
+
+	# Each thing that it makes belongs to a role of which the installer is a member: all
+	# statements of the script would succeed, and leave it to that role.
+	foreach my $planted (split /\n/, $node->safe_psql($db, q{
+SELECT CASE relkind WHEN 'v' THEN 'VIEW ' ELSE 'TABLE ' END || oid::regclass FROM pg_class
+WHERE relnamespace = 'app'::regnamespace AND relkind IN ('r', 'v') AND relname <> 'session'
+UNION ALL SELECT 'ROUTINE ' || oid::regprocedure FROM pg_proc WHERE pronamespace = 'app'::regnamespace AND proname <> 'f'}))
+	{
+		$node->safe_psql($db, "ALTER $planted OWNER TO planter");
+		($ok, $err) = script($name, $db);
+		ok(!$ok, "$name: $planted of somebody else is not taken over");
+		like($err, qr/ERROR: .* belongs to another role\n/, '... and it says so');
+		$node->safe_psql($db, "ALTER $planted OWNER TO installer");
+	}
 }
 done_testing();
