@@ -8,8 +8,8 @@
 -- Properties: a DELETE releases what the owners of its rows hold, in its transaction,
 -- whoever gives it, and however many rows and locks there are; what one transaction
 -- cannot release is released later, in one CALL.  No state of a lock, and nothing that
--- is missing, makes a DELETE fail.  A session whose id changes keeps its locks.  Others can make no
--- use of the functions.
+-- is missing, makes a DELETE fail.  A session whose id changes keeps its locks.  Others
+-- can make no use of the functions.
 --
 -- Turns red when: locks of a session stay, or those of another end; 1,500 locks are too
 -- many; a DELETE fails; somebody without rights gets at a function.  That a DELETE
