@@ -10,9 +10,10 @@
 --
 --   INSERT INTO api.forrst_function VALUES ('payments.charge', 'billing.charge(jsonb)');
 --
--- They take the "arguments" of the call and return jsonb.  They run with the rights and the
--- search_path of the caller.  So the owner of that table decides what callers run: give it to
--- somebody whom they trust, and do not call lock_forrst as a superuser if that is not one.
+-- They take the "arguments" of the call and return jsonb, and are not temporary.  They run
+-- with the rights and the search_path of the caller.  So the owner of that table decides what
+-- callers run: give it to somebody whom they trust, and do not call lock_forrst as a superuser
+-- if that is not one.
 --
 -- Callers need USAGE on the schema, the access level "user" of atomic_lock, EXECUTE on the
 -- registered functions, and for force-release the level "admin".
@@ -30,7 +31,7 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL client_min_messages = warning;
 
 -- What is missing is said before anything is made.
-DO $$
+DO $atomic_lock$
 BEGIN
 	IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'atomic_lock') THEN
 		RAISE undefined_object USING
@@ -38,7 +39,7 @@ BEGIN
 			HINT = 'CREATE EXTENSION atomic_lock';
 	END IF;
 END
-$$;
+$atomic_lock$;
 SELECT extnamespace::regnamespace AS locks, to_regnamespace(quote_ident(:'schema')) IS NULL AS no_schema
 FROM pg_extension WHERE extname = 'atomic_lock' \gset
 \if :no_schema
@@ -48,14 +49,17 @@ FROM pg_extension WHERE extname = 'atomic_lock' \gset
 -- Signatures are text: a column of the type regprocedure would stop pg_upgrade.
 CREATE TABLE IF NOT EXISTS :"schema".forrst_function (
 	name		text PRIMARY KEY,
-	signature	text NOT NULL CHECK (signature LIKE '%(jsonb)' AND cardinality(parse_ident(left(signature, -7))) = 2)
+	signature	text NOT NULL CHECK (signature LIKE '%(jsonb)' AND cardinality(parse_ident(left(signature, -7))) = 2
+		AND (parse_ident(left(signature, -7)))[1] NOT LIKE 'pg\_temp%')
 );
 COMMENT ON TABLE :"schema".forrst_function IS 'functions that lock_forrst may call';
 COMMENT ON COLUMN :"schema".forrst_function.name IS 'name in requests';
 COMMENT ON COLUMN :"schema".forrst_function.signature IS 'schema.function(jsonb), which returns jsonb';
 GRANT SELECT ON :"schema".forrst_function TO PUBLIC;
 
--- The bodies name both schemas, so that no search_path decides what they call.
+-- The bodies name both schemas, so that no search_path decides what they call.  Functions
+-- of the extension get all their arguments, with their types: whoever may create in its
+-- schema could make others that fit better.
 SELECT format($script$
 
 CREATE OR REPLACE FUNCTION %2$I.forrst_duration(duration jsonb) RETURNS interval
@@ -84,7 +88,7 @@ COMMENT ON FUNCTION %2$I.lock_forrst_is_retryable(text) IS 'whether a request th
 -- The functions of the protocol's extension itself
 CREATE OR REPLACE FUNCTION %2$I.forrst_manage(function text, arguments jsonb, request_id text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$
+AS $atomic_lock$
 DECLARE
 	key		text := arguments->>'key';
 	owner	text := arguments->>'owner';
@@ -121,12 +125,12 @@ BEGIN
 		WHEN 'pending' THEN %2$I.forrst_error('LOCK_ACQUISITION_FAILED', 'Lock is held by a call in progress', about)
 		ELSE %2$I.forrst_error('LOCK_NOT_FOUND', 'Lock does not exist or already expired', about) END;
 END
-$$;
+$atomic_lock$;
 COMMENT ON FUNCTION %2$I.forrst_manage(text, jsonb, text) IS 'what lock_forrst answers to release, force-release and status';
 
 CREATE OR REPLACE FUNCTION %2$I.forrst_run(request jsonb, path text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$
+AS $atomic_lock$
 DECLARE
 	envelope	jsonb := jsonb_build_object('protocol', request->'protocol', 'id', request->'id');
 	function	text := request->'call'->>'function';
@@ -191,8 +195,10 @@ BEGIN
 			full_key := concat_ws(':', 'lock', CASE options->>'scope' WHEN 'function' THEN function END, options->>'key');
 			owner := coalesce(options->>'owner', gen_random_uuid()::text);
 			lock := CASE WHEN (options->'auto_release')::boolean
-				THEN %1$s.lock_try_acquire(full_key, NULL, owner, wait => %2$I.forrst_duration(options->'block'), lifetime => 'transaction')
-				ELSE %1$s.lock_try_acquire(full_key, ttl, owner, wait => %2$I.forrst_duration(options->'block')) END;
+				THEN %1$s.lock_try_acquire(full_key, NULL::interval, owner, 'exclusive'::text, %2$I.forrst_duration(options->'block'),
+					NULL::text, NULL::jsonb, 'transaction'::text, NULL::integer)
+				ELSE %1$s.lock_try_acquire(full_key, ttl, owner, 'exclusive'::text, %2$I.forrst_duration(options->'block'),
+					NULL::text, NULL::jsonb, 'lease'::text, NULL::integer) END;
 		END IF;
 	EXCEPTION
 		WHEN data_exception THEN
@@ -229,12 +235,13 @@ BEGIN
 		WHEN OTHERS THEN
 			answer := %2$I.forrst_error('INTERNAL_ERROR', SQLERRM, jsonb_build_object('sqlstate', SQLSTATE));
 	END;
-	IF (options->'auto_release')::boolean THEN
+	-- What its owner had before, it keeps.
+	IF (options->'auto_release')::boolean AND lock.status <> 'reacquired' THEN
 		PERFORM %1$s.lock_try_release(full_key, owner);
 	END IF;
 	RETURN envelope || answer;
 END
-$$;
+$atomic_lock$;
 COMMENT ON FUNCTION %2$I.forrst_run(jsonb, text) IS 'what lock_forrst does; the registered function is called with this search_path';
 
 CREATE OR REPLACE FUNCTION %2$I.lock_forrst(request jsonb) RETURNS jsonb
@@ -244,7 +251,7 @@ COMMENT ON FUNCTION %2$I.lock_forrst(jsonb) IS
 'answers a request of the Forrst protocol: takes the lock that it asks for, calls the registered function that it names, releases the lock';
 
 -- CREATE OR REPLACE leaves an object to whom it belonged.
-DO $$
+DO $atomic_lock$
 BEGIN
 	IF EXISTS (SELECT FROM pg_class WHERE relname = 'forrst_function'
 			AND relnamespace = %3$L::regnamespace AND relowner <> current_user::regrole)
@@ -256,7 +263,7 @@ BEGIN
 			HINT = 'Drop what this script makes, or run it as the role to which all of it belongs.';
 	END IF;
 END
-$$;
+$atomic_lock$;
 
 $script$, :'locks', :'schema', quote_ident(:'schema')) \gexec
 

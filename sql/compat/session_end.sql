@@ -23,8 +23,10 @@
 --
 -- The triggers neither wait nor fail.  A lock that an unfinished transaction relies on or
 -- changes stays with the former id when the id changes.  All of them stay where they are
--- too many for atomic_lock.max_claims_per_transaction, or one may not be handed over.
--- They end with their leases.
+-- too many for atomic_lock.max_claims_per_transaction, where one may not be handed over,
+-- and where one UPDATE changes several ids: which of them became which is not known.
+-- They end with their leases.  An UPDATE or DELETE that names a partition, and not the
+-- table for which this was run, calls no trigger.
 --
 -- The trigger of DELETE leaves to session_end_rest()
 --
@@ -70,7 +72,7 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 
 -- What is missing is said before anything is made.
 SELECT format($script$
-DO $$
+DO $atomic_lock$
 DECLARE
 	locks	text := (SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'atomic_lock');
 BEGIN
@@ -93,7 +95,7 @@ BEGIN
 			HINT = 'Say psql -v table=..., with the schema and the name of the table of sessions.';
 	END IF;
 END
-$$
+$atomic_lock$
 $script$, :'table') \gexec
 
 SELECT extnamespace::regnamespace AS locks, to_regclass(:'table') AS sessions,
@@ -110,16 +112,20 @@ CREATE TABLE IF NOT EXISTS :"schema".session_end_later (
 );
 COMMENT ON TABLE :"schema".session_end_later IS 'internal: owners whose session has ended, and who may hold something yet';
 
--- The bodies name both schemas, so that no search_path decides what they call.
+-- The bodies name both schemas, so that no search_path decides what they call.  Functions
+-- of the extension get all their arguments, with their types: whoever may create in its
+-- schema could make others that fit better.
 SELECT format($script$
 
 CREATE OR REPLACE FUNCTION %2$I.session_end_owner(session text, how text DEFAULT 'digest')
 RETURNS text
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
-AS $$
-	SELECT CASE how WHEN 'plain' THEN session ELSE encode(sha256(convert_to(session, 'UTF8')), 'hex') END
-$$;
+AS $atomic_lock$
+	-- SQL_ASCII may have any bytes.
+	SELECT CASE how WHEN 'plain' THEN session ELSE encode(sha256(convert_to(session,
+		CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END)), 'hex') END
+$atomic_lock$;
 COMMENT ON FUNCTION %2$I.session_end_owner(text, text) IS 'the owner that the locks of a session have';
 
 -- A lock that comes into use between the look and the release is waited for no longer
@@ -129,13 +135,13 @@ RETURNS bigint
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '1ms'
-AS $$
+AS $atomic_lock$
 	SELECT count(*) FILTER (WHERE %1$s.lock_try_release(l.key, l.owner) = 'released')
 	FROM (SELECT h.key, o.owner
 		FROM unnest(owners) o(owner), %1$s.lock_held(o.owner) h, %1$s.lock_status(h.key) s
 		WHERE h.lifetime <> 'transaction' AND NOT s.pending
 		LIMIT most) l
-$$;
+$atomic_lock$;
 COMMENT ON FUNCTION %2$I.session_end_release(text[], bigint) IS
 'internal: releases what these owners hold and no unfinished transaction has in use, and returns how much that was';
 
@@ -145,7 +151,7 @@ CREATE OR REPLACE FUNCTION %2$I.session_end_some(since timestamptz DEFAULT clock
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS $$
+AS $atomic_lock$
 DECLARE
 	-- A session that has called no function of the extension may not know the setting.
 	most	bigint := (coalesce(current_setting('atomic_lock.max_claims_per_transaction', true), '1000')::bigint + 1) / 2;
@@ -177,14 +183,14 @@ BEGIN
 	END LOOP;
 	RETURN tried;
 END
-$$;
+$atomic_lock$;
 COMMENT ON FUNCTION %2$I.session_end_some(timestamptz) IS
 'tries some of what was left when sessions ended, and returns how many owners that were';
 
 -- A procedure that commits can have no search_path of its own.
 CREATE OR REPLACE PROCEDURE %2$I.session_end_rest()
 LANGUAGE plpgsql
-AS $$
+AS $atomic_lock$
 DECLARE
 	start	pg_catalog.timestamptz := pg_catalog.clock_timestamp();
 BEGIN
@@ -192,9 +198,20 @@ BEGIN
 		COMMIT;
 	END LOOP;
 END
-$$;
+$atomic_lock$;
 COMMENT ON PROCEDURE %2$I.session_end_rest() IS
 'tries once to release all that was left when sessions ended; commits after each batch';
+
+-- What is longer than an owner can be holds nothing.
+CREATE OR REPLACE FUNCTION %2$I.session_end_holders(sessions text[], how text)
+RETURNS text[]
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $atomic_lock$
+	SELECT ARRAY(SELECT o FROM unnest(sessions) e, %2$I.session_end_owner(e, how) o
+		WHERE CASE WHEN octet_length(o) BETWEEN 1 AND 255 THEN EXISTS (SELECT FROM %1$s.lock_held(o)) END)
+$atomic_lock$;
+COMMENT ON FUNCTION %2$I.session_end_holders(text[], text) IS 'internal: the owners of these sessions that hold something';
 
 -- The triggers are given the column, and session_end_owner's "how".  format() makes text
 -- of a value without a cast, which the owner of its type could have made.
@@ -202,15 +219,30 @@ CREATE OR REPLACE FUNCTION %2$I.session_end_deleted()
 RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS $$
+AS $atomic_lock$
 DECLARE
 	ended	text[];
-	holders	text[];
+	holders	text[] := '{}';
+	session	text;
+	fault	text;
 BEGIN
 	EXECUTE format('SELECT array_agg(format(''%%%%s'', %%I)) FROM gone', TG_ARGV[0]) INTO ended;
-	holders := ARRAY(
-		SELECT o FROM unnest(ended) e, %2$I.session_end_owner(e, TG_ARGV[1]) o
-		WHERE o <> '' AND EXISTS (SELECT FROM %1$s.lock_held(o)));
+	IF ended IS NULL THEN
+		RETURN NULL;
+	END IF;
+	BEGIN
+		holders := %2$I.session_end_holders(ended, TG_ARGV[1]);
+	EXCEPTION WHEN data_exception THEN
+		-- One of them has no owner, such as an id that has no equivalent in UTF-8.
+		FOREACH session IN ARRAY ended LOOP
+			BEGIN
+				holders := holders || %2$I.session_end_holders(ARRAY[session], TG_ARGV[1]);
+			EXCEPTION WHEN data_exception THEN
+				fault := SQLERRM;
+			END;
+		END LOOP;
+		RAISE WARNING USING MESSAGE = format('locks of sessions that have ended stay until they run out: %%s', fault);
+	END;
 	IF holders = '{}' THEN
 		RETURN NULL;
 	END IF;
@@ -227,7 +259,7 @@ EXCEPTION WHEN OTHERS THEN
 	RAISE WARNING USING MESSAGE = format('locks of sessions that have ended stay until they run out: %%s', SQLERRM);
 	RETURN NULL;
 END
-$$;
+$atomic_lock$;
 COMMENT ON FUNCTION %2$I.session_end_deleted() IS 'internal: releases what the deleted sessions hold';
 
 CREATE OR REPLACE FUNCTION %2$I.session_end_renamed()
@@ -235,16 +267,29 @@ RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '1ms'
-AS $$
+AS $atomic_lock$
 DECLARE
-	ids		text[];
+	changed	record;
 	former	text;
 BEGIN
-	EXECUTE format('SELECT ARRAY[format(''%%%%s'', $1.%%1$I), format(''%%%%s'', $2.%%1$I)]', TG_ARGV[0]) INTO ids USING OLD, NEW;
-	former := %2$I.session_end_owner(ids[1], TG_ARGV[1]);
+	EXECUTE format('SELECT min(f.id) AS former, min(n.id) AS id, count(DISTINCT f.id) AS formers, count(DISTINCT n.id) AS ids,
+			count(*) FILTER (WHERE n.id IS NULL) > 0 AS gone
+		FROM (SELECT DISTINCT format(''%%%%s'', %%1$I) FROM former) f (id)
+			FULL JOIN (SELECT DISTINCT format(''%%%%s'', %%1$I) FROM changed) n (id) USING (id)', TG_ARGV[0]) INTO changed;
+	IF NOT changed.gone THEN
+		RETURN NULL;
+	ELSIF changed.formers > 1 OR changed.ids > 1 THEN
+		-- From row to row, a lock would go from one session to the next.
+		RAISE WARNING 'locks of sessions that have new ids stay with their former ones: one statement has changed several ids';
+		RETURN NULL;
+	END IF;
+	former := %2$I.session_end_owner(changed.former, TG_ARGV[1]);
+	IF octet_length(former) NOT BETWEEN 1 AND 255 THEN
+		RETURN NULL;
+	END IF;
 	-- Labels stay.
-	PERFORM %1$s.lock_try_transfer(h.key, former, %2$I.session_end_owner(ids[2], TG_ARGV[1]),
-			CASE h.mode WHEN 'exclusive' THEN s.holder END)
+	PERFORM %1$s.lock_try_transfer(h.key, former, %2$I.session_end_owner(changed.id, TG_ARGV[1]),
+			CASE h.mode WHEN 'exclusive' THEN s.holder END, NULL::interval)
 	FROM %1$s.lock_held(former) h, %1$s.lock_status(h.key) s
 	WHERE h.lifetime <> 'transaction' AND NOT s.pending;
 	RETURN NULL;
@@ -252,28 +297,29 @@ EXCEPTION WHEN OTHERS THEN
 	RAISE WARNING USING MESSAGE = format('locks of a session that has a new id stay with its former one: %%s', SQLERRM);
 	RETURN NULL;
 END
-$$;
+$atomic_lock$;
 COMMENT ON FUNCTION %2$I.session_end_renamed() IS 'internal: hands over what a session holds to its new id';
 
 -- Whoever may execute a trigger function could make it the trigger of a table of their own.
 -- Which tables are meant, the function does not know: the script may be run for any.
-REVOKE ALL ON ROUTINE %2$I.session_end_release(text[], bigint), %2$I.session_end_some(timestamptz),
+REVOKE ALL ON ROUTINE %2$I.session_end_release(text[], bigint), %2$I.session_end_holders(text[], text), %2$I.session_end_some(timestamptz),
 	%2$I.session_end_rest(), %2$I.session_end_deleted(), %2$I.session_end_renamed() FROM PUBLIC;
 
 CREATE OR REPLACE TRIGGER session_end_deleted AFTER DELETE ON %3$s
 REFERENCING OLD TABLE AS gone
 FOR EACH STATEMENT EXECUTE FUNCTION %2$I.session_end_deleted(%4$L, %5$L);
 
+-- A trigger for each row would not see where a row goes to another partition.
 CREATE OR REPLACE TRIGGER session_end_renamed AFTER UPDATE ON %3$s
-FOR EACH ROW WHEN (OLD.%4$I IS DISTINCT FROM NEW.%4$I)
-EXECUTE FUNCTION %2$I.session_end_renamed(%4$L, %5$L);
+REFERENCING OLD TABLE AS former NEW TABLE AS changed
+FOR EACH STATEMENT EXECUTE FUNCTION %2$I.session_end_renamed(%4$L, %5$L);
 
 -- CREATE OR REPLACE leaves an object to whom it belonged.
-DO $$
+DO $atomic_lock$
 BEGIN
 	IF EXISTS (SELECT FROM pg_class WHERE relname = 'session_end_later'
 			AND relnamespace = %6$L::regnamespace AND relowner <> current_user::regrole)
-		OR EXISTS (SELECT FROM pg_proc WHERE proname IN ('session_end_owner', 'session_end_release', 'session_end_some',
+		OR EXISTS (SELECT FROM pg_proc WHERE proname IN ('session_end_owner', 'session_end_release', 'session_end_holders', 'session_end_some',
 				'session_end_rest', 'session_end_deleted', 'session_end_renamed')
 			AND pronamespace = %6$L::regnamespace AND proowner <> current_user::regrole) THEN
 		RAISE insufficient_privilege USING
@@ -281,7 +327,7 @@ BEGIN
 			HINT = 'Drop what this script makes, or run it as the role to which all of it belongs.';
 	END IF;
 END
-$$;
+$atomic_lock$;
 
 $script$, :'locks', :'schema', :'sessions', :'column', :'how', quote_ident(:'schema')) \gexec
 

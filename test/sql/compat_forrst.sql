@@ -46,7 +46,8 @@ RESET search_path;
 -- have, and with nothing else; what it does to its lock, its settings or its transaction
 -- leaves the lock released, the settings put back, and nothing of a failed call behind;
 -- cancels, assertions, serialization failures and deadlocks are raised; no object in the
--- caller's search_path is used in place of PostgreSQL's.
+-- caller's search_path, or in the schema of the extension, is used in place of PostgreSQL's
+-- or the extension's; a call releases only what it has taken.
 --
 -- Turns red when: a message, code or field differs from the document; a check comes after
 -- the lock, or is left out; WHEN OTHERS becomes WHEN QUERY_CANCELED OR OTHERS; the owner or
@@ -336,7 +337,9 @@ CREATE FUNCTION billing."Odd ""%s"" $1;"(jsonb) RETURNS jsonb LANGUAGE sql AS 'S
 CREATE FUNCTION billing.has_default(jsonb, int DEFAULT 1) RETURNS jsonb LANGUAGE sql AS 'SELECT $1';
 CREATE FUNCTION billing.a_null(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb';
 INSERT INTO api.forrst_function SELECT f, 'billing.' || f || '(jsonb)' FROM unnest('{a_procedure,an_aggregate,a_set,of_two,has_default,a_text,a_null,not_there}'::text[]) f
-	UNION ALL VALUES ('odd', 'billing."Odd ""%s"" $1;"(jsonb)'), ('no schema', 'nowhere.f(jsonb)'), ('temp', 'pg_temp.f(jsonb)');
+	UNION ALL VALUES ('odd', 'billing."Odd ""%s"" $1;"(jsonb)'), ('no schema', 'nowhere.f(jsonb)');
+-- A temporary function is another one for each caller.
+SELECT t.code(format('INSERT INTO api.forrst_function VALUES (''temp'', %L)', s)) FROM unnest('{pg_temp.f(jsonb),"\"pg_temp\".f(jsonb)","pg_Temp_3 . f(jsonb)"}'::text[]) s;
 SELECT name, t.ask(t.call(name, '{"an": "argument"}', '{}')) FROM api.forrst_function WHERE name NOT LIKE '%.%' ORDER BY name COLLATE "C";
 
 -- What a registered function does: its writes, settings, locks and errors
@@ -371,8 +374,10 @@ SELECT t.ask(t.does('{}', $$DO 'BEGIN RAISE ''mine'' USING ERRCODE = ''LK003''; 
 SELECT t.ask(t.does('{}', 'COMMIT')); :after
 SELECT t.ask(t.does('{}', $$DO 'BEGIN ROLLBACK; END'$$)); :after
 SELECT t.ask(t.does('{"owner": "o", "auto_release": false}', $$SELECT 1/0$$)); :after
--- The next call with that owner joins, and releases.
+-- The next call with that owner has it, too, and does not release what it has not taken.
 SELECT t.ask(t.does('{"owner": "o"}', 'SELECT to_jsonb(1)')); :after
+SELECT t.ask(t.does('{"owner": "o"}', $$SELECT 1/0$$)); :after
+SELECT lock_release_all('o');
 -- Those are raised, so that all is undone.
 SELECT t.raises(format('SELECT t.ask(%L)', t.does('{}', $$DO 'BEGIN RAISE serialization_failure USING MESSAGE = ''again''; END'$$))); :after
 SELECT t.raises(format('SELECT t.ask(%L)', t.does('{"auto_release": false}', $$DO 'BEGIN RAISE deadlock_detected USING MESSAGE = ''again''; END'$$))); :after
@@ -393,7 +398,7 @@ SELECT t.ask(t.does('{"owner": "o"}', $$SELECT to_jsonb(lock_release('lock:does:
 SELECT t.ask(t.does('{"owner": "o"}', $$SELECT to_jsonb((lock_acquire('lock:does:k', '1 hour', 'o')).status)$$)); :after
 SELECT t.ask(t.does('{"owner": "o", "auto_release": false}', $$SELECT to_jsonb((lock_transfer('lock:does:k', 'o', 'heir')).status)$$)); :after
 SELECT lock_release_all('heir');
--- A call within the call: without its owner it is refused, at once or after a wait; with it, it releases.
+-- A call within the call: without its owner it is refused, at once or after a wait; with it, it leaves the lock to the outer one.
 SELECT t.ask(t.does('{}', format('SELECT api.lock_forrst(%L)', t.does('{}', 'SELECT to_jsonb(1)')))) AS ask \gset
 SELECT :'ask'::jsonb->'errors'->0->'code' AS code; :after
 SELECT t.ask(t.does('{}', format('SELECT api.lock_forrst(%L)', t.does('{"block": {"value": 20, "unit": "millisecond"}}', 'SELECT to_jsonb(1)')))) AS ask \gset
@@ -442,6 +447,17 @@ SELECT t.answers() = :'answers' AS same, length(:'answers') > 1000 AS much;
 SET search_path = mallory, pg_catalog;
 SELECT concat_ws('a', 'b', 'c');
 RESET search_path;
+
+-- Nor is what somebody may make in the schema of the extension.
+SELECT format('CREATE FUNCTION public.%s RETURNS boolean LANGUAGE sql AS $f$SELECT mallory.captured()$f$', f)
+FROM unnest(ARRAY['lock_try_acquire(key text, ttl text, owner text, wait interval, lifetime text)', 'lock_try_acquire(key text, ttl interval, owner text, wait interval)',
+	'lock_try_acquire(text, text, text, text, interval, text, jsonb, text, integer)', 'lock_try_release(text, anyelement)', 'lock_status(anyelement)',
+	'lock_is_held(text, anyelement)', 'lock_try_force_release(text, anyelement)']) f \gexec
+DISCARD PLANS;
+SET t.path = 'pg_catalog';
+SELECT t.answers() = :'answers' AS same;
+SELECT t.raises($$SELECT lock_try_acquire('k', NULL, 'o', wait => '0', lifetime => 'transaction')$$);
+SELECT format('DROP FUNCTION %s', oid::regprocedure) FROM pg_catalog.pg_proc WHERE pronamespace = 'public'::regnamespace AND prosrc = 'SELECT mallory.captured()' ORDER BY oid \gexec
 
 -- Rights: those of the caller, for the lock as for the function
 DROP ROLE IF EXISTS regress_al_user, regress_al_stranger;

@@ -8,12 +8,14 @@
 -- Properties: a DELETE releases what the owners of its rows hold, in its transaction,
 -- whoever gives it, and however many rows and locks there are; what one transaction
 -- cannot release is released later, in one CALL.  No state of a lock, and nothing that
--- is missing, makes a DELETE fail.  A session whose id changes keeps its locks.  Others
--- can make no use of the functions.
+-- is missing, makes a DELETE fail, and no id keeps the locks of other sessions.  A session
+-- whose id changes keeps its locks, and gets those of no other.  Others can make no use of
+-- the functions, nor have theirs called.
 --
 -- Turns red when: locks of a session stay, or those of another end; 1,500 locks are too
--- many; a DELETE fails; somebody without rights gets at a function.  That a DELETE
--- waits for nobody is in test/t/clients/session_end.pl.
+-- many; a DELETE fails; an UPDATE of many ids hands over along the chain; somebody without
+-- rights gets at a function; a function of the extension is called with other types than it
+-- has.  That a DELETE waits for nobody is in test/t/clients/session_end.pl.
 
 \set script :srcdir '/../sql/compat/session_end.sql'
 DROP SCHEMA IF EXISTS regress_al_shop CASCADE;
@@ -25,6 +27,10 @@ SELECT lock_grant_access('regress_al_locks', 'user') \g /dev/null
 CREATE SCHEMA regress_al_shop;
 CREATE TABLE regress_al_shop.sessions (id varchar(255) PRIMARY KEY, payload text);
 CREATE TABLE regress_al_shop.spring_session (primary_id char(36) PRIMARY KEY, session_id char(36) NOT NULL);
+CREATE TABLE regress_al_shop."odd $$ tabs" (owner text, part int DEFAULT 1) PARTITION BY LIST (part);
+CREATE TABLE regress_al_shop.tabs_1 PARTITION OF regress_al_shop."odd $$ tabs" FOR VALUES IN (1);
+CREATE TABLE regress_al_shop.tabs_2 PARTITION OF regress_al_shop."odd $$ tabs" FOR VALUES IN (2);
+GRANT TRIGGER ON regress_al_shop."odd $$ tabs" TO regress_al_locks;
 GRANT CREATE, USAGE ON SCHEMA regress_al_shop TO regress_al_locks;
 GRANT USAGE ON SCHEMA regress_al_shop TO regress_al_web, regress_al_other;
 GRANT TRIGGER ON regress_al_shop.sessions, regress_al_shop.spring_session TO regress_al_locks;
@@ -38,6 +44,9 @@ SET ROLE regress_al_locks;
 \set table regress_al_shop.spring_session
 \set column session_id
 \set digest off
+\i :script
+\set table 'regress_al_shop."odd $$ tabs"'
+\set column owner
 \i :script
 RESET ROLE;
 \set ON_ERROR_STOP off
@@ -81,6 +90,55 @@ SELECT status FROM lock_acquire('b', owner => '0d4f5f2e-90a8-4c1c-8d2c-6c2e3c0a7
 SELECT status FROM lock_acquire('a', owner => 'other', mode => 'shared', holder => 'other');
 DELETE FROM regress_al_shop.spring_session;
 SELECT t.held(), lock_release('a', 'other');
+
+-- What cannot be an owner keeps the locks of no other session.
+INSERT INTO regress_al_shop."odd $$ tabs" VALUES ('t1'), (''), (repeat('x', 256)), (NULL), (repeat('x', 255)), ('t2');
+SELECT lock_acquire_all('{a,b}', owner => 't1'), lock_acquire('c', owner => 't2'), lock_acquire('d', owner => repeat('x', 255)) \g /dev/null
+UPDATE regress_al_shop."odd $$ tabs" SET owner = 't3' WHERE owner = repeat('x', 256);
+UPDATE regress_al_shop."odd $$ tabs" SET owner = repeat('x', 256) WHERE owner IN ('t3', '');
+DELETE FROM regress_al_shop."odd $$ tabs";
+SELECT t.held(), count(*) AS later FROM regress_al_shop.session_end_later;
+
+-- Ids that change in one statement: nobody gets the locks of another session.
+INSERT INTO regress_al_shop."odd $$ tabs" VALUES ('9001'), ('9002'), ('9003');
+SELECT lock_acquire(o, owner => o) FROM unnest('{9001,9002,9003}'::text[]) o \g /dev/null
+UPDATE regress_al_shop."odd $$ tabs" SET owner = owner::int + 1;
+SELECT string_agg(o || ' has ' || key, ', ' ORDER BY key) FROM unnest('{9001,9002,9003,9004}'::text[]) o, lock_held(o);
+-- Two sessions become one, and one becomes two.
+UPDATE regress_al_shop."odd $$ tabs" SET owner = '9001' WHERE owner <> '9004';
+DELETE FROM regress_al_shop."odd $$ tabs" WHERE owner = '9004';
+ALTER TABLE regress_al_shop."odd $$ tabs" ADD n serial;
+UPDATE regress_al_shop."odd $$ tabs" SET owner = 9010 + n;
+SELECT string_agg(o || ' has ' || key, ', ' ORDER BY key) FROM unnest('{9001,9002,9003,9004}'::text[]) o, lock_held(o);
+-- Rows of one session get one new id, also where they go to another partition.
+UPDATE regress_al_shop."odd $$ tabs" SET owner = '9001', part = 1;
+UPDATE regress_al_shop."odd $$ tabs" SET owner = 't1';
+SELECT lock_release_all(o) FROM unnest('{9001,9002,9003,t1}'::text[]) o \g /dev/null
+SELECT lock_acquire('a', owner => 't1', holder => 'tab') \g /dev/null
+UPDATE regress_al_shop."odd $$ tabs" SET owner = 't2', part = 2;
+SELECT t.held(), lock_is_held('a', 't2');
+UPDATE regress_al_shop."odd $$ tabs" SET part = 1;
+SELECT lock_is_held('a', 't2');
+DELETE FROM regress_al_shop."odd $$ tabs";
+SELECT t.held();
+
+-- Functions that somebody may make in the schema of the extension
+CREATE FUNCTION t.planted() RETURNS text LANGUAGE plpgsql AS 'BEGIN RAISE ''planted, called by %'', current_user; END';
+SELECT format('CREATE FUNCTION public.%s RETURNS text LANGUAGE sql AS $f$SELECT t.planted()$f$', f)
+FROM unnest(ARRAY['lock_try_transfer(text, text, text, text)', 'lock_try_transfer(text, text, text, text, text)',
+	'lock_try_transfer(anyelement, text, text, text)', 'lock_try_release(text, anyelement)', 'lock_held(anyelement)', 'lock_status(anyelement)']) f \gexec
+DISCARD PLANS;
+INSERT INTO regress_al_shop."odd $$ tabs" VALUES ('t1');
+SELECT lock_acquire('a', owner => 't1', holder => 'tab') \g /dev/null
+UPDATE regress_al_shop."odd $$ tabs" SET owner = 't2';
+SELECT t.held(), lock_is_held('a', 't2');
+INSERT INTO regress_al_shop.session_end_later (owner) VALUES ('t3');
+SELECT lock_acquire('b', owner => 't3') \g /dev/null
+DELETE FROM regress_al_shop."odd $$ tabs";
+CALL regress_al_shop.session_end_rest();
+SELECT t.held(), count(*) AS later FROM regress_al_shop.session_end_later;
+SELECT t.raises('SELECT lock_try_transfer(''a''::text, ''t2''::text, ''t1''::text, ''tab''::text)');
+SELECT format('DROP FUNCTION %s', p.oid::regprocedure) FROM pg_proc p WHERE prosrc = 'SELECT t.planted()' ORDER BY oid \gexec
 
 -- Rows that go with others
 CREATE TABLE t.users (id int PRIMARY KEY);

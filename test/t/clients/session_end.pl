@@ -6,10 +6,11 @@
 # was in use is released by session_end_rest() when that transaction has ended, and not
 # before.  Two that clear away at the same time do not wait for each other.  An UPDATE of
 # the id waits for nobody, either: what is in use stays with the former id, and all else
-# is handed over.
+# is handed over.  In databases of other encodings, no id keeps the locks of other sessions.
 #
 # Turns red when: a DELETE, an UPDATE or session_end_rest() waits; a lock that is not in
-# use stays because another is; a lock that is in use is forgotten.
+# use stays because another is; a lock that is in use is forgotten; the digest of an id is
+# not that of its bytes in SQL_ASCII, or an id that has none stops the trigger.
 
 use strict;
 use warnings FATAL => 'all';
@@ -123,6 +124,28 @@ ask($writer, 'ROLLBACK');
 is(told($clearer, $rest), '', 'the rest');
 is(ask($other, $held), '-', 'nothing is held');
 is(ask($other, 'SELECT count(*) FROM session_end_later'), 0, 'nothing is left');
+
+# Ids that are not UTF-8, and that have no equivalent in it
+foreach my $case ([ 'SQL_ASCII', 'ff', '-', '' ], [ 'EUC_JP', 'a9a1', 'c', 'locks of sessions that have ended stay until they run out: character' ])
+{
+	my ($encoding, $hex, $left, $warning) = @$case;
+	my $id = "convert_from('\\x$hex', '$encoding')";
+	my $err;
+
+	$node->safe_psql('postgres', "CREATE DATABASE \L$encoding\E TEMPLATE template0 ENCODING '$encoding' LC_COLLATE 'C' LC_CTYPE 'C'");
+	$node->safe_psql(lc $encoding, q{CREATE EXTENSION atomic_lock; CREATE TABLE sessions (id text PRIMARY KEY);
+		SELECT lock_grant_access('app_locks', 'user');
+		GRANT CREATE ON SCHEMA public TO app_locks; GRANT TRIGGER ON sessions TO app_locks});
+	{
+		local $ENV{PGOPTIONS} = '-c role=app_locks';
+		$node->command_ok([ 'psql', '-XAtq', '-d', $node->connstr(lc $encoding), '-v', 'table=public.sessions', '-f', $script[-1] ], "$encoding: the script");
+	}
+	$node->safe_psql(lc $encoding, qq{INSERT INTO sessions VALUES ('1'), ($id), ('3');
+		SELECT lock_acquire(k, owner => encode(sha256(s::bytea), 'hex')) FROM (VALUES ('a', '1'), ('b', '3'), ('c', '\\x$hex')) v (k, s)});
+	$node->psql(lc $encoding, 'DELETE FROM sessions', stderr => \$err);
+	like($err, $warning ? qr/WARNING:  \Q$warning\E/ : qr/^$/, "$encoding: sessions are deleted");
+	is($node->safe_psql(lc $encoding, $held), $left, '... and what they held is free');
+}
 
 end($writer, $clearer, $other);
 log_is_clean($node);
