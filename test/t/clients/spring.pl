@@ -67,7 +67,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 like(script('shop_locks', 'schema=shop'), qr/role "shop_locks" needs level user/, 'without level user');
 $node->safe_psql('postgres', q{SELECT lock_grant_access(r, 'user') FROM unnest('{shop_locks,desk}'::regrole[]) r});
 like(script('shop_locks', 'schema=shop', 'ttl=25 hours'), qr/ttl is 25 hours, and keys may be held for 1 day/, 'a ttl beyond max_ttl');
-$node->safe_psql('postgres', 'SET ROLE somebody; CREATE TABLE shop.int_lock_client (region text, lock_key text, client_id text, role name, ahead interval, PRIMARY KEY (region, lock_key))');
+$node->safe_psql('postgres', 'SET ROLE somebody; CREATE TABLE shop.int_lock_client (region text, lock_key text, client_id text, role oid, ahead interval, PRIMARY KEY (region, lock_key))');
 $node->safe_psql('postgres', 'GRANT somebody TO shop_locks');
 like(script('shop_locks', 'schema=shop'), qr/belongs to another role/, 'a table of somebody else');
 like(script('postgres', 'schema=shop'), qr/role "postgres" is a superuser/, 'by a superuser');
