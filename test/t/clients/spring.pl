@@ -43,9 +43,7 @@ is acquired: false, renews: false, deletes: false
 B acquires: true, deletes: true
 END
 
-my $node = clients_server('spring', undef, 'web', 'desk');
-$node->append_conf('postgresql.conf', 'max_prepared_transactions = 2');
-$node->restart;
+my $node = clients_server('spring', 'max_prepared_transactions = 2', 'web', 'desk');
 
 sub script
 {
