@@ -54,8 +54,9 @@
 -- - One transaction can delete atomic_lock.max_claims_per_transaction locks.  With more,
 --   flushLocks() raises 54000.
 -- - Keys that are shared, or held by a transaction, are refused but not seen.
--- - Who may read the view may learn, from EXPLAIN ANALYZE, how many rows of other keys
---   it passed over: so whether a key outside the prefix has a row, and no more.
+-- - Who may read the view may learn from EXPLAIN which keys outside the prefix have a row:
+--   the planner estimates by the statistics of all keys.  Owners cannot be learnt.  Where a
+--   key must not be seen, lock a digest of it: see "Hidden keys" in doc/clients.md.
 -- - Under REPEATABLE READ and SERIALIZABLE, the view shows what was there when the
 --   transaction began, and may raise 40001.  INSERT goes by what is there now.
 
@@ -111,7 +112,9 @@ FROM pg_extension WHERE extname = 'atomic_lock' \gset
 	CREATE SCHEMA :"schema";
 \endif
 
--- The bodies name both schemas, so that no search_path decides what they call.
+-- The bodies name both schemas, so that no search_path decides what they call.  Calls
+-- into the extension's schema have all arguments, of the exact types: what somebody else
+-- has put there is never called, even if it can make a call ambiguous.
 SELECT format($script$
 
 CREATE OR REPLACE FUNCTION %2$I.cache_locks_change()
@@ -138,7 +141,7 @@ BEGIN
 				MESSAGE = format('lock "%%s" was not taken by this role', OLD.key),
 				HINT = format('It can be ended by force if role "%%s" has level admin of atomic_lock.', current_user);
 		ELSE
-			CASE %1$s.lock_try_force_release(OLD.key, 'DELETE FROM cache_locks')
+			CASE %1$s.lock_try_force_release(OLD.key, 'DELETE FROM cache_locks'::text)
 				WHEN 'released' THEN
 				WHEN 'pending' THEN
 					RAISE lock_not_available USING MESSAGE = format('lock "%%s" is in use by an unfinished transaction', OLD.key);
@@ -174,8 +177,10 @@ BEGIN
 		IF %1$s.lock_try_extend(NEW.key, NEW.owner, ttl) IS NULL THEN
 			RETURN NULL;
 		END IF;
-	ELSIF NOT (%1$s.lock_try_acquire(NEW.key, ttl, NEW.owner, meta => jsonb_build_object('role', NEW.role),
-			holder => coalesce(nullif(current_setting('application_name'), ''), NEW.role))).acquired THEN
+	ELSIF NOT (%1$s.lock_try_acquire(NEW.key, ttl, NEW.owner, 'exclusive'::text, '0'::interval,
+			coalesce(nullif(current_setting('application_name'), ''), pg_get_userbyid(NEW.role::oid)::text),
+			jsonb_build_object('role', pg_get_userbyid(NEW.role::oid), 'roleid', NEW.role),
+			'lease'::text, NULL::integer)).acquired THEN
 		RAISE unique_violation USING MESSAGE = format('lock "%%s" is held', NEW.key);
 	END IF;
 	RETURN NEW;
@@ -189,16 +194,17 @@ COMMENT ON FUNCTION %2$I.cache_locks_change() IS 'internal: what a change of cac
 CREATE OR REPLACE VIEW %2$I.cache_locks_by_role (key, owner, expiration, role)
 WITH (security_barrier) AS
 WITH lease AS (
-	SELECT l.key, l.owner, CASE WHEN pg_get_userbyid(l.role) = %7$L THEN l.meta->>'role' END AS role
+	SELECT l.key, l.owner, CASE WHEN pg_get_userbyid(l.role) = %7$L THEN l.meta->>'roleid' END AS role
 	FROM %1$s.app_lock l
 	WHERE l.slot = 0 AND NOT l.released AND l.expires_at > statement_timestamp() AND l.key ^@ %3$L
 )
-SELECT key, CASE role WHEN current_user THEN owner ELSE '' END, 9223372036854775807, role
+SELECT key, CASE role WHEN quote_ident(current_user)::regrole::oid::text THEN owner ELSE '' END, 9223372036854775807, role
 FROM lease;
 COMMENT ON VIEW %2$I.cache_locks_by_role IS 'internal: cache_locks, and by which role a lock was taken';
 
--- An INSERT into cache_locks cannot name the role: it is the current one.
-ALTER VIEW %2$I.cache_locks_by_role ALTER COLUMN role SET DEFAULT current_user;
+-- An INSERT into cache_locks cannot name the role: it is the current one.  It is kept by
+-- its oid, since a name may go to another role.
+ALTER VIEW %2$I.cache_locks_by_role ALTER COLUMN role SET DEFAULT quote_ident(current_user)::regrole::oid::text;
 
 CREATE OR REPLACE TRIGGER cache_locks_change
 INSTEAD OF INSERT OR UPDATE OR DELETE ON %2$I.cache_locks_by_role
@@ -214,7 +220,7 @@ COMMENT ON COLUMN %2$I.cache_locks.expiration IS 'to be written: when the lock e
 -- CREATE OR REPLACE leaves an object to whom it belonged.
 DO $$
 DECLARE
-	policy	record := %1$s.lock_policy(%3$L);
+	policy	record := %1$s.lock_policy(%3$L::text);
 BEGIN
 	IF EXISTS (SELECT FROM pg_class WHERE relname IN ('cache_locks', 'cache_locks_by_role')
 			AND relnamespace = %5$L::regnamespace AND relowner <> current_user::regrole)

@@ -34,6 +34,9 @@
 -- everybody may execute int_lock_end(), which the view needs.  Spring's own is a UUID.
 -- One that you pass to DefaultLockRepository has to be as hard to guess.
 --
+-- Who may delete or update can also say LOCK TABLE int_lock IN ACCESS EXCLUSIVE MODE,
+-- as with the table.  It stops the clients of all roles until the transaction ends.
+--
 -- What differs from the table:
 --
 -- - The owner of a lock is its CLIENT_ID.  A role sees what was locked by this role and
@@ -46,6 +49,7 @@
 --   the table, they succeed as long as nobody has.
 -- - A refusal is no error: INSERT inserts no row.  A ttl that is too long is an error
 --   of class 53, since Spring would take 22023 for a refusal, and try again for ever.
+-- - INSERT does not wait for a DELETE that is not committed: it inserts no row.
 -- - close() deletes at most atomic_lock.max_claims_per_transaction locks, or raises 54000.
 -- - ON CONFLICT DO NOTHING, which Spring proposes as a hint for PostgreSQL, is not
 --   needed, and does no harm.
@@ -96,15 +100,20 @@ CREATE TABLE IF NOT EXISTS :"schema".int_lock_client (
 	region		text,
 	lock_key	text,
 	client_id	text NOT NULL,
-	role		name NOT NULL,
+	role		oid NOT NULL,
 	ahead		interval,
 	PRIMARY KEY (region, lock_key)
 );
 COMMENT ON TABLE :"schema".int_lock_client IS 'internal: which client has taken a lock by int_lock';
-COMMENT ON COLUMN :"schema".int_lock_client.role IS 'as which role';
+COMMENT ON COLUMN :"schema".int_lock_client.role IS 'as which role; its oid, since a name may go to another role';
 COMMENT ON COLUMN :"schema".int_lock_client.ahead IS 'how far the clock of the client is ahead of ours; null before version 7';
 
--- The bodies name both schemas, so that no search_path decides what they call.
+-- Estimates of the planner tell statistics to everybody.
+ALTER TABLE :"schema".int_lock_client ALTER COLUMN client_id SET STATISTICS 0;
+
+-- The bodies name both schemas, so that no search_path decides what they call.  Calls
+-- into the extension's schema have all arguments, of the exact types: what somebody else
+-- has put there is never called, even if it can make a call ambiguous.
 SELECT format($script$
 
 CREATE OR REPLACE FUNCTION %2$I.int_lock_key(name text, region text DEFAULT 'DEFAULT')
@@ -113,10 +122,10 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 	-- UUIDConverter: the name if it is a UUID, else nameUUIDFromBytes() of it
-	SELECT %1$s.lock_key('int_lock', region, lower(CASE
+	SELECT %1$s.lock_key(VARIADIC ARRAY['int_lock', region, lower(CASE
 		WHEN name ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN name
 		ELSE overlay(overlay(d PLACING '3' FROM 13 FOR 1)
-			PLACING substr('89ab', 1 + (('x' || substr(d, 17, 1))::bit(4)::integer & 3), 1) FROM 17 FOR 1)::uuid::text END))
+			PLACING substr('89ab', 1 + (('x' || substr(d, 17, 1))::bit(4)::integer & 3), 1) FROM 17 FOR 1)::uuid::text END)]::text[])
 	FROM md5(convert_to(name, 'UTF8')) d
 $$;
 COMMENT ON FUNCTION %2$I.int_lock_key(text, text) IS
@@ -128,8 +137,11 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	RETURN CASE WHEN %1$s.lock_is_held(%1$s.lock_key('int_lock', region, lock_key), client_id)
+	RETURN CASE WHEN %1$s.lock_is_held(%1$s.lock_key(VARIADIC ARRAY['int_lock', region, lock_key]::text[]), client_id)
 		THEN 'infinity' ELSE '-infinity' END;
+EXCEPTION
+	WHEN SQLSTATE 'LK010' THEN
+		RETURN '-infinity';		-- its partition has moved to another server
 END
 $$;
 COMMENT ON FUNCTION %2$I.int_lock_end(text, text, text) IS
@@ -141,10 +153,12 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-	key		text := %1$s.lock_key('int_lock', coalesce(OLD.region, NEW.region), coalesce(OLD.lock_key, NEW.lock_key));
+	key		text := %1$s.lock_key(VARIADIC ARRAY['int_lock',
+							coalesce(OLD.region, NEW.region), coalesce(OLD.lock_key, NEW.lock_key)]::text[]);
 	utc		timestamp := clock_timestamp() AT TIME ZONE 'UTC';
 	ttl		interval;
 	longest	interval;
+	granted	%1$s.lock_grant;
 BEGIN
 	-- Whoever may execute this could make it the trigger of a table of their own.
 	IF TG_RELID <> %5$L::regclass THEN
@@ -160,15 +174,33 @@ BEGIN
 					MESSAGE = format('a lock for %%s is too long', ttl),
 					DETAIL = format('Lock "%%s" may be held for %%s.', key, longest);
 			END IF;
-			IF NOT (%1$s.lock_try_acquire(key, ttl, NEW.client_id,
-					holder => coalesce(nullif(current_setting('application_name'), ''), NEW.role))).acquired THEN
+			-- Where an unfinished transaction clears away what is over, writing the row would
+			-- wait for it, with a claim on the key.  Nothing locks the row of a lock that is held:
+			-- its DELETE does not wait for those who try.
+			BEGIN
+				PERFORM FROM %2$I.int_lock_client c
+				WHERE c.region = NEW.region AND c.lock_key = NEW.lock_key AND NOT %1$s.lock_is_held(key, c.client_id)
+				FOR UPDATE NOWAIT;
+			EXCEPTION
+				WHEN lock_not_available THEN
+					RETURN NULL;
+			END;
+			granted := %1$s.lock_try_acquire(key, ttl, NEW.client_id, 'exclusive'::text, '0'::interval,
+				coalesce(nullif(current_setting('application_name'), ''), pg_get_userbyid(NEW.role)::text),
+				NULL::jsonb, 'lease'::text, NULL::integer);
+			IF NOT granted.acquired THEN
 				RETURN NULL;
 			END IF;
 			INSERT INTO %2$I.int_lock_client AS c
 			VALUES (NEW.region, NEW.lock_key, NEW.client_id, NEW.role,
 				CASE WHEN NEW.expired_after IS NOT NULL THEN NEW.created_date - utc END)
 			ON CONFLICT (region, lock_key) DO UPDATE
-				SET client_id = excluded.client_id, role = excluded.role, ahead = excluded.ahead;
+				SET client_id = excluded.client_id, role = excluded.role, ahead = excluded.ahead
+				WHERE c.role = excluded.role OR granted.status <> 'reacquired';
+			IF NOT FOUND THEN
+				RAISE insufficient_privilege USING
+					MESSAGE = format('lock "%%s" was taken by this client as another role', key);
+			END IF;
 
 		WHEN 'UPDATE' THEN
 			-- Where another client takes what is over, Spring tries INSERT next.
@@ -196,7 +228,7 @@ BEGIN
 			END IF;
 			-- What is over is cleared away, unless somebody has taken it since, or is about to.
 			DELETE FROM %2$I.int_lock_client c
-			WHERE c.region = OLD.region AND c.lock_key = OLD.lock_key AND NOT %1$s.lock_is_held(key, c.client_id)
+			WHERE c.region = OLD.region AND c.lock_key = OLD.lock_key AND %2$I.int_lock_end(c.region, c.lock_key, c.client_id) < 'infinity'
 				AND c.ctid = ANY (ARRAY(
 					SELECT l.ctid FROM %2$I.int_lock_client l
 					WHERE l.region = OLD.region AND l.lock_key = OLD.lock_key FOR UPDATE SKIP LOCKED));
@@ -209,19 +241,20 @@ REVOKE ALL ON FUNCTION %2$I.int_lock_change() FROM PUBLIC;
 COMMENT ON FUNCTION %2$I.int_lock_change() IS 'internal: what a change of int_lock does';
 
 -- SELECT ... FOR UPDATE does not reach what is in WITH.  The planner sees through it:
--- a look for one lock is a look into the index.
+-- a look for one lock is a look into the index.  By CASE, it does not see what is in
+-- client_id: it would tell in its estimates what other roles have there.
 CREATE OR REPLACE VIEW %2$I.int_lock_by_role (lock_key, region, client_id, created_date, expired_after, role)
 WITH (security_barrier) AS
 WITH client AS (
-	SELECT c.lock_key, c.region, c.client_id, e.at, c.role
+	SELECT c.lock_key, c.region, CASE c.role WHEN quote_ident(current_user)::regrole THEN c.client_id END AS client_id, e.at, c.role
 	FROM %2$I.int_lock_client c, %2$I.int_lock_end(c.region, c.lock_key, c.client_id) e(at)
-	WHERE c.role = current_user
+	WHERE c.role = quote_ident(current_user)::regrole
 )
 SELECT lock_key, region, client_id, at, at, role FROM client;
 COMMENT ON VIEW %2$I.int_lock_by_role IS 'internal: int_lock, and by which role a lock was taken';
 
 -- An INSERT into int_lock cannot name the role: it is the current one.
-ALTER VIEW %2$I.int_lock_by_role ALTER COLUMN role SET DEFAULT current_user;
+ALTER VIEW %2$I.int_lock_by_role ALTER COLUMN role SET DEFAULT quote_ident(current_user)::regrole;
 
 CREATE OR REPLACE TRIGGER int_lock_change
 INSTEAD OF INSERT OR UPDATE OR DELETE ON %2$I.int_lock_by_role
@@ -239,7 +272,7 @@ COMMENT ON COLUMN %2$I.int_lock.expired_after IS 'the same; to be written: when 
 -- CREATE OR REPLACE leaves an object to whom it belonged.
 DO $$
 DECLARE
-	policy	record := %1$s.lock_policy('int_lock:');
+	policy	record := %1$s.lock_policy('int_lock:'::text);
 BEGIN
 	IF EXISTS (SELECT FROM pg_class WHERE relname IN ('int_lock', 'int_lock_by_role', 'int_lock_client')
 			AND relnamespace = %4$L::regnamespace AND relowner <> current_user::regrole)

@@ -48,9 +48,11 @@ SELECT floor(extract(epoch FROM now()))::bigint AS now \gset
 -- releases locks of its prefix by it.  It is shown no owner but of what its own role
 -- has taken there, not by an error, a function in WHERE, or a lock that was handed
 -- over.  It locks no row, uses up nothing but its keys, and no object of its own is
--- called.  Pruning reads nothing, and a look for a key reads that key.
+-- called, nor one in the extension's schema.  Pruning reads nothing, and a look for a
+-- key reads that key.
 --
--- Turns red when: an owner of somebody else is shown or of use; the end of a lease is
+-- Turns red when: an owner of somebody else is shown or of use, also to a role that got
+-- the name of another; a call fits a foreign function better than ours; the end of a lease is
 -- judged by a client; a forced release is not audited, or not refused; the planner
 -- no longer sees through the view.
 
@@ -101,7 +103,7 @@ SELECT s, t.changes('UPDATE cache_locks SET ' || s || ' WHERE "key" = ''shop_cac
 --
 SET SESSION AUTHORIZATION regress_al_direct;
 SET search_path = public;
-SELECT key, locked, holder, lifetime, ttl_remaining > '23:00' AS long, role, meta FROM lock_status('shop_cache_day');
+SELECT key, locked, holder, lifetime, ttl_remaining > '23:00' AS long, role, meta - 'roleid' AS meta, meta->>'roleid' = 'regress_al_web'::regrole::oid::text AS roleid FROM lock_status('shop_cache_day');
 SELECT status FROM lock_try_acquire('shop_cache_day', owner => 'direct-1');
 SELECT status FROM lock_acquire('shop_cache_direct', owner => 'direct-1', holder => 'Dora', meta => '{"role": "regress_al_web"}');
 SELECT status FROM lock_acquire('other_cache_a', owner => 'direct-1');
@@ -148,6 +150,22 @@ SET SESSION AUTHORIZATION regress_al_worker;
 INSERT INTO cache_locks VALUES ('shop_cache_day', 'web-1', :now + 3600);
 SELECT "owner" FROM cache_locks WHERE "key" = 'shop_cache_day';
 DELETE FROM cache_locks WHERE "key" = 'shop_cache_day' AND "owner" = 'web-1';
+
+-- nor to a role that gets the name of another one
+RESET SESSION AUTHORIZATION;
+ALTER ROLE regress_al_worker RENAME TO regress_al_former;
+CREATE ROLE regress_al_worker;
+GRANT USAGE ON SCHEMA shop TO regress_al_worker;
+GRANT SELECT ON shop.cache_locks TO regress_al_worker;
+SET SESSION AUTHORIZATION regress_al_worker;
+SELECT "key", "owner" FROM shop.cache_locks WHERE "key" = 'shop_cache_worker';
+SET SESSION AUTHORIZATION regress_al_former;
+SELECT "key", "owner" FROM shop.cache_locks WHERE "key" = 'shop_cache_worker';
+RESET SESSION AUTHORIZATION;
+DROP OWNED BY regress_al_worker;
+DROP ROLE regress_al_worker;
+ALTER ROLE regress_al_former RENAME TO regress_al_worker;
+SET search_path = shop;
 
 --
 -- With level admin for its owner, what others have taken is ended by force
@@ -264,6 +282,22 @@ DROP EXTENSION atomic_lock CASCADE;
 CREATE EXTENSION atomic_lock;
 SELECT lock_grant_access('regress_al_locks', 'user') \g /dev/null
 GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON app_lock TO regress_al_locks;
+-- with functions that somebody else has put into the extension's schema
+CREATE FUNCTION t.plant(signature text, result text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('CREATE FUNCTION public.%s RETURNS %s LANGUAGE plpgsql AS $f$BEGIN RAISE %L; END$f$', signature, result, 'called: ' || signature);
+	EXECUTE format('ALTER FUNCTION public.%s DEPENDS ON EXTENSION atomic_lock', regexp_replace(signature, ' DEFAULT [^,)]*', '', 'g'));
+END
+$$;
+SELECT t.plant(s, r) FROM (VALUES
+	('lock_try_acquire(text, interval, text, text DEFAULT NULL, interval DEFAULT NULL, text DEFAULT NULL)', 'public.lock_grant'),
+	('lock_try_acquire(key text, ttl interval, owner text, meta jsonb DEFAULT NULL, holder text DEFAULT NULL)', 'public.lock_grant'),
+	('lock_try_acquire(key text, ttl interval, owner text, holder name)', 'public.lock_grant'),
+	('lock_try_acquire(text, interval, text, text, text, text, text, text, text)', 'public.lock_grant'),
+	('lock_try_release(text, anyelement)', 'text'),
+	('lock_try_force_release(text, name)', 'text'),
+	('lock_policy(name)', 'public.app_lock_policy'),
+	('lock_policy(character varying)', 'public.app_lock_policy')) v(s, r) \g /dev/null
 SET ROLE regress_al_locks;
 SET search_path = evil, public, pg_catalog;
 \i :laravel
@@ -275,7 +309,13 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON shop.cache_locks TO regress_al_web;
 SET ROLE regress_al_web;
 INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'web-1', :now + 3600);
 SELECT "key", "owner" FROM shop.cache_locks;
+UPDATE shop.cache_locks SET "expiration" = :now + 7200 WHERE "key" = 'shop_cache_a';
+DELETE FROM shop.cache_locks WHERE "key" = 'shop_cache_a';
+INSERT INTO shop.cache_locks VALUES ('shop_cache_a', 'web-1', :now + 3600);
 RESET ROLE;
+SELECT lock_grant_access('regress_al_locks', 'admin') \g /dev/null
+-- by force
+DELETE FROM shop.cache_locks WHERE "key" = 'shop_cache_a' RETURNING "owner";
 DROP SCHEMA shop, evil CASCADE;
 DROP OWNED BY regress_al_locks, regress_al_web, regress_al_worker, regress_al_direct;
 DROP ROLE regress_al_locks, regress_al_web, regress_al_worker, regress_al_direct;

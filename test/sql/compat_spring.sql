@@ -10,12 +10,16 @@
 -- lock_try_release would give to the owner of that name, and the row counts tell it;
 -- no time that a client sends takes away or deletes what another holds.  A role sees
 -- what it has locked itself, by the view, whatever functions it calls in its query, and
--- changes nothing else.  No row of the extension's tables is locked by a look.
--- The script can be run again.
+-- changes nothing else; nor does the planner tell what others have there.  No row
+-- of the extension's tables is locked by a look.
+-- The script can be run again.  No function is called that somebody else has put into the
+-- extension's schema.
 --
 -- Turns red when: a count is wrong; a clock ahead ends a lease; an owner is shown to
 -- another role; a trigger function can be executed by everybody; a look for one lock
--- reads all.
+-- reads all; an estimate depends on what another role has as CLIENT_ID; a role gets a
+-- lock of another one by its CLIENT_ID, or by its name; a call fits a foreign function
+-- better than ours.
 
 \set script :srcdir '/../sql/compat/spring.sql'
 DROP SCHEMA IF EXISTS regress_al_shop CASCADE;
@@ -196,10 +200,87 @@ SELECT t.spring('insert', 'C', 'free'), t.spring('close', 'C');
 RESET ROLE;
 SELECT lock_drop_policy('int_lock:');
 
+-- Estimates do not tell which clients others have, even if there are statistics.
+SET ROLE regress_al_web;
+INSERT INTO regress_al_shop.int_lock SELECT 'w' || n, 'DEFAULT', CASE n % 2 WHEN 0 THEN '3' ELSE '7' END || repeat('-web', 8) FROM generate_series(1, 200) n;
+SET ROLE regress_al_other;
+INSERT INTO regress_al_shop.int_lock SELECT 'o' || n, 'DEFAULT', 'other' FROM generate_series(1, 200) n;
+RESET ROLE;
+SELECT attstattarget FROM pg_attribute WHERE attrelid = 'regress_al_shop.int_lock_client'::regclass AND attname = 'client_id';
+ALTER TABLE regress_al_shop.int_lock_client ALTER client_id SET STATISTICS 100;
+ANALYZE regress_al_shop.int_lock_client;
+CREATE FUNCTION t.estimate(condition text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	plan	json;
+BEGIN
+	EXECUTE 'EXPLAIN (FORMAT JSON) SELECT * FROM regress_al_shop.int_lock WHERE ' || condition INTO plan;
+	RETURN concat_ws(' ', plan->0->'Plan'->>'Plan Rows', plan->0->'Plan'->>'Total Cost');
+END
+$$;
+SET ROLE regress_al_other;
+SELECT op, count(DISTINCT t.estimate(format('client_id %s %L', op, c)))
+	FROM unnest('{<,=,^@}'::text[]) op, unnest(ARRAY['0', '3', '3' || repeat('-web', 8), '5', '9', 'z']) c
+	GROUP BY op ORDER BY op COLLATE "C";
+
+-- With a CLIENT_ID of another role, its lock is neither taken nor shortened.
+SELECT t.raises($$SELECT t.spring('insert', '3' || repeat('-web', 8), 'w2', '1 s')$$);
+SELECT t.spring('update', '3' || repeat('-web', 8), 'w2', '1 s'), t.spring('delete', '3' || repeat('-web', 8), 'w2');
+SET ROLE regress_al_web;
+SELECT t.spring('insert', '3' || repeat('-web', 8), 'w2', '30 min'), t.minutes('w2');
+SELECT t.spring('delete', '3' || repeat('-web', 8), 'w2');
+RESET ROLE;
+
+-- A role that gets the name of another one sees nothing of it.
+ALTER ROLE regress_al_web RENAME TO regress_al_former;
+CREATE ROLE regress_al_web;
+GRANT USAGE ON SCHEMA regress_al_shop TO regress_al_web;
+GRANT SELECT, INSERT, UPDATE, DELETE ON regress_al_shop.int_lock TO regress_al_web;
+SET ROLE regress_al_web;
+SELECT t.spring('all', '');
+SET ROLE regress_al_former;
+SELECT t.spring('all', '') > 100;
+RESET ROLE;
+DROP OWNED BY regress_al_web;
+DROP ROLE regress_al_web;
+ALTER ROLE regress_al_former RENAME TO regress_al_web;
+
+-- A lock of a partition that has moved to another server is over here.
+SELECT lock_partition('int_lock:DEFAULT:w3', 2) AS partition \gset
+SET ROLE regress_al_web;
+SELECT count(*) AS before FROM regress_al_shop.int_lock \gset
+RESET ROLE;
+SET atomic_lock.partitions = 2;
+SET atomic_lock.partition = :partition;
+SELECT count(*) AS here FROM regress_al_shop.int_lock_client WHERE role = 'regress_al_web'::regrole AND lock_partition('int_lock:' || region || ':' || lock_key, 2) = :partition \gset
+SET ROLE regress_al_web;
+SELECT :here < :before AS some_moved, count(*) = :before AS all_seen, count(*) FILTER (WHERE expired_after = 'infinity') = :here AS held_here FROM regress_al_shop.int_lock;
+SELECT t.spring('expired', '');
+SELECT count(*) = :here AS others_pruned FROM regress_al_shop.int_lock;
+RESET ROLE;
+RESET atomic_lock.partitions;
+RESET atomic_lock.partition;
+
 -- After DROP EXTENSION ... CASCADE and CREATE EXTENSION
 DROP EXTENSION atomic_lock CASCADE;
 CREATE EXTENSION atomic_lock;
 SELECT lock_grant_access('regress_al_locks', 'user') \g /dev/null
+-- with functions that somebody else has put into the extension's schema
+CREATE FUNCTION t.plant(signature text, result text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('CREATE FUNCTION public.%s RETURNS %s LANGUAGE plpgsql AS $f$BEGIN RAISE %L; END$f$', signature, result, 'called: ' || signature);
+	EXECUTE format('ALTER FUNCTION public.%s DEPENDS ON EXTENSION atomic_lock', regexp_replace(signature, ' DEFAULT [^,)]*', '', 'g'));
+END
+$$;
+SELECT t.plant(s, r) FROM (VALUES
+	('lock_key(text, text, text)', 'text'),
+	('lock_key(anyarray)', 'text'),
+	('lock_try_acquire(text, interval, text, text DEFAULT NULL, interval DEFAULT NULL, text DEFAULT NULL)', 'public.lock_grant'),
+	('lock_try_acquire(key text, ttl interval, owner text, meta jsonb DEFAULT NULL, holder text DEFAULT NULL)', 'public.lock_grant'),
+	('lock_try_acquire(key text, ttl interval, owner text, holder name)', 'public.lock_grant'),
+	('lock_try_acquire(text, interval, text, text, text, text, text, text, text)', 'public.lock_grant'),
+	('lock_try_release(text, anyelement)', 'text'),
+	('lock_policy(name)', 'public.app_lock_policy'),
+	('lock_policy(character varying)', 'public.app_lock_policy')) v(s, r) \g /dev/null
 \set ECHO none
 SET ROLE regress_al_locks;
 \i :script
@@ -207,7 +288,9 @@ RESET ROLE;
 \set ON_ERROR_STOP off
 \set ECHO all
 SET ROLE regress_al_web;
-SELECT t.spring('count', 'A'), t.spring('insert', 'B'), t.spring('close', 'B');
+SELECT t.spring('count', 'A'), t.spring('insert', 'B'), t.spring('renew', 'B'), t.spring('close', 'B');
+RESET ROLE;
+SELECT regress_al_shop.int_lock_key('orders');
 RESET ROLE;
 
 DROP TABLE fake;

@@ -6,12 +6,14 @@
 # other: of eight that count under one lock, none loses a count.  A client that
 # has the lock acquires it again; one that has lost it can neither renew nor delete it.
 # The role as which Spring connects has been granted the view, and nothing else.
+# A DELETE that is not finished, of another role or prepared, makes no INSERT wait, and
+# keeps nobody out who calls directly.  Those who try do not make an unlock wait.
 # The script says what it lacks, and takes over nothing that belongs to somebody else.
 #
 # Left out where there is no Java or no JDBC driver.
 #
 # Turns red when: a statement has another answer, or is an error, as which JDBC would end
-# the transaction; a refusal is granted, or a grant refused.
+# the transaction; a refusal is granted, or a grant refused; an INSERT waits for a row.
 
 use strict;
 use warnings FATAL => 'all';
@@ -41,7 +43,7 @@ is acquired: false, renews: false, deletes: false
 B acquires: true, deletes: true
 END
 
-my $node = clients_server('spring', undef, 'web', 'desk');
+my $node = clients_server('spring', 'max_prepared_transactions = 2', 'web', 'desk');
 
 sub script
 {
@@ -63,7 +65,7 @@ $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 like(script('shop_locks', 'schema=shop'), qr/role "shop_locks" needs level user/, 'without level user');
 $node->safe_psql('postgres', q{SELECT lock_grant_access(r, 'user') FROM unnest('{shop_locks,desk}'::regrole[]) r});
 like(script('shop_locks', 'schema=shop', 'ttl=25 hours'), qr/ttl is 25 hours, and keys may be held for 1 day/, 'a ttl beyond max_ttl');
-$node->safe_psql('postgres', 'SET ROLE somebody; CREATE TABLE shop.int_lock_client (region text, lock_key text, client_id text, role name, ahead interval, PRIMARY KEY (region, lock_key))');
+$node->safe_psql('postgres', 'SET ROLE somebody; CREATE TABLE shop.int_lock_client (region text, lock_key text, client_id text, role oid, ahead interval, PRIMARY KEY (region, lock_key))');
 $node->safe_psql('postgres', 'GRANT somebody TO shop_locks');
 like(script('shop_locks', 'schema=shop'), qr/belongs to another role/, 'a table of somebody else');
 like(script('postgres', 'schema=shop'), qr/role "postgres" is a superuser/, 'by a superuser');
@@ -84,6 +86,40 @@ run_timed([ 'java', '-cp', $jdbc, 'test/t/clients/Spring.java', map { jdbc_of($n
 note($stderr) if $stderr ne '';
 is($answer, join('', map { "version $_\n$day" } 5 .. 7) . "counted: 800, failed: 0\n", 'Spring');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM shop.int_lock_client'), 0, 'no client is left behind');
+
+#
+# What is over, cleared away by a transaction that is not finished
+#
+$node->safe_psql('postgres', <<'END');
+CREATE ROLE mallory;
+GRANT USAGE ON SCHEMA shop TO mallory;
+GRANT SELECT, INSERT, UPDATE, DELETE ON shop.int_lock TO mallory;
+END
+my $insert = q{INSERT INTO shop.int_lock VALUES ('k', 'DEFAULT', '%s', now(), now() + interval '%s') RETURNING client_id};
+my $directly = q{SELECT (lock_try_acquire('int_lock:DEFAULT:k', owner => 'desk')).acquired, lock_try_release('int_lock:DEFAULT:k', 'desk')};
+my %session = map { $_ => $node->background_psql('postgres', on_error_stop => 0) } 'mallory', 'web', 'another';
+ask($session{mallory}, 'SET ROLE mallory');
+# It never waits; an error says so sooner than the time limit of the test.
+ask($session{$_}, q{SET ROLE web; SET lock_timeout = '30s'}) for 'web', 'another';
+
+is(ask($session{mallory}, sprintf $insert, 'm', '1 ms'), 'm', 'a lock that is soon over');
+$node->poll_query_until('postgres', q{SELECT NOT lock_is_held('int_lock:DEFAULT:k', 'm')}) or die;
+ask($session{mallory}, q{BEGIN; DELETE FROM shop.int_lock WHERE lock_key = 'k'});
+is(ask($session{web}, sprintf $insert, 'w', '1 h'), '', 'INSERT does not wait for a DELETE');
+is($node->safe_psql('postgres', $directly), 't|released', '... nor do direct callers');
+ask($session{mallory}, q{PREPARE TRANSACTION 'm'});
+ask($session{web}, q{BEGIN});
+is(ask($session{web}, sprintf $insert, 'w', '1 h'), '', '... when it is prepared');
+is($node->safe_psql('postgres', $directly), 't|released', '... also while that transaction goes on');
+ask($session{web}, q{COMMIT});
+$node->safe_psql('postgres', q{COMMIT PREPARED 'm'});
+is(ask($session{web}, sprintf $insert, 'w', '1 h'), 'w', '... and gets the lock afterwards');
+
+ask($session{another}, q{BEGIN});
+is(ask($session{another}, sprintf $insert, 'a', '1 h'), '', 'a refusal in a transaction that goes on');
+is(ask($session{web}, q{DELETE FROM shop.int_lock WHERE client_id = 'w' RETURNING lock_key}), 'k', '... does not make the unlock wait');
+ask($session{another}, q{COMMIT});
+$_->quit for values %session;
 
 log_is_clean($node);
 $node->stop;
