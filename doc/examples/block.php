@@ -69,17 +69,40 @@ function locked(string $dsn, PDO $work, string $key, float $ttl, string $holder,
 {
 	$every ??= $ttl / 3;
 	$lock = new Lock(connect($dsn), $key, $ttl, $every, $holder);
+	$former = one($work, 'SHOW statement_timeout');
 	// A statement that begins before the next heartbeat is due ends before the lease.
-	one($work, "SELECT set_config('statement_timeout', ?, false)", max(1, (int) (($ttl - $every) * 1000)));
+	setTimeout($work, max(1000, (int) (($ttl - $every) * 1000)));
 	try {
 		return $block($lock);
 	} finally {
 		$answer = $lock->release();
-		if (!$work->inTransaction()) // which may have failed
-			$work->exec('RESET statement_timeout');
-		if ($answer !== 'released')
-			throw new Lost($answer);
+		try {
+			restore($work, $former);
+		} finally {
+			if ($answer !== 'released')
+				throw new Lost($answer);
+		}
 	}
+}
+
+// Rolls back what the block has left open, for nobody has the lock now.  The old time-out
+// is in force until it is changed, so that may be cancelled, too: then once more.
+function restore(PDO $work, string $timeout): void
+{
+	try {
+		if ($work->inTransaction())
+			$work->rollBack();
+		setTimeout($work, $timeout);
+	} catch (PDOException $error) {
+		if ($error->getCode() !== '57014')
+			throw $error;
+		restore($work, $timeout);
+	}
+}
+
+function setTimeout(PDO $work, $timeout): void
+{
+	one($work, "SELECT set_config('statement_timeout', ?, false)", $timeout);
 }
 
 // A key that does not tell the name to those who see keys, and do not know the secret
@@ -107,18 +130,21 @@ function one(PDO $connection, string $sql, ...$values)
 	return row($connection, $sql, ...$values)[0];
 }
 
-// PDO cannot cancel.  The server does, by statement_timeout; the call has not acquired the lock then.
+// PDO cannot cancel.  The server does, by statement_timeout; the call has not acquired the
+// lock then.  The time-out ends with the transaction.
 function waitAndGiveUp(PDO $connection, string $key): string
 {
-	$connection->exec("SET statement_timeout = '200ms'");
+	$connection->beginTransaction();
 	try {
+		$connection->exec("SET LOCAL statement_timeout = '200ms'");
 		one($connection, "SELECT lock_acquire(?, wait => '1 min')", $key);
+		$connection->commit();
 	} catch (PDOException $error) {
+		if ($connection->inTransaction())
+			$connection->rollBack();
 		if ($error->getCode() !== '57014')
 			throw $error;
 		return 'cancelled';
-	} finally {
-		$connection->exec('RESET statement_timeout');
 	}
 	return 'acquired';
 }
@@ -193,4 +219,5 @@ function play(string $dsn): void
 	}
 }
 
-play($argv[1]);
+if (realpath($argv[0]) === __FILE__)
+	play($argv[1]);

@@ -3,7 +3,8 @@
 -- the schema of the application.  Whoever is to make keys needs EXECUTE on it.
 --
 -- A secret that is NULL makes a key that is NULL, and no lock (22004).  Pass the secret as
--- a parameter, or it is in pg_stat_activity, and perhaps in the log.
+-- a parameter, or it is in pg_stat_activity, and perhaps in the log.  The log may have
+-- parameters, too: see "Keeping owners out of logs" in doc/reference.md.
 CREATE OR REPLACE FUNCTION hidden_key(secret bytea, name text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -20,14 +20,16 @@ class ParseLock
   end
 
   # Whoever has the same secret is the same owner of this key.  So a host that has another
-  # one cannot take it, and must not start: its locks would exclude nobody.  To be repeated
-  # before the lease is over.  SHA512, since the keys are made with SHA256, and are shown.
-  def same_secret!(host, ttl: 86_400)
+  # one cannot take it, and must not start: its locks would exclude nobody.  It waits, since
+  # others may not have committed yet.  To be repeated before the lease is over.  SHA512,
+  # since the keys are made with SHA256, and are shown.
+  def same_secret!(host, ttl: 86_400, wait: 5)
     owner = OpenSSL::HMAC.hexdigest('SHA512', @secret, 'owner')
-    status, holder = PG.connect(@dsn) { |db| row(db, <<~SQL, owner, "#{ttl} s", host) }
-      SELECT status, holder FROM lock_try_acquire('parse-lock:secret', owner => $1, ttl => $2::interval, holder => $3)
+    acquired, status, holder = PG.connect(@dsn) { |db| row(db, <<~SQL, owner, "#{ttl} s", host, "#{wait} s") }
+      SELECT acquired, status, holder FROM lock_try_acquire('parse-lock:secret', owner => $1,
+        ttl => $2::interval, holder => $3, wait => $4::interval)
     SQL
-    raise SecurityError, "another secret than #{holder} has" if status == 'held'
+    raise SecurityError, "it cannot prove that it has the secret of #{holder || 'another host'}" if acquired != 't'
 
     status
   end
@@ -69,10 +71,16 @@ end
 $stderr = $stdout
 dsn, = ARGV
 locks = ParseLock.new(dsn, 'the secret of all hosts')
+PG.connect(dsn) do |db|
+  db.exec("BEGIN; SELECT lock_acquire('parse-lock:secret', holder => 'host 2')") # as by a host that starts at the same time
+  locks.same_secret!('host 1', wait: 0.01)
+rescue SecurityError => e
+  puts "Host 1 does not start yet: #{e.message}"
+end
 puts "Host 1 starts: #{locks.same_secret!('host 1')}"
 puts "Host 2 starts: #{ParseLock.new(dsn, 'the secret of all hosts').same_secret!('host 2')}"
 begin
-  ParseLock.new(dsn, 'the secret of host 3').same_secret!('host 3')
+  ParseLock.new(dsn, 'the secret of host 3').same_secret!('host 3', wait: 0)
 rescue SecurityError => e
   puts "Host 3 does not start: #{e.message}"
 end

@@ -11,11 +11,12 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw($python afternoon night clients_server go_program have_driver lines lines_of socket_of);
+our @EXPORT = qw($jdbc $python afternoon clients_server compat_script go_program have_driver jdbc_of lines lines_of night run_timed
+	socket_of);
 
 our $python = '/usr/bin/python3';
 my $user = 'order_desk';
-my $jdbc = '/usr/share/java/postgresql.jar';
+our $jdbc = '/usr/share/java/postgresql.jar';
 my $go = '/usr/share/gocode/src/github.com/jackc/pgx';
 
 $ENV{NODE_PATH} = join(':', grep { defined } $ENV{NODE_PATH}, '/usr/share/nodejs');
@@ -40,10 +41,11 @@ sub have_driver
 	return eval { run_log($drivers{$driver}[0]) };
 }
 
-# A server with the library.  JDBC needs TCP, and others may reach that: so a password
+# A server with the library, and roles that can log in besides the usual one.  JDBC needs
+# TCP, and others may reach that: so a password
 sub clients_server
 {
-	my ($name, $settings) = @_;
+	my ($name, $settings, @roles) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($name);
 
 	$node->init;
@@ -57,7 +59,7 @@ sub clients_server
 	$ENV{PGPASSFILE} = PostgreSQL::Test::Utils::tempdir_short . '/pgpass';
 	append_to_file($ENV{PGPASSFILE}, "*:*:*:*:$password\n");
 	chmod 0600, $ENV{PGPASSFILE};
-	$node->safe_psql('postgres', "CREATE ROLE $user LOGIN PASSWORD '$password'");
+	$node->safe_psql('postgres', "CREATE ROLE $_ LOGIN PASSWORD '$password'") foreach $user, @roles;
 	return $node;
 }
 
@@ -75,8 +77,8 @@ sub uri_of
 
 sub jdbc_of
 {
-	my ($node, $database) = @_;
-	return sprintf('jdbc:postgresql://127.0.0.1:%s/%s?user=%s', $node->port, $database, $user);
+	my ($node, $database, $role) = @_;
+	return sprintf('jdbc:postgresql://127.0.0.1:%s/%s?user=%s', $node->port, $database, $role // $user);
 }
 
 # A new database with what the examples need
@@ -89,17 +91,41 @@ sub example_database
 	return;
 }
 
-# Runs a program on a new database; its lines.  One that hangs is ended.
+# Runs programs, all at the same time; whether all succeeded.  Where one hangs, all are ended.
+sub run_timed
+{
+	my (@harness) = @_;
+	my $running = IPC::Run::harness(@harness, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	my $ok;
+
+	eval { $ok = $running->run; 1 } or do
+	{
+		diag($@);
+		$running->kill_kill;
+	};
+	return $ok;
+}
+
+# Runs a script of sql/compat with these variables, as a role; what it said
+sub compat_script
+{
+	my ($node, $role, $name, @variables) = @_;
+	my ($sharedir) = run_command([ 'pg_config', '--sharedir' ]);
+	local $ENV{PGOPTIONS} = "-c role=$role -c client_min_messages=warning";
+
+	run_timed([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), (map { ('-v', $_) } @variables),
+			'-f', "$sharedir/extension/atomic_lock/$name.sql" ], '<', \undef, '>', \my $stdout, '2>', \my $stderr);
+	return $stderr;
+}
+
+# Runs a program on a new database; its lines
 sub lines
 {
 	my ($node, $database, @command) = @_;
 	my ($stdout, $stderr) = ('', '');
 
 	example_database($node, $database);
-	eval {
-		IPC::Run::run(\@command, '>', \$stdout, '2>', \$stderr, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
-		1;
-	} or diag("$command[-2]: $@");
+	run_timed(\@command, '>', \$stdout, '2>', \$stderr);
 	note($stderr) if $stderr ne '';
 	return [ split /\n/, $stdout ];
 }

@@ -16,11 +16,12 @@ class AtomicLock extends Lock
         $this->connection = $connection;
     }
 
-    /** Whether the lock was free, or is ours; waits in the order of arrival for up to so many seconds */
+    /** Whether the lock was free, or is ours; waits in the order of arrival for up to so many seconds, or max_wait */
     public function acquire($wait = 0)
     {
-        return $this->ask('acquired FROM lock_try_acquire(?, make_interval(secs => ?), ?, wait => make_interval(secs => ?))',
-            $this->seconds, $this->owner, $wait);
+        return $this->ask('acquired FROM lock_policy(?) AS policy,
+            lock_try_acquire(?, make_interval(secs => ?), ?, wait => least(make_interval(secs => ?), policy.max_wait))',
+            $this->name, $this->seconds, $this->owner, $wait);
     }
 
     public function block($seconds, $callback = null)

@@ -1,8 +1,12 @@
 import java.time.Duration;
 import java.util.Optional;
+import net.javacrumbs.shedlock.core.ClockProvider;
+import net.javacrumbs.shedlock.core.LockConfiguration;
+import net.javacrumbs.shedlock.core.LockProvider;
+import net.javacrumbs.shedlock.core.SimpleLock;
 import org.postgresql.ds.PGSimpleDataSource;
 
-/** What becomes of a task's lock on two hosts, by doc/examples/shedlock/ShedLockLease.java; shedlock.pl runs this. */
+/** What becomes of a task's lock on two hosts, by doc/examples/shedlock; shedlock.pl runs this. */
 class ShedLock {
 	static PGSimpleDataSource pool = new PGSimpleDataSource();
 
@@ -29,5 +33,16 @@ class ShedLock {
 
 		lease = ShedLockLease.acquire(pool, "night:ly", "one", hour).get();
 		System.out.println("released, to last 10 minutes: " + lease.release(Duration.ofMinutes(10)) + ", another host: " + acquire("two", hour));
+
+		LockProvider one = new AtomicLockProvider(pool, "one"), two = new AtomicLockProvider(pool, "two");
+		LockConfiguration task = new LockConfiguration(ClockProvider.now(), "task", hour, Duration.ZERO);
+		SimpleLock first = one.lock(task).get();
+		boolean refused = two.lock(task).isPresent();
+		SimpleLock extended = first.extend(hour, Duration.ZERO).get();
+		System.out.println("the provider: another host: " + refused + ", extended, another host: " + two.lock(task).isPresent());
+		extended.unlock();
+		SimpleLock next = two.lock(task).get();
+		System.out.println("unlocked, another host: granted, the first extends: " + first.extend(hour, Duration.ZERO).isPresent());
+		next.unlock();
 	}
 }

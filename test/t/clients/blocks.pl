@@ -48,6 +48,42 @@ foreach (@drivers)
 	}
 }
 
+# PHP's block, which sets a time-out: that of before is there again, also where the block
+# overran, and where it left a transaction open
+SKIP:
+{
+	skip 'no PDO', 1 unless have_driver('pdo');
+	my $program = PostgreSQL::Test::Utils::tempdir . '/timeout.php';
+
+	append_to_file($program, <<'END');
+<?php
+require 'doc/examples/block.php';
+$work = connect($argv[1]);
+$work->exec("SET statement_timeout = '7s'");
+try {
+	locked($argv[1], $work, 'k', 30, 'h', function () use ($work) {
+		say('Inside:', one($work, 'SHOW statement_timeout'));
+		$work->beginTransaction();
+		$work->exec("SELECT lock_acquire('left')");
+	});
+	say('After:', one($work, 'SHOW statement_timeout'));
+	locked($argv[1], $work, 'k', .01, 'h', function (Lock $lock) use ($work) {
+		say('Inside:', one($work, 'SHOW statement_timeout'));
+		while ($lock->isOurs())
+			usleep(1000);
+		$work->beginTransaction();
+		one($work, 'SELECT 1 / 0');
+	});
+} catch (Lost $lost) {
+	say('Lost, after', $lost->getPrevious()->getCode());
+}
+say('After:', one($work, 'SHOW statement_timeout'));
+END
+	is_deeply(lines_of($node, 'pdo', 'timeout', $program),
+		[ 'Inside: 20s', 'After: 7s', 'Inside: 1s', 'Lost, after 22012', 'After: 7s' ], 'PDO: the time-out');
+	is($node->safe_psql('timeout', q{SELECT count(*) FROM app_lock WHERE key = 'left'}), 0, 'PDO: what was left open is rolled back');
+}
+
 # That of the programs is one of these keys; a secret may be longer than a block of the hash.
 my $name = "patient:M\xc3\xbcller";
 $node->safe_psql('postgres', slurp_file('doc/examples/hidden_keys.sql'));
@@ -78,9 +114,10 @@ SKIP:
 {
 	skip 'no ruby-pg', 1 unless have_driver('ruby');
 	is_deeply(lines_of($node, 'ruby', 'parse_lock', 'doc/examples/parse_lock.rb'), [ split /\n/, <<'END' ], 'Parse::Lock');
+Host 1 does not start yet: it cannot prove that it has the secret of host 2
 Host 1 starts: acquired
 Host 2 starts: reacquired
-Host 3 does not start: another secret than host 2 has
+Host 3 does not start: it cannot prove that it has the secret of host 2
 Host 4 does not start: the secret is shorter than 16 bytes
 The block has its token: true
 Another worker: could not acquire cron:nightly-rollup within 0 s

@@ -7,8 +7,8 @@
 # pgx, in pgx.pl), and so has the same hour of those who wait.  These hear events on
 # connections of their own, also if everything else goes through the pooler, and nobody is
 # left in line.  An owner that is set for the transaction is not left on a connection; one
-# that is SET is, as doc/reference.md warns.  What doc/clients.md and doc/waiting.md quote
-# is in the programs, and each program is run by a test.
+# that is SET is, as doc/reference.md warns.  What doc/clients.md, doc/waiting.md and
+# doc/libraries.md quote is in the programs, and each program is run by a test.
 #
 # psycopg2 and PgBouncer are always there, where make test installs what is missing.
 # The others are left out where they are not installed; NODE_PATH is looked at.
@@ -163,11 +163,10 @@ foreach my $other (@others)
 	}
 }
 
-# What the documents show is what has been run: SQL by docs/examples, and in clients.md
-# what follows the last heading by other tests.
+# What the documents show is what has been run, here or by another test; SQL by docs/examples.
 my %suffixes = (python => 'py', js => 'js', java => 'java', go => 'go', php => 'php', ruby => 'rb', perl => 'pl');
-my %sources = map { $_ => slurp_file($_) =~ s/^\s+//gmr } glob 'doc/examples/*.*';
-foreach my $document ('doc/clients.md', 'doc/waiting.md')
+my %sources = map { $_ => slurp_file($_) =~ s/^\s+//gmr } glob 'doc/examples/*.* doc/examples/*/*.*';
+foreach my $document ('doc/clients.md', 'doc/waiting.md', 'doc/libraries.md')
 {
 	my $text = slurp_file($document);
 	my $quotes = 0;
@@ -177,7 +176,7 @@ foreach my $document ('doc/clients.md', 'doc/waiting.md')
 		my ($language, $quote) = ($1, $2);
 		my $suffix = $suffixes{$language} // 'none';
 
-		next if $language =~ /^(?:sql|json|ini|)$/;    # no program
+		next if $language =~ /^(?:sql|sh|json|ini|)$/;    # no program
 
 		foreach my $part (split /\n\n+(?=\S)/, $quote)
 		{
@@ -192,7 +191,7 @@ foreach my $document ('doc/clients.md', 'doc/waiting.md')
 }
 
 my $tests = join '', map { slurp_file($_) } glob "$FindBin::RealBin/*.pl";
-foreach my $program (sort keys %sources)
+foreach my $program (sort grep { !m{examples/.*/} } keys %sources)
 {
 	my $name = $program =~ s{.*/}{}r;
 	my $named = $name =~ /(.*)\.go$/ ? "go_program('$1')" : $name;

@@ -98,6 +98,11 @@ function calls($cache, $driver, $db, $manager)
         check([$lock->isOwnedBy($lock->owner()), $lock->isOwnedBy('x')], 'isOwnedBy', [true, false]);
     }
     check(raised(function () use ($other) { $other->block(0); }), 'block, of a held lock', 'timeout');
+    if ($driver === 'atomic_lock') {
+        $db->select("SELECT lock_set_policy('shop_cache_a', max_wait => '10 ms')");
+        check(raised(function () use ($other) { $other->block(86400); }), 'block, for longer than max_wait', 'timeout');
+        $db->select("SELECT lock_drop_policy('shop_cache_a')");
+    }
     check($lock->release(), 'release');
     check($held('a')->locked, 'it is free', false);
     check($lock->release(), 'release again', false);

@@ -6,7 +6,7 @@
 # rights on the view alone, and with the functions.  Eight processes and two callers of
 # the functions lose no update of a counter.  A refusal in a transaction ends it on the
 # view, and not with the functions.  The script can be run again, and says what is
-# missing.  What doc/libraries.md quotes is what was run.
+# missing.
 #
 # Turns red when: Laravel's statements have another outcome on the view; exclusion
 # between the view, the class and the functions fails; an error of the class is lost;
@@ -18,6 +18,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockClients;
 use AtomicLockTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -28,18 +29,10 @@ $node->init;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\n");
 $node->start;
 
-chomp(my $sharedir = `pg_config --sharedir`);
-
-# The script, as this role; what it says
 sub script
 {
-	my ($role, @arguments) = @_;
-	my $stderr;
-	local $ENV{PGOPTIONS} = "-c role=$role";
-
-	IPC::Run::run([ 'psql', '-X', '-q', '-d', $node->connstr('postgres'), (map { ('-v', $_) } @arguments),
-			'-f', "$sharedir/extension/atomic_lock/laravel.sql" ], '<', \undef, '2>', \$stderr);
-	return $stderr;
+	my ($role, @variables) = @_;
+	return compat_script($node, $role, 'laravel', @variables);
 }
 
 # As its header says
@@ -88,7 +81,7 @@ sub laravel
 	my ($driver, $what, $user) = @_;
 	my ($stdout, $stderr);
 
-	IPC::Run::run([ 'php', "$FindBin::RealBin/laravel.php", $driver, $what, $node->host, $node->port, 'postgres', $user ],
+	run_timed([ 'php', "$FindBin::RealBin/laravel.php", $driver, $what, $node->host, $node->port, 'postgres', $user ],
 		'<', \undef, '>', \$stdout, '2>', \$stderr);
 	note($stderr) if $stderr ne '';
 	my @lines = split /\n^(?=ok|not ok|end)/m, $stdout;
@@ -102,7 +95,7 @@ sub chomp_of { my ($line) = @_; chomp $line; return $line; }
 sub count_up
 {
 	my ($driver, $user) = @_;
-	my ($pgbench, @php, @out);
+	my (@php, @out);
 	my $script = $node->basedir . "/count.sql";
 
 	open my $file, '>', $script or die;
@@ -116,13 +109,12 @@ END
 	$node->safe_psql('postgres', 'UPDATE shop.counter SET n = 0');
 	foreach my $n (0 .. 7)
 	{
-		push @php, IPC::Run::start([ 'php', "$FindBin::RealBin/laravel.php", $driver, 'count_up', $node->host, $node->port, 'postgres', $user ],
-			'<', \undef, '>', \$out[$n]);
+		push @php, [ 'php', "$FindBin::RealBin/laravel.php", $driver, 'count_up', $node->host, $node->port, 'postgres', $user ],
+			'<', \undef, '>', \$out[$n], '&';
 	}
-	$pgbench = IPC::Run::start([ 'pgbench', '-n', '-M', 'prepared', '-c', 2, '-t', 50, '-f', $script, '-U', 'web_direct', $node->connstr('postgres') ],
-		'<', \undef, '>', \my $said, '2>&1');
-	ok($pgbench->finish, "$driver: two callers of the functions") or diag($said);
-	$_->finish foreach @php;
+	ok( run_timed(@php, [ 'pgbench', '-n', '-M', 'prepared', '-c', 2, '-t', 50, '-f', $script, '-U', 'web_direct', $node->connstr('postgres') ],
+			'<', \undef, '>', \my $said, '2>&1'),
+		"$driver: two callers of the functions, beside eight processes") or diag($said);
 	is_deeply([ map { /^ok counted$/m && /^end$/m ? 1 : $_ } @out ], [ (1) x 8 ], "$driver: eight processes");
 	is($node->safe_psql('postgres', 'SELECT n FROM shop.counter'), 8 * 25 + 2 * 50, "$driver: no update is lost");
 	return;
@@ -145,13 +137,6 @@ SKIP:
 	count_up('database', 'web');
 	count_up('atomic_lock', 'web_direct');
 }
-
-# What the document shows is what has been run.
-my $document = slurp_file('doc/libraries.md');
-my $programs = join "\n", map { slurp_file($_) } glob 'doc/examples/laravel/*.php';
-my @quotes = map { split /\n\n+(?=\S)/ } $document =~ /^```php\n(.*?)^```$/gms;
-cmp_ok(scalar(@quotes), '>=', 3, 'doc/libraries.md quotes PHP');
-ok(index($programs, $_ =~ s/\s+\z//r) >= 0, 'doc/libraries.md quotes the programs') or diag($_) foreach @quotes;
 
 log_is_clean($node);
 $node->stop;

@@ -17,13 +17,12 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockClients;
 use AtomicLockTest;
-use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $jdbc = '/usr/share/java/postgresql.jar';
-plan skip_all => 'no Java, or no JDBC' unless -e $jdbc && eval { run_log([ 'javac', '-version' ]) };
+plan skip_all => 'no Java, or no JDBC' unless have_driver('jdbc');
 
 my $day = <<'END';
 A acquires: true, again: true
@@ -42,33 +41,17 @@ is acquired: false, renews: false, deletes: false
 B acquires: true, deletes: true
 END
 
-my $password = join '', map { sprintf '%08x', rand 2**32 } 1 .. 4;
-my $node = PostgreSQL::Test::Cluster->new('spring');
-$node->init;
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlisten_addresses = '127.0.0.1'\n");
-unlink($node->data_dir . '/pg_hba.conf');
-$node->append_conf('pg_hba.conf', "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n");
-$node->start;
+my $node = clients_server('spring', undef, 'web', 'desk');
 
-my ($sharedir) = run_command([ 'pg_config', '--sharedir' ]);
-my $script = "$sharedir/extension/atomic_lock/spring.sql";
-
-# Runs the script as a role; what it said
 sub script
 {
 	my ($role, @variables) = @_;
-	local $ENV{PGOPTIONS} = "-c role=$role -c client_min_messages=warning";
-
-	my (undef, $stderr) = run_command(
-		[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), (map { ('-v', $_) } @variables), '-f', $script ]);
-	return $stderr;
+	return compat_script($node, $role, 'spring', @variables);
 }
 
-$node->safe_psql('postgres', <<"END");
+$node->safe_psql('postgres', <<'END');
 CREATE ROLE shop_locks;
 CREATE ROLE somebody;
-CREATE ROLE web LOGIN PASSWORD '$password';
-CREATE ROLE desk LOGIN PASSWORD '$password';
 ALTER ROLE web SET search_path = shop;
 CREATE SCHEMA shop;
 CREATE SCHEMA brief;
@@ -94,14 +77,10 @@ CREATE TABLE counter AS SELECT 0 AS value;
 GRANT SELECT, UPDATE ON counter TO desk;
 END
 
-my $pgpass = PostgreSQL::Test::Utils::tempdir_short . '/pgpass';
-append_to_file($pgpass, "*:*:*:*:$password\n");
-chmod 0600, $pgpass;
-local $ENV{PGPASSFILE} = $pgpass;
-my ($answer, $stderr) = run_command([ 'java', '-cp', $jdbc, 'test/t/clients/Spring.java',
-	map { sprintf 'jdbc:postgresql://127.0.0.1:%s/postgres?user=%s', $node->port, $_ } 'web', 'desk' ]);
+run_timed([ 'java', '-cp', $jdbc, 'test/t/clients/Spring.java', map { jdbc_of($node, 'postgres', $_) } 'web', 'desk' ],
+	'>', \my $answer, '2>', \my $stderr);
 note($stderr) if $stderr ne '';
-is($answer, join('', map { "version $_\n$day" } 5 .. 7) . 'counted: 800, failed: 0', 'Spring');
+is($answer, join('', map { "version $_\n$day" } 5 .. 7) . "counted: 800, failed: 0\n", 'Spring');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM shop.int_lock_client'), 0, 'no client is left behind');
 
 log_is_clean($node);
