@@ -163,7 +163,7 @@ foreach my $other (@others)
 	}
 }
 
-# What the documents show is what has been run, here or by another test; SQL by docs/examples.
+# What the documents show is what has been run, here or by another test; SQL by docs/examples.pl.
 my %suffixes = (python => 'py', js => 'js', java => 'java', go => 'go', php => 'php', ruby => 'rb', perl => 'pl');
 my %sources = map { $_ => slurp_file($_) =~ s/^\s+//gmr } glob 'doc/examples/*.* doc/examples/*/*.*';
 foreach my $document ('doc/clients.md', 'doc/waiting.md', 'doc/libraries.md')

@@ -15,6 +15,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockClients;
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
@@ -25,10 +26,9 @@ my $node = PostgreSQL::Test::Cluster->new('forrst');
 $node->init;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nautovacuum = off\nfsync = off\n");
 $node->start;
-chomp(my $share = qx(pg_config --sharedir));
 
 $node->safe_psql('postgres', 'CREATE SCHEMA locks; CREATE EXTENSION atomic_lock SCHEMA locks');
-$node->command_ok([ 'psql', '-Xq', '-d', $node->connstr('postgres'), '-v', 'schema=api', '-f', "$share/extension/atomic_lock/forrst.sql" ], 'the script');
+is(compat_script($node, 'postgres', 'forrst', 'schema=api'), '', 'the script');
 $node->safe_psql('postgres', q{
 ALTER DATABASE postgres SET search_path = public, locks;
 CREATE TABLE counter (n int);

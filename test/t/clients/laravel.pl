@@ -95,7 +95,7 @@ sub chomp_of { my ($line) = @_; chomp $line; return $line; }
 sub count_up
 {
 	my ($driver, $user) = @_;
-	my (@php, @out);
+	my (@php, @out, $said);
 	my $script = $node->basedir . "/count.sql";
 
 	open my $file, '>', $script or die;
@@ -113,7 +113,7 @@ END
 			'<', \undef, '>', \$out[$n], '&';
 	}
 	ok( run_timed(@php, [ 'pgbench', '-n', '-M', 'prepared', '-c', 2, '-t', 50, '-f', $script, '-U', 'web_direct', $node->connstr('postgres') ],
-			'<', \undef, '>', \my $said, '2>&1'),
+			'<', \undef, '>', \$said, '2>&1'),
 		"$driver: two callers of the functions, beside eight processes") or diag($said);
 	is_deeply([ map { /^ok counted$/m && /^end$/m ? 1 : $_ } @out ], [ (1) x 8 ], "$driver: eight processes");
 	is($node->safe_psql('postgres', 'SELECT n FROM shop.counter'), 8 * 25 + 2 * 50, "$driver: no update is lost");
