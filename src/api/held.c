@@ -219,6 +219,7 @@ atomic_lock_heartbeat(PG_FUNCTION_ARGS)
 	{
 		const AlOwned *owned = lfirst(cell);
 
+		(void) al_check_key(owned->key.name);
 		wrote |= beat(rsinfo, rel, &owned->key, &owner, al_owned_row(owned), ttl);
 	}
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);

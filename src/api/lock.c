@@ -28,6 +28,7 @@
 #include "api/held.h"
 #include "base/errors.h"
 #include "base/key.h"
+#include "base/partition.h"
 #include "base/settings.h"
 #include "claim/held.h"
 #include "claim/holding.h"
@@ -346,6 +347,10 @@ for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 		if (previous && al_key_compare(&previous->key, &owns->key) == 0)
 			continue;
 		previous = owns;
+		/* A partition that has moved is extended where it is now. */
+		if (outcome != AL_RELEASED && al_is_elsewhere(owns->key.name) &&
+			al_is_live(owns->row, GetCurrentTimestamp()))
+			al_raise_partition(owns->key.name, true);
 		if (!al_terms_is_admitted(&owns->key))
 		{
 			denied++;

@@ -34,6 +34,8 @@
 #include "utils/tuplestore.h"
 #include "utils/wait_event.h"
 
+#include "utils/guc_tables.h"
+
 #if PG_VERSION_NUM >= 160000
 #include "catalog/pg_class.h"
 #include "catalog/pg_proc.h"
@@ -248,6 +250,18 @@ al_has_new_storage(Relation rel)
 
 	return rel->rd_createSubid != InvalidSubTransactionId ||
 		first != InvalidSubTransactionId;
+}
+
+/* All settings, also those that are known by their names alone */
+static inline struct config_generic **
+al_all_settings(int *count)
+{
+#if PG_VERSION_NUM >= 160000
+	return get_guc_variables(count);
+#else
+	*count = GetNumConfigOptions();
+	return get_guc_variables();
+#endif
 }
 
 static inline bool

@@ -16,6 +16,8 @@
 #include "utils/varlena.h"
 
 #include "atomic_lock.h"
+#include "base/compat.h"
+#include "base/errors.h"
 #include "base/policy.h"
 #include "base/settings.h"
 
@@ -138,9 +140,44 @@ define_duration(const char *name, const char *short_desc, const char *long_desc,
 							 min, max, context, GUC_UNIT_MS, NULL, assign, NULL);
 }
 
+/*
+ * Raise 42501 if the client has sent a setting as it connected that its role may not set.
+ * The library was not there to refuse it then.  PostgreSQL would do that now, but what an
+ * administrator has set is lost already: nothing but our default would be left.
+ */
+static void
+refuse_from_client(void)
+{
+	static const char *const for_users[] = {"owner", "default_ttl", "on_reacquire", "release_durability"};
+	int			count;
+	struct config_generic **settings = al_all_settings(&count);
+
+	for (int i = 0; i < count; i++)
+	{
+		const struct config_generic *setting = settings[i];
+		const char *name = strchr(setting->name, '.');
+		bool		may_set = false;
+
+		if (setting->reset_source != PGC_S_CLIENT || setting->reset_scontext != PGC_BACKEND ||
+			name == NULL || pg_strncasecmp(setting->name, "atomic_lock.", name + 1 - setting->name) != 0)
+			continue;
+		for (int j = 0; j < (int) lengthof(for_users); j++)
+			may_set = may_set || pg_strcasecmp(name + 1, for_users[j]) == 0;
+		if (!may_set &&
+			pg_parameter_aclcheck(setting->name, setting->reset_srole, ACL_SET) != ACLCHECK_OK)
+			ereport(ERROR,
+					(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("permission denied to set parameter \"%s\"", setting->name),
+					 errdetail("The client has sent it as it connected."),
+					 errhint("Connect without it.")));
+	}
+}
+
 void
 al_settings_init(void)
 {
+	if (!process_shared_preload_libraries_in_progress)
+		refuse_from_client();
 	DefineCustomStringVariable("atomic_lock.owner",
 							   "Sets the owner that functions use if they are given none.",
 							   "The owner proves who holds a lock. Set it per session or per transaction.",

@@ -61,7 +61,10 @@
 /* So long it is remembered that a ticket is void */
 #define VOID_FOR	(7 * USECS_PER_DAY)
 
-/* What row 0 of a key says */
+/*
+ * What row 0 of a key says.  It may be kept while rows of other keys are read: their
+ * tickets have other numbers, which are drawn from the fence.
+ */
 typedef struct Offer
 {
 	int64		number;			/* of the ticket; 0: none */
@@ -279,7 +282,8 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 	{
 		const AlTicket *ticket = lfirst(cell);
 
-		if (now < valid_until(ticket) && !is_void(rel, key, ticket->number))
+		if (ticket->number == line->first.number ||
+			(now < valid_until(ticket) && !is_void(rel, key, ticket->number)))
 			line->mine = *ticket;
 	}
 	table_close(rel, AccessShareLock);
@@ -364,7 +368,6 @@ next_ticket(Reader *reader, AlTicket *ticket)
 
 	while (HeapTupleIsValid(tuple = al_scan_next(&reader->scan)))
 	{
-		/* No two keys have tickets of one number, so the offer of another does not matter. */
 		Offer		offer = reader->offer;
 
 		read_row(reader->rel, tuple, ticket, &offer);

@@ -176,7 +176,7 @@ INSERT INTO regress_al_shop.int_lock (region, lock_key, client_id, created_date)
 SELECT trim(p) FROM t.plan($$DELETE FROM regress_al_shop.int_lock WHERE REGION='DEFAULT' AND LOCK_KEY='k' AND CLIENT_ID='A'$$) p WHERE p ~ 'Index Cond|Seq Scan';
 BEGIN;
 SELECT client_id FROM regress_al_shop.int_lock FOR UPDATE;
-SELECT relation::regclass FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'RowShareLock' ORDER BY 1::text;
+SELECT relation::regclass FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'RowShareLock' ORDER BY relation::regclass::text COLLATE "C";
 COMMIT;
 
 -- Where a policy lets nobody but the script's role have the keys

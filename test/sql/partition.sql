@@ -79,7 +79,9 @@ SELECT t.raises('SELECT lock_acquire_all(ARRAY[''{order:1}:line:1'', ''{order:1}
 SELECT md5(string_agg(a::text, ',' ORDER BY key)) = :'before' AS nothing_changed FROM app_lock a;
 
 -- What is held from before
-SELECT key, status FROM lock_heartbeat(owner => 'alice-1');
+SELECT key FROM lock_held('alice-1');
+SELECT c, t.code(c) FROM (VALUES ('SELECT lock_heartbeat(owner => ''alice-1'')'), ('SELECT lock_extend_all(''alice-1'')'),
+	('SELECT lock_transfer_all(''alice-1'', ''heir'')'), ('SELECT lock_release_all(''alice-1'')')) AS calls (c);
 SELECT lock_release_all('alice-1');
 
 -- No partition: none of them does anything.
@@ -90,6 +92,13 @@ SELECT t.raises(t.call('lock_is_held(text,text)', :'here'));
 -- More than there are
 SET atomic_lock.partition = 4;
 SELECT t.code(t.call('lock_status(text)', :'here')), t.code(t.call('lock_status(text)', :'elsewhere'));
+
+-- The extension can be created there.
+SET client_min_messages = warning;
+DROP EXTENSION atomic_lock;
+CREATE EXTENSION atomic_lock;
+SHOW atomic_lock.partitions;
+SELECT lock_grant_access('regress_al_user', 'user');
 
 --
 -- Guards and default keys
