@@ -33,15 +33,15 @@ public class Block {
 	static class Lock implements AutoCloseable {
 		final String key, ttl, owner = "job/" + UUID.randomUUID(), token;
 		final Connection connection;
-		final int work;
-		final ScheduledExecutorService heartbeat = Executors.newSingleThreadScheduledExecutor();
+		final PGConnection work;
+		final ScheduledExecutorService heartbeat = Executors.newScheduledThreadPool(2);
 		volatile boolean lost;
 		volatile long until;
 
 		Lock(String url, Connection work, String key, double ttl, String holder, double every) throws SQLException {
 			this.key = key;
 			this.ttl = ttl + " s";
-			this.work = work.unwrap(PGConnection.class).getBackendPID();
+			this.work = work.unwrap(PGConnection.class);
 			connection = DriverManager.getConnection(url); // of its own, since the work keeps the other busy
 			try {
 				token = call("SELECT fencing_token, extract(epoch FROM ttl_remaining)"
@@ -53,6 +53,7 @@ public class Block {
 			}
 			long pause = (long) (every * 1000);
 			heartbeat.scheduleWithFixedDelay(this::beat, pause, pause, TimeUnit.MILLISECONDS);
+			heartbeat.scheduleWithFixedDelay(this::watch, 200, 200, TimeUnit.MILLISECONDS);
 		}
 
 		// A call that says what became of the lock, and for how many seconds we have it
@@ -70,11 +71,15 @@ public class Block {
 			} catch (SQLException error) {
 				lost = true;
 			}
+		}
+
+		// Apart from the heartbeat, which may get no answer
+		void watch() {
 			try {
-				if (lost) // Again and again: the work may be between two statements.
-					one(connection, "SELECT pg_cancel_backend(?)", work);
+				if (!isOurs()) // Again and again: the work may be between two statements.
+					work.cancelQuery();
 			} catch (SQLException error) {
-				// Then isOurs() has to do.
+				// Then the next one, or isOurs(), has to do.
 			}
 		}
 

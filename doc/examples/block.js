@@ -16,8 +16,9 @@ async function locked(connectionString, work, { key, ttl, holder, every = ttl / 
   const client = await connect(connectionString); // of its own, since the work keeps the other busy
   const owner = `job/${randomUUID()}`;
   const lost = new AbortController();
+  const ended = new AbortController();
+  const isOurs = () => !lost.signal.aborted && performance.now() < until;
   let until = 0;
-  let timer;
 
   async function call(sql, values) {
     const asked = performance.now();
@@ -36,20 +37,31 @@ async function locked(connectionString, work, { key, ttl, holder, every = ttl / 
     } catch {
       lost.abort();
     }
-    // Again and again: the work may be between two statements.
-    if (timer && lost.signal.aborted) await one(client, 'SELECT pg_cancel_backend($1)', [work.processID]).catch(() => {});
+  }
+
+  // Apart from the heartbeat, which may get no answer
+  async function watch() {
+    while (await pause(200, true, { signal: ended.signal }).catch(() => false)) {
+      if (!isOurs()) {
+        lost.abort();
+        await cancel(connectionString, work).catch(() => {}); // again and again: the work may be between two statements
+      }
+    }
   }
 
   try {
     const token = await call(
       `SELECT fencing_token AS answer, extract(epoch FROM ttl_remaining) AS seconds
        FROM lock_acquire($1, $2, $3, holder => $4)`, [key, `${ttl} s`, owner, holder]);
-    timer = setInterval(beat, every * 1000);
+    const timer = setInterval(beat, every * 1000);
+    const watching = watch();
     try {
       // isOurs() is for each step of the work, the signal for what takes one, such as fetch().
-      return await block({ owner, token, signal: lost.signal, isOurs: () => !lost.signal.aborted && performance.now() < until });
+      return await block({ owner, token, signal: lost.signal, isOurs });
     } finally {
-      timer = clearInterval(timer);
+      clearInterval(timer);
+      ended.abort();
+      await watching;
       const answer = await one(client, 'SELECT lock_try_release($1, $2)', [key, owner]);
       if (answer !== 'released') throw new Lost(answer);
     }
@@ -66,6 +78,7 @@ function hiddenKey(secret, name) {
 
 async function connect(connectionString) {
   const client = new Client({ connectionString });
+  client.on('error', () => {}); // without a listener, node would end; the next call fails
   await client.connect();
   return client;
 }
@@ -78,11 +91,16 @@ async function one(client, sql, values) {
   return Object.values(await row(client, sql, values))[0];
 }
 
+// node-postgres has no call to cancel.  The server is asked on another connection.
+async function cancel(connectionString, work) {
+  const client = await connect(connectionString);
+  await one(client, 'SELECT pg_cancel_backend($1)', [work.processID]).finally(() => client.end());
+}
+
 async function until(client, sql, values) {
   while (!await one(client, sql, values)) await pause(20);
 }
 
-// node-postgres has no call to cancel.  The server is asked on another connection.
 async function waitAndGiveUp(client, other, key) {
   const call = one(client, "SELECT lock_acquire($1, wait => '1 min')", [key])
     .then(() => 'acquired', (error) => (error.code === '57014' ? 'cancelled' : error));
@@ -134,7 +152,7 @@ async function play(dsn) {
   for (const client of [work, bob, other]) await client.end();
 }
 
-module.exports = { hiddenKey, locked };
+module.exports = { connect, hiddenKey, locked, one, until };
 
 if (require.main === module) {
   play(process.argv[2]).catch((error) => {

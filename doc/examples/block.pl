@@ -9,6 +9,7 @@
 
 use strict;
 use warnings;
+use utf8;
 use DBD::Pg qw(:async);
 use DBI;
 use Digest::SHA qw(hmac_sha256_hex);
@@ -94,13 +95,14 @@ sub locked
 	return;
 }
 
-# A key that does not tell the name to those who see keys, and do not know the secret
+# A key that does not tell the name to those who see keys, and do not know the secret.
+# The name is of characters: what comes as bytes has to be decoded before.
 sub hidden_key
 {
 	my ($secret, $name) = @_;
 
 	die "the secret is shorter than 16 bytes\n" if length $secret < 16;
-	utf8::encode($name) if utf8::is_utf8($name);
+	utf8::encode($name);
 	return hmac_sha256_hex($name, $secret);
 }
 

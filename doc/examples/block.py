@@ -51,8 +51,12 @@ def locked(dsn, work, key, ttl, holder, every=None):
                     lock.until = 0
             except psycopg.Error:
                 lock.until = 0
-            if not lock.until:
-                work.cancel()  # again and again: the work may be between two statements
+
+    def watch():  # apart from the heartbeat, which may get no answer
+        while not ended.wait(.2):
+            if not lock.is_ours():
+                with contextlib.suppress(psycopg.Error):
+                    work.cancel()  # again and again: the work may be between two statements
 
     connection = connect(dsn)  # of its own, since the work keeps the other busy
     try:
@@ -60,13 +64,15 @@ def locked(dsn, work, key, ttl, holder, every=None):
             """SELECT fencing_token, extract(epoch FROM ttl_remaining)
                FROM lock_acquire(%s, %s, %s, holder => %s)""",
             key, lease, lock.owner, holder)
-        heartbeat = threading.Thread(target=beat, daemon=True)
-        heartbeat.start()
+        threads = [threading.Thread(target=each, daemon=True) for each in (beat, watch)]
+        for thread in threads:
+            thread.start()
         try:
             yield lock
         finally:
             ended.set()
-            heartbeat.join()
+            for thread in threads:
+                thread.join()
             answer = one(connection, 'SELECT lock_try_release(%s, %s)', key, lock.owner)
             if answer != 'released':
                 raise Lost(answer)

@@ -37,14 +37,15 @@ def locked(dsn, work, key, ttl, holder, every: ttl / 3.0)
     'SELECT fencing_token, extract(epoch FROM ttl_remaining) FROM lock_acquire($1, $2, $3, holder => $4)',
     key, "#{ttl} s", lock.owner, holder)
   ended, finish = IO.pipe
-  heartbeat = Thread.new do
-    beat(connection, work, lock, ttl) until IO.select([ended], nil, nil, every)
-  end
+  heartbeat = Thread.new { beat(connection, lock, ttl) until IO.select([ended], nil, nil, every) }
+  # Apart from the heartbeat, which may get no answer.  Again and again: the work may be
+  # between two statements.
+  watch = Thread.new { lock.ours? || work.cancel until IO.select([ended], nil, nil, 0.2) }
   begin
     yield lock
   ensure
     finish.close
-    heartbeat.join
+    [heartbeat, watch].each(&:join)
     answer = one(connection, 'SELECT lock_try_release($1, $2)', key, lock.owner)
     raise Lost, answer if answer != 'released'
   end
@@ -52,15 +53,12 @@ ensure
   connection&.close
 end
 
-def beat(connection, work, lock, ttl)
-  begin
-    lock.over = 0 if lock.over != 0 && lock.call(connection,
-      'SELECT status, extract(epoch FROM ttl_remaining) FROM lock_heartbeat(ARRAY[$1], $2, $3)',
-      lock.key, lock.owner, "#{ttl} s") != 'extended'
-  rescue PG::Error
-    lock.over = 0
-  end
-  work.cancel if lock.over.zero? # again and again: the work may be between two statements
+def beat(connection, lock, ttl)
+  lock.over = 0 if lock.over != 0 && lock.call(connection,
+    'SELECT status, extract(epoch FROM ttl_remaining) FROM lock_heartbeat(ARRAY[$1], $2, $3)',
+    lock.key, lock.owner, "#{ttl} s") != 'extended'
+rescue PG::Error
+  lock.over = 0
 end
 
 # A key that does not tell the name to those who see keys, and do not know the secret

@@ -4,7 +4,9 @@
 # heartbeat beside the work keeps the lease; the statement of somebody who waits is
 # cancelled; the block lets go of the lock, also where the work fails; where an
 # administrator ends the lease, the work is stopped; a block that has run longer than its
-# lease is told by its own clock, and at the release what became of the lock.  In the end
+# lease is told by its own clock, and at the release what became of the lock; the clock
+# also cancels the work if no heartbeat is answered (PHP and Perl cannot do that); a
+# connection that is ended does not end node.  In the end
 # only who took a lock meanwhile has one.  hidden_key makes the same key in SQL and in
 # each language, which is HMAC-SHA256, and refuses a secret of 15 bytes.  The examples in
 # the manner of JustScale and Parse::Lock do what doc/clients.md says: a row that is read
@@ -67,9 +69,10 @@ try {
 		$work->exec("SELECT lock_acquire('left')");
 	});
 	say('After:', one($work, 'SHOW statement_timeout'));
-	locked($argv[1], $work, 'k', .01, 'h', function (Lock $lock) use ($work) {
+	locked($argv[1], $work, 'k', .01, 'h', function () use ($work) {
 		say('Inside:', one($work, 'SHOW statement_timeout'));
-		while ($lock->isOurs())
+		// Our own clock is ahead of the server's, which answers the release.
+		while (one($work, "SELECT locked FROM lock_status('k')"))
 			usleep(1000);
 		$work->beginTransaction();
 		one($work, 'SELECT 1 / 0');
@@ -127,6 +130,117 @@ END
 	is($node->safe_psql('parse_lock', q{SELECT string_agg(key, ' ') FROM lock_status()}),
 		'parse-lock:secret', 'Parse::Lock: nothing else is held');
 	is($node->safe_psql('parse_lock', q{SELECT count(*) FROM app_lock WHERE key ~ 'rollup|import'}), 0, 'and no name is shown');
+}
+
+# Heartbeats get no answer until the work's statement is cancelled, and nothing but the
+# clock can do that: at the end of the lease, when Bob may have the lock.
+my %silent = (
+	psycopg => [ 'py', <<'END' ],
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location('block', 'doc/examples/block.py')
+block = importlib.util.module_from_spec(spec)
+sys.argv, dsn = ['block.py', 'psycopg2'], sys.argv[1]
+spec.loader.exec_module(block)
+work, other = block.connect(dsn), block.connect(dsn)
+block.row(other, 'SELECT pg_advisory_lock(1)')
+try:
+    with block.locked(dsn, work, 'k', 2, 'h', every=.2) as lock:
+        try:
+            block.one(work, 'SELECT pg_sleep(600)')
+        except block.psycopg.Error as error:
+            print('Work:', block.sqlstate(error), lock.is_ours())
+        block.until(other, "SELECT NOT locked FROM lock_status('k')")
+        block.row(other, 'SELECT pg_advisory_unlock(1)')
+except block.Lost as lost:
+    print('At release:', lost)
+END
+	ruby => [ 'rb', <<'END' ],
+require './doc/examples/block'
+work, other = Array.new(2) { PG.connect(ARGV[0]) }
+row(other, 'SELECT pg_advisory_lock(1)')
+begin
+  locked(ARGV[0], work, 'k', 2, 'h', every: 0.2) do |lock|
+    begin
+      one(work, 'SELECT pg_sleep(600)')
+    rescue PG::Error => e
+      puts "Work: #{sqlstate(e)} #{lock.ours?}"
+    end
+    wait_until(other, "SELECT NOT locked FROM lock_status('k')")
+    row(other, 'SELECT pg_advisory_unlock(1)')
+  end
+rescue Lost => e
+  puts "At release: #{e.message}"
+end
+END
+	pg => [ 'js', <<'END' ],
+const { connect, locked, one, until } = require(`${process.cwd()}/doc/examples/block.js`);
+async function main(dsn) {
+  const [work, other] = [await connect(dsn), await connect(dsn)];
+  await one(other, 'SELECT pg_advisory_lock(1)');
+  await locked(dsn, work, { key: 'k', ttl: 2, holder: 'h', every: 0.2 }, async (lock) => {
+    const aborted = new Promise((resolve) => { lock.signal.onabort = resolve; });
+    await one(work, 'SELECT pg_sleep(600)').catch((error) => console.log('Work:', error.code, lock.isOurs()));
+    await aborted;
+    await until(other, "SELECT NOT locked FROM lock_status('k')");
+    await one(other, 'SELECT pg_advisory_unlock(1)');
+  }).catch((error) => console.log('At release:', error.message));
+  // A connection that is ended while nobody uses it
+  await locked(dsn, work, { key: 'ended', ttl: 600, holder: 'h' }, () => until(other,
+    `SELECT count(pg_terminate_backend(pid)) = 0 FROM pg_stat_activity
+     WHERE datname = current_database() AND query ~ 'lock_acquire' AND pid <> pg_backend_pid()`))
+    .catch(() => console.log('An error'));
+  for (const client of [work, other]) await client.end();
+}
+main(process.argv[2]);
+END
+	jdbc => [ 'java', <<'END' ]);
+import java.sql.*;
+public class Silent {
+	public static void main(String[] args) throws Exception {
+		Connection work = DriverManager.getConnection(args[0]), other = DriverManager.getConnection(args[0]);
+		Block.row(other, "SELECT pg_advisory_lock(1)");
+		try (Block.Lock lock = new Block.Lock(args[0], work, "k", 2, "h", .2)) {
+			try {
+				Block.row(work, "SELECT pg_sleep(600)");
+			} catch (SQLException error) {
+				System.out.println("Work: " + error.getSQLState() + " " + lock.isOurs());
+			}
+			Block.until(other, "SELECT NOT locked FROM lock_status('k')");
+			Block.row(other, "SELECT pg_advisory_unlock(1)");
+		} catch (Block.Lost lost) {
+			System.out.println("At release: " + lost.getMessage());
+		}
+	}
+}
+END
+
+# In each new database, and for the programs before that of the extension: they are user order_desk.
+$node->safe_psql('template1', <<'END');
+CREATE SCHEMA order_desk AUTHORIZATION order_desk;
+CREATE FUNCTION order_desk.lock_heartbeat(text[], text, interval, OUT status text, OUT ttl_remaining interval)
+LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(1); SELECT $$extended$$::text, $3';
+END
+$node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'template1'})
+  or die 'template1 is in use';
+foreach my $driver (sort keys %silent)
+{
+  SKIP:
+	{
+		skip "no $driver", 1 unless have_driver($driver);
+		my $scratch = PostgreSQL::Test::Utils::tempdir;
+		my ($suffix, $source) = @{ $silent{$driver} };
+		my @program = ("$scratch/Silent.$suffix");
+
+		append_to_file($program[0], $source);
+		if ($driver eq 'jdbc')
+		{
+			system_or_bail('javac', '-cp', $jdbc, '-d', $scratch, 'doc/examples/Block.java', @program);
+			@program = ('-cp', "$jdbc:$scratch", 'Silent');
+		}
+		my @lines = map { lc } @{ lines_of($node, $driver, "silent_$driver", @program) };
+		is_deeply(\@lines, [ 'work: 57014 false', 'at release: expired', ('an error') x ($driver eq 'pg') ],
+			"$driver: heartbeats without an answer");
+	}
 }
 
 log_is_clean($node);
