@@ -254,10 +254,10 @@ COMMENT ON FUNCTION %2$I.lock_forrst(jsonb) IS
 DO $atomic_lock$
 BEGIN
 	IF EXISTS (SELECT FROM pg_class WHERE relname = 'forrst_function'
-			AND relnamespace = %3$L::regnamespace AND relowner <> current_user::regrole)
+			AND relnamespace = %3$L::regnamespace AND relowner <> quote_ident(current_user)::regrole)
 		OR EXISTS (SELECT FROM pg_proc WHERE proname IN ('forrst_duration', 'forrst_time', 'forrst_error',
 				'lock_forrst_is_retryable', 'forrst_manage', 'forrst_run', 'lock_forrst')
-			AND pronamespace = %3$L::regnamespace AND proowner <> current_user::regrole) THEN
+			AND pronamespace = %3$L::regnamespace AND proowner <> quote_ident(current_user)::regrole) THEN
 		RAISE insufficient_privilege USING
 			MESSAGE = 'a function or table of this script, whose names have forrst in them, belongs to another role',
 			HINT = 'Drop what this script makes, or run it as the role to which all of it belongs.';

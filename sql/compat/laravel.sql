@@ -223,9 +223,9 @@ DECLARE
 	policy	record := %1$s.lock_policy(%3$L::text);
 BEGIN
 	IF EXISTS (SELECT FROM pg_class WHERE relname IN ('cache_locks', 'cache_locks_by_role')
-			AND relnamespace = %5$L::regnamespace AND relowner <> current_user::regrole)
+			AND relnamespace = %5$L::regnamespace AND relowner <> quote_ident(current_user)::regrole)
 		OR EXISTS (SELECT FROM pg_proc WHERE proname = 'cache_locks_change'
-			AND pronamespace = %5$L::regnamespace AND proowner <> current_user::regrole) THEN
+			AND pronamespace = %5$L::regnamespace AND proowner <> quote_ident(current_user)::regrole) THEN
 		RAISE insufficient_privilege USING
 			MESSAGE = 'a function or view of this script, whose names begin with cache_locks, belongs to another role',
 			HINT = 'Drop what this script makes, or run it as the role to which all of it belongs.';

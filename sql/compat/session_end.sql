@@ -315,10 +315,10 @@ EXECUTE FUNCTION %2$I.session_end_renamed(%4$L, %5$L);
 DO $atomic_lock$
 BEGIN
 	IF EXISTS (SELECT FROM pg_class WHERE relname = 'session_end_later'
-			AND relnamespace = %6$L::regnamespace AND relowner <> current_user::regrole)
+			AND relnamespace = %6$L::regnamespace AND relowner <> quote_ident(current_user)::regrole)
 		OR EXISTS (SELECT FROM pg_proc WHERE proname IN ('session_end_owner', 'session_end_release', 'session_end_holders', 'session_end_some',
 				'session_end_rest', 'session_end_deleted', 'session_end_renamed')
-			AND pronamespace = %6$L::regnamespace AND proowner <> current_user::regrole) THEN
+			AND pronamespace = %6$L::regnamespace AND proowner <> quote_ident(current_user)::regrole) THEN
 		RAISE insufficient_privilege USING
 			MESSAGE = 'a function or table of this script, whose names begin with session_end_, belongs to another role',
 			HINT = 'Drop what this script makes, or run it as the role to which all of it belongs.';

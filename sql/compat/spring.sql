@@ -275,9 +275,9 @@ DECLARE
 	policy	record := %1$s.lock_policy('int_lock:'::text);
 BEGIN
 	IF EXISTS (SELECT FROM pg_class WHERE relname IN ('int_lock', 'int_lock_by_role', 'int_lock_client')
-			AND relnamespace = %4$L::regnamespace AND relowner <> current_user::regrole)
+			AND relnamespace = %4$L::regnamespace AND relowner <> quote_ident(current_user)::regrole)
 		OR EXISTS (SELECT FROM pg_proc WHERE proname IN ('int_lock_key', 'int_lock_end', 'int_lock_change')
-			AND pronamespace = %4$L::regnamespace AND proowner <> current_user::regrole) THEN
+			AND pronamespace = %4$L::regnamespace AND proowner <> quote_ident(current_user)::regrole) THEN
 		RAISE insufficient_privilege USING
 			MESSAGE = 'a function or relation of this script, whose names begin with int_lock, belongs to another role',
 			HINT = 'Drop what this script makes, or run it as the role to which all of it belongs.';

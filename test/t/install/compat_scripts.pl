@@ -80,14 +80,14 @@ my $node = PostgreSQL::Test::Cluster->new('compat');
 $node->init;
 $node->append_conf('postgresql.conf', "autovacuum = off\nfsync = off\n");
 $node->start;
-$node->safe_psql('postgres', 'CREATE ROLE installer LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE planter; GRANT planter TO installer');
+$node->safe_psql('postgres', 'CREATE ROLE "Installer" LOGIN; CREATE ROLE stranger LOGIN; CREATE ROLE planter; GRANT planter TO "Installer"');
 
-# Run a script as the role "installer": whether it succeeds, and what it says
+# Run a script as the role Installer: whether it succeeds, and what it says
 sub script
 {
 	my ($name, $db, @options) = @_;
 	my ($out, $err);
-	my $ok = IPC::Run::run([ 'psql', '-Xq', '-d', $node->connstr($db) . ' user=installer', '-v', 'schema=app', @{ $with{$name}{options} // [] }, @options, '-f', "$installed/$name.sql" ], '>', \$out, '2>', \$err);
+	my $ok = IPC::Run::run([ 'psql', '-Xq', '-d', $node->connstr($db) . ' user=Installer', '-v', 'schema=app', @{ $with{$name}{options} // [] }, @options, '-f', "$installed/$name.sql" ], '>', \$out, '2>', \$err);
 	return ($ok, $err =~ s/^psql:\S+ NOTICE: .*\n//mgr);
 }
 
@@ -110,8 +110,8 @@ sub prepare
 	$node->safe_psql($db, qq{
 CREATE SCHEMA IF NOT EXISTS $schema;
 CREATE EXTENSION atomic_lock SCHEMA $schema;
-SELECT $schema.lock_grant_access('installer', 'user');
-GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON $schema.app_lock TO installer});
+SELECT $schema.lock_grant_access('"Installer"', 'user');
+GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON $schema.app_lock TO "Installer"});
 	return;
 }
 
@@ -121,7 +121,7 @@ foreach my $name (@names)
 	my ($ok, $err);
 	my $works = sub {
 		my ($in) = @_;
-		return $node->safe_psql($in, $with{$name}{works}, extra_params => [ '-U', 'installer' ]);
+		return $node->safe_psql($in, $with{$name}{works}, extra_params => [ '-U', 'Installer' ]);
 	};
 
 	if (!$with{$name})
@@ -130,8 +130,8 @@ foreach my $name (@names)
 		next;
 	}
 	$node->safe_psql('postgres', "CREATE DATABASE $db; REVOKE ALL ON DATABASE $db FROM PUBLIC; GRANT CONNECT ON DATABASE $db TO PUBLIC");
-	$node->safe_psql($db, 'CREATE SCHEMA app AUTHORIZATION installer');
-	$node->safe_psql($db, $with{$name}{before}, extra_params => [ '-U', 'installer' ]) if $with{$name}{before};
+	$node->safe_psql($db, 'CREATE SCHEMA app AUTHORIZATION "Installer"');
+	$node->safe_psql($db, $with{$name}{before}, extra_params => [ '-U', 'Installer' ]) if $with{$name}{before};
 	my $empty = made($db);
 
 	($ok, $err) = script($name, $db);
@@ -143,7 +143,7 @@ foreach my $name (@names)
 	($ok, $err) = script($name, $db);
 	ok($ok, "$name: a role that is no superuser, and creates in its schema alone") or diag($err);
 	is($err, '', '... hears of nothing');
-	$node->safe_psql($db, $with{$name}{after}, extra_params => [ '-U', 'installer' ]) if $with{$name}{after};
+	$node->safe_psql($db, $with{$name}{after}, extra_params => [ '-U', 'Installer' ]) if $with{$name}{after};
 	is($works->($db), $with{$name}{answer}, '... and it works');
 	my $made = made($db);
 	is(join(',', script($name, $db)), '1,', "$name: a second time");
@@ -173,7 +173,7 @@ WHERE relnamespace = 'app'::regnamespace AND relkind IN ('r', 'v') AND has_table
 	is(made($db) =~ s/^SET .*\n//mgr, $made =~ s/^SET .*\n//mgr, '... makes the same, and keeps the rows');
 	is($works->($db), $with{$name}{answer}, '... and it works');
 
-	# Each thing that it makes belongs to a role of which the installer is a member: all
+	# Each thing that it makes belongs to a role of which Installer is a member: all
 	# statements of the script would succeed, and leave it to that role.
 	foreach my $planted (split /\n/, $node->safe_psql($db, q{
 SELECT CASE relkind WHEN 'v' THEN 'VIEW ' ELSE 'TABLE ' END || oid::regclass FROM pg_class
@@ -184,7 +184,7 @@ UNION ALL SELECT 'ROUTINE ' || oid::regprocedure FROM pg_proc WHERE pronamespace
 		($ok, $err) = script($name, $db);
 		ok(!$ok, "$name: $planted of somebody else is not taken over");
 		like($err, qr/ERROR: .* belongs to another role\n/, '... and it says so');
-		$node->safe_psql($db, "ALTER $planted OWNER TO installer");
+		$node->safe_psql($db, "ALTER $planted OWNER TO \"Installer\"");
 	}
 }
 done_testing();
