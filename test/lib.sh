@@ -311,7 +311,8 @@ al_offer() {
 			command -v go >/dev/null || p+=(golang-go)
 			[ -d "$go/v5" ] || [ -d "$go/v4" ] || p+=(golang-github-jackc-pgx-v5-dev golang-github-jackc-pgx-v4-dev)
 			command -v node >/dev/null || p+=(nodejs)
-			NODE_PATH=${NODE_PATH:-}:/usr/share/nodejs node -e 'require("pg")' 2>/dev/null || p+=(node-pg)
+			NODE_PATH=${NODE_PATH:-}:/usr/share/nodejs node -e 'require("pg")' 2>/dev/null ||
+				command -v npm >/dev/null || p+=(node-pg) # or see al_node_pg
 			;;
 		*) die "al_offer: $1?" ;;
 	esac
