@@ -68,11 +68,11 @@ class Lock
 function locked(string $dsn, PDO $work, string $key, float $ttl, string $holder, callable $block, ?float $every = null)
 {
 	$every ??= $ttl / 3;
-	$lock = new Lock(connect($dsn), $key, $ttl, $every, $holder);
 	$former = one($work, 'SHOW statement_timeout');
-	// A statement that begins before the next heartbeat is due ends before the lease.
-	setTimeout($work, max(1000, (int) (($ttl - $every) * 1000)));
+	$lock = new Lock(connect($dsn), $key, $ttl, $every, $holder);
 	try {
+		// A statement that begins before the next heartbeat is due ends before the lease.
+		setTimeout($work, max(1000, (int) (($ttl - $every) * 1000)));
 		return $block($lock);
 	} finally {
 		$answer = $lock->release();
