@@ -186,13 +186,15 @@ class Others:
 class Checker:
     """All the judgements; self.wrong has what was found"""
 
-    def __init__(self, history, crashes=(), failovers=(), steps=(), allowed=(), causes=True, policies=None, roles=None):
+    def __init__(self, history, crashes=(), failovers=(), steps=(), allowed=(), causes=True, policies=None, roles=None,
+                 relaxed=()):
         """crashes: moments after which releases of the last seconds may be
         undone; failovers: from when on no lease of before is certain; steps:
         moments at which the server's clock was moved, and by how much it is off
         from then on; allowed: SQLSTATEs that the run's faults explain; causes:
         whether the cause of refusals can be judged; policies: prefix: limits; roles:
-        those of clients, other than postgres"""
+        those of clients, other than postgres; relaxed: clients whose writes of the last
+        seconds may be undone by a crash"""
         self.history = history
         self.records = [r for r in history.records if r.get('comp') is not None]
         self.crashes = sorted(crashes)
@@ -202,9 +204,11 @@ class Checker:
         self.causes = causes
         self.policies = policies or {}
         self.roles = roles or {}
+        self.relaxed = relaxed
         self.wrong = []
         self.lines = Lines(self, CLOCK, LINGER, Others)
         self.holdings = []
+        self.keys = {r['key'] for r in self.records if r.get('key')}
         self.possible = defaultdict(list)	# key: (from, to, owner, whether it may hold it), beside holdings
         self.waits = defaultdict(list)		# key: (from, to, owner) of calls that wait, by their place in the queue
         self.converts = defaultdict(list)	# key: (from, to, owner) of those that come before all
@@ -379,6 +383,10 @@ class Checker:
             elif operation == 'force':
                 self.forced[record['key']].append((record['inv'], fate[2], outcome == 'ok' and fate[0] == 'done', None))
                 self.may_have(record, record['key'], fate[2], 'admin', holds=False)
+            elif operation == 'sweep':
+                # Its commit may have to wait for a standby.
+                for key in self.keys:
+                    self.may_have(record, key, fate[2], 'admin', holds=False)
             elif operation == 'look' and outcome == 'ok':
                 self.looks.append(record)
             if operation == 'write':
@@ -455,7 +463,11 @@ class Checker:
             return
         rows = record['rows']
         if record['op'] == 'fetch':
-            # Token and end are not told, nor whether the owner had it before.
+            # Token and end are not told, nor whether the owner had it before, as which it is left.
+            before = held.get((record['key'], owner))
+            if before is not None and before.mode == 'shared' and before.last >= record['inv']:
+                mode = 'shared'
+                self.may_have(record, record['key'], fate[2] + record['ttl'])
             rows = [{'key': record['key'], 'status': 'fetched', 'mode': mode, 'fencing_token': None,
                      'expires': record['inv'] + record['ttl'] + self.history.offset}]
         for row in rows:
@@ -471,6 +483,9 @@ class Checker:
                     self.relied_on(record, fate, key, owner, row['mode'])
             elif row['status'] == 'acquired' and before is not None and before.mode == mode:
                 self.to_prove.append(('certain', before, record, key, owner))
+            if before is not None and row['status'] == 'acquired' and record['lifetime'] == 'transaction':
+                # Who counts with a limit takes what is left of the lease for one more.
+                self.may_have(record, key, fate[2], holds=False)
             if before is not None:
                 # undone, it is again what it was, but we do not follow that
                 before.close(record['inv'], fate[2] if fate[0] == 'done' else math.inf)
@@ -569,10 +584,11 @@ class Checker:
 
     def after_release(self, released, holding):
         """A release that was not flushed may be undone by a crash"""
-        i = bisect.bisect_left(self.crashes, released - LINGER)
-        if i < len(self.crashes) and self.crashes[i] <= released + UNFLUSHED:
-            return max(released, holding.expires)
-        return released
+        return max(released, holding.expires) if self.may_be_undone(released) else released
+
+    def may_be_undone(self, moment):
+        i = bisect.bisect_left(self.crashes, moment - LINGER)
+        return i < len(self.crashes) and self.crashes[i] <= moment + UNFLUSHED
 
     @staticmethod
     def says_nothing(record):
@@ -605,7 +621,9 @@ class Checker:
                 later.start, later.first = max(before.start, record['comp']), before.first
                 if before.end >= record['inv'] and before.lifetime != 'ended' and fate[0] == 'done':
                     later.start = before.start		# without a gap
-                    later.shown = before.shown
+                    if before.end >= record['comp']:
+                        # else others count it as over, until the extension has committed
+                        later.shown = before.shown
                 if fate[0] != 'done':
                     later.end = min(later.end, before.end)
                 later.last = max(new, before.last if fate[0] != 'done' else 0, fate[2])
@@ -1134,9 +1152,10 @@ class Checker:
             if self.writes.get(write, False) is False:
                 self.say('counters', f'write {write} was refused or undone, and is in the journal')
         lost = self.failovers[-1] if self.failovers else 0
-        ended = {r['id']: r['comp'] for r in self.records}
+        record_of = {r['id']: r for r in self.records}
         for write, done in self.writes.items():
-            if ended[write] < lost:
+            record = record_of[write]
+            if record['comp'] < lost or record['client'] in self.relaxed and self.may_be_undone(record['comp']):
                 continue		# as acknowledged leases, it may be gone
             if done and write not in seen and write in self.journaled():
                 self.say('counters', f'write {write} was acknowledged, and is not in the journal')
