@@ -1072,7 +1072,8 @@ class Checker:
             self.say('history', f'it has {row} for {first}', record)
         if (first.key, first.owner) in self.doubtful:
             return
-        certain, possible = max(h.end for h in list_of), max(h.last for h in list_of)
+        # What was undone has kept others out until then, and has left the end as it was.
+        certain, possible = max(h.end for h in list_of if h.fate != 'undone'), max(h.last for h in list_of)
         if first.lifetime == 'transaction':
             certain = begin			# it may have been prepared before it was committed
         if not certain - CLOCK <= end <= possible + CLOCK:
