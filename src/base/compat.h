@@ -29,12 +29,11 @@
 #include "utils/acl.h"
 #include "utils/backend_status.h"
 #include "utils/guc.h"
+#include "utils/guc_tables.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 #include "utils/wait_event.h"
-
-#include "utils/guc_tables.h"
 
 #if PG_VERSION_NUM >= 160000
 #include "catalog/pg_class.h"
