@@ -84,7 +84,8 @@ demo:
 demo-stop:
 	@demo/run stop
 
-# make test SUITE=regress, preloaded, isolation, tap, pgtap or history; TESTS="name name"
+# make test SUITE=regress, preloaded, isolation, tap, pgtap or history; TESTS="name name";
+# SUITE=cluster has what needs several servers, and runs only if it is named
 test:
 	@test/run
 

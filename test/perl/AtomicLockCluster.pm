@@ -1,0 +1,73 @@
+# Several servers that share the keys, and a proxy before them.
+
+package AtomicLockCluster;
+
+use strict;
+use warnings FATAL => 'all';
+use Exporter 'import';
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(need_plproxy shards proxy connect_string);
+
+# Ends the test where there is no PL/Proxy
+sub need_plproxy
+{
+	my $share = qx(pg_config --sharedir);
+
+	chomp $share;
+	plan skip_all => 'needs PL/Proxy, the package postgresql-N-plproxy' unless -e "$share/extension/plproxy.control";
+	return;
+}
+
+# As many servers, each with one partition of the keys; "conf" are more settings
+sub shards
+{
+	my ($count, %with) = @_;
+	my @shards;
+
+	for my $partition (0 .. $count - 1)
+	{
+		my $node = PostgreSQL::Test::Cluster->new("shard$partition");
+
+		$node->init(allows_streaming => 'logical');
+		$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nclient_connection_check_interval = '1s'\n" . ($with{conf} // ''));
+		$node->start;
+		$node->safe_psql(
+			'postgres', qq{
+				CREATE EXTENSION atomic_lock;
+				ALTER DATABASE postgres SET atomic_lock.partitions = $count;
+				ALTER DATABASE postgres SET atomic_lock.partition = $partition;
+			});
+		push @shards, $node;
+	}
+	return @shards;
+}
+
+sub connect_string
+{
+	my ($node) = @_;
+
+	return sprintf 'host=%s port=%s dbname=postgres', $node->host, $node->port;
+}
+
+# A server with PL/Proxy, whose server "locks" has the map of the shards
+sub proxy
+{
+	my ($name, @shards) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+	my $map = join ', ', map { "p$_ '" . connect_string($shards[$_]) . "'" } 0 .. $#shards;
+
+	$node->init;
+	$node->start;
+	$node->safe_psql(
+		'postgres', qq{
+			CREATE EXTENSION plproxy;
+			CREATE SERVER locks FOREIGN DATA WRAPPER plproxy OPTIONS ($map);
+			CREATE USER MAPPING FOR PUBLIC SERVER locks;
+		});
+	return $node;
+}
+
+1;
