@@ -124,6 +124,9 @@ INSERT INTO rule (proc, at, sort) VALUES
 	-- of tables, which a proxy does not have
 	('view lock_guards', 'none', NULL);
 
+-- Settings of the session at a proxy that hold for its calls; the first is always set.
+\set settings '{application_name,transaction_read_only,atomic_lock.owner,atomic_lock.default_ttl,atomic_lock.on_reacquire,atomic_lock.release_durability}'
+
 -- Columns as a proxy has them: it may lack a role that a shard has.
 CREATE FUNCTION pg_temp.at_proxy(type oid) RETURNS text LANGUAGE sql AS $$
 	SELECT replace(format_type(type, NULL), 'regrole', 'text')
@@ -203,7 +206,7 @@ CREATE FUNCTION pg_temp.problem(made, schema text) RETURNS text LANGUAGE sql AS 
 	ELSE format('%I.app_lock_check(%L, %s, %s, %s)', schema, $1.name,
 		coalesce('$' || array_position($1.names, 'wait'), 'NULL'),
 		coalesce('$' || array_position($1.names, 'lifetime'), 'NULL'),
-		coalesce(replace($1.late, 'mode', '$' || coalesce(array_position($1.names, 'mode'), 0)), 'NULL')) END
+		coalesce(replace($1.late, 'mode = ', '$' || coalesce(array_position($1.names, 'mode'), 0) || ' OPERATOR(pg_catalog.=) '), 'NULL')) END
 $$;
 
 DO $$
@@ -232,25 +235,33 @@ COMMENT ON SCHEMA lock_shard IS 'atomic_lock as proxies call it; see plproxy.sql
 -- What they call has access levels.
 GRANT USAGE ON SCHEMA lock_shard TO PUBLIC;
 
--- What the session at the proxy has set holds for the call.
-CREATE FUNCTION lock_shard.settings(settings text[]) RETURNS void
+-- What the session at the proxy has set holds for the call.  Nobody else has the connection.
+CREATE FUNCTION lock_shard.set(settings text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+	names text[] := %2$L;
 BEGIN
-	FOR i IN 1 .. array_length(settings, 1) BY 2 LOOP
-		PERFORM set_config(settings[i], settings[i + 1], true);
+	PERFORM set_config('application_name', settings[1], false);
+	FOR i IN 2 .. cardinality(names) LOOP
+		IF settings[i] <> '' THEN
+			PERFORM set_config(names[i], settings[i], true);
+		END IF;
 	END LOOP;
 END
 $$;
-$facade$, :'version');
+$facade$, :'version', :'settings');
 
 -- On a shard: NAME(settings, arguments) -> problem, columns
 SELECT format($facade$
 CREATE FUNCTION lock_shard.%1$I(settings text[]%2$s, OUT problem text[]%3$s) RETURNS %4$s
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
 	state text; message text; detail text; hint text;
 BEGIN
-	PERFORM lock_shard.settings(settings);
+	IF settings[1] OPERATOR(pg_catalog.<>) pg_catalog.current_setting('application_name')
+		OR pg_catalog.array_to_string(settings[2:], '') OPERATOR(pg_catalog.<>) '' THEN
+		PERFORM lock_shard.set(settings);
+	END IF;
 	%5$s
 EXCEPTION WHEN OTHERS THEN
 	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
@@ -293,24 +304,19 @@ $$;
 
 -- The lower bits of what lock_partition() computes are the partition of the key.
 CREATE FUNCTION %1$I.app_lock_hash(key text) RETURNS integer
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
-	SELECT ((hashtextextended(coalesce(substring(key FROM '^[^{]*\{([^}]+)\}'), key, '') COLLATE "C",
-		8816678312871386365) & 2147483647) + 367372515 & 2147483647)::integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+	SELECT (((pg_catalog.hashtextextended(
+		CASE WHEN pg_catalog.strpos(key, '{') OPERATOR(pg_catalog.>) 0 THEN
+			coalesce(pg_catalog.substring(key, '^[^{]*\{([^}]+)\}'), key)
+		ELSE coalesce(key, '') END COLLATE "C", 8816678312871386365)
+		OPERATOR(pg_catalog.&) 2147483647::bigint) OPERATOR(pg_catalog.+) 367372515::bigint)
+		OPERATOR(pg_catalog.&) 2147483647::bigint)::integer
 $$;
 
--- Pairs of names and values, which hold on the shard for the call
+-- What the session has set and the shard has to know
 CREATE FUNCTION %1$I.app_lock_settings() RETURNS text[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-	SELECT array_agg(s) FROM (
-		SELECT unnest(ARRAY[name, value]) FROM (VALUES
-			('application_name', current_setting('application_name')),
-			('transaction_read_only', nullif(current_setting('transaction_read_only'), 'off')),
-			('atomic_lock.owner', nullif(current_setting('atomic_lock.owner', true), '')),
-			('atomic_lock.default_ttl', nullif(current_setting('atomic_lock.default_ttl', true), '')),
-			('atomic_lock.on_reacquire', nullif(current_setting('atomic_lock.on_reacquire', true), '')),
-			('atomic_lock.release_durability', nullif(current_setting('atomic_lock.release_durability', true), ''))
-		) v (name, value)
-		WHERE value IS NOT NULL) x (s)
+LANGUAGE sql STABLE AS $$
+	SELECT ARRAY[%5$s]
 $$;
 
 -- Raises the error that a problem is: SQLSTATE, message, detail and hint.  As on one
@@ -347,17 +353,18 @@ $$;
 
 -- What a transaction may not do through a proxy
 CREATE FUNCTION %1$I.app_lock_check(function text, wait interval, lifetime text, late boolean) RETURNS text[]
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-	SELECT CASE WHEN lifetime IN ('session', 'transaction') THEN
-		ARRAY['0A000', format('a lock that is acquired through a proxy cannot have lifetime "%%s"', lifetime),
+LANGUAGE sql STABLE AS $$
+	SELECT CASE WHEN lifetime OPERATOR(pg_catalog.=) ANY ('{session,transaction}') THEN
+		ARRAY['0A000', pg_catalog.format('a lock that is acquired through a proxy cannot have lifetime "%%s"', lifetime),
 			'It would end with the call, or with a connection that many share.',
 			'Acquire a lease, or connect to the server that has the partition.']
-	WHEN wait > '0' AND current_setting('client_connection_check_interval') = '0' THEN
+	WHEN wait OPERATOR(pg_catalog.>) '0'::interval
+		AND pg_catalog.current_setting('client_connection_check_interval') OPERATOR(pg_catalog.=) '0' THEN
 		ARRAY['55000', 'cannot wait for a lock through a proxy that does not notice when its client is gone',
 			'The lock might be granted to a client that is not there any more.',
 			'Set client_connection_check_interval on the proxy, such as to ''1s''.']
-	WHEN late AND pg_current_xact_id_if_assigned() IS NOT NULL THEN
-		ARRAY['25001', function || '() cannot be called through a proxy by a transaction that has written',
+	WHEN late AND pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+		ARRAY['25001', pg_catalog.concat(function, '() cannot be called through a proxy by a transaction that has written'),
 			'Others would see it before the transaction commits, and a rollback would not undo it.',
 			'Commit the transaction first.']
 	END
@@ -369,7 +376,10 @@ SELECT pg_catalog.getdatabaseencoding() = %3$L AS same \gset
 \else
 	SELECT %1$I.app_lock_raise(ARRAY['55000', 'the databases of proxy and shard must have the same encoding', 'That of the shard is %4$s.', NULL]);
 \endif
-$facade$, :'schema', :'server', getdatabaseencoding(), getdatabaseencoding());
+$facade$, :'schema', :'server', getdatabaseencoding(), getdatabaseencoding(),
+	(SELECT string_agg(format(CASE n WHEN 'transaction_read_only' THEN 'nullif(pg_catalog.current_setting(%L), ''off'')'
+		ELSE 'pg_catalog.current_setting(%L, true)' END, n), E',\n\t\t' ORDER BY i)
+		FROM unnest(:'settings'::text[]) WITH ORDINALITY x (n, i)));
 
 SELECT format(E'\nCREATE TYPE %I.%I AS (%s);\nCOMMENT ON TYPE %1$I.%2$I IS %4$L;', :'schema', t.typname,
 	string_agg(format('%I %s', a.attname, pg_temp.at_proxy(a.atttypid)), ', ' ORDER BY a.attnum), obj_description(t.oid, 'pg_type'))
@@ -397,7 +407,7 @@ FROM made WHERE at NOT IN ('refused', 'none');
 -- What applications call
 SELECT format($facade$
 CREATE FUNCTION %1$I.%2$I(%3$s) RETURNS %4$s
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql%9$s AS $$
 #variable_conflict use_column
 DECLARE
 	al_problem text[]; al_row record; al_state text; al_message text; al_detail text; al_hint text;
@@ -427,7 +437,7 @@ $facade$,
 			IF al_problem IS NULL THEN
 				%5$s
 			END IF;$$, :'schema', call,
-			CASE at WHEN 'key' THEN format('%I.app_lock_hash($1)', :'schema') ELSE '(random() * 1000000)::integer' END, args,
+			CASE at WHEN 'key' THEN format('%I.app_lock_hash($1)', :'schema') ELSE 'pg_catalog.pg_backend_pid()' END, args,
 			CASE WHEN composite IS NOT NULL THEN
 				format('RETURN ROW(%s)::%I.%I;', pg_temp.list('al_row.c%s', columns, outs, ', '), :'schema', composite)
 			WHEN columns[1] IS NOT NULL THEN pg_temp.list('%2$I := al_row.c%1$s; ', columns, outs) || 'RETURN;'
@@ -441,7 +451,9 @@ $facade$,
 			RETURN;$$, pg_temp.list('r.%2$I', columns, outs, ', '), :'schema', call, args,
 			pg_temp.list('%2$I', columns, outs, ', '), coalesce(sort, 's'))
 	END,
-	identity, comment)
+	identity, comment,
+	-- What is called most has qualified names instead, which costs less.
+	CASE WHEN is_set THEN ' SET search_path = pg_catalog, pg_temp' END)
 FROM made, LATERAL (SELECT pg_temp.list(', $%s', names, ins), pg_temp.problem(made, :'schema')) x (args, problem)
 WHERE at IN ('key', 'any', 'refused') OR at = 'all' AND is_set;
 
