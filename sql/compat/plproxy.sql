@@ -431,7 +431,7 @@ $facade$,
 	CASE WHEN is_set THEN 'SETOF ' ELSE '' END || CASE WHEN composite IS NULL THEN returns ELSE format('%I.%I', :'schema', composite) END,
 	problem,
 	CASE WHEN at = 'refused' THEN 'NULL;'
-	WHEN at IN ('key', 'any') THEN
+	WHEN NOT is_set THEN
 		format($$SELECT * INTO al_row FROM %1$I.app_lock_on_shard_%2$s(%3$s, %1$I.app_lock_settings()%4$s);
 			al_problem := al_row.problem;
 			IF al_problem IS NULL THEN
@@ -442,14 +442,15 @@ $facade$,
 				format('RETURN ROW(%s)::%I.%I;', pg_temp.list('al_row.c%s', columns, outs, ', '), :'schema', composite)
 			WHEN columns[1] IS NOT NULL THEN pg_temp.list('%2$I := al_row.c%1$s; ', columns, outs) || 'RETURN;'
 			ELSE 'RETURN al_row.c1;' END)
-	WHEN is_set THEN
+	ELSE
 		format($$RETURN QUERY SELECT %1$s
-				FROM generate_series(0, %2$I.app_lock_partitions() - 1) s
+				FROM generate_series(%7$s) s
 					CROSS JOIN LATERAL %2$I.app_lock_on_shard_%3$s(s, %2$I.app_lock_settings()%4$s) r (problem, %5$s)
 				WHERE r.problem IS NULL OR %2$I.app_lock_raise(r.problem)
 				ORDER BY %6$s;
 			RETURN;$$, pg_temp.list('r.%2$I', columns, outs, ', '), :'schema', call, args,
-			pg_temp.list('%2$I', columns, outs, ', '), coalesce(sort, 's'))
+			pg_temp.list('%2$I', columns, outs, ', '), coalesce(sort, 's'),
+			format(CASE at WHEN 'key' THEN '%1$I.app_lock_hash($1), %1$I.app_lock_hash($1)' ELSE '0, %1$I.app_lock_partitions() - 1' END, :'schema'))
 	END,
 	identity, comment,
 	-- What is called most has qualified names instead, which costs less.

@@ -9,7 +9,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(need_plproxy shards proxy connect_string);
+our @EXPORT = qw(need_plproxy shards proxy connect_string facade printed printed_file);
 
 # Ends the test where there is no PL/Proxy
 sub need_plproxy
@@ -32,7 +32,7 @@ sub shards
 		my $node = PostgreSQL::Test::Cluster->new("shard$partition");
 
 		$node->init(allows_streaming => 'logical');
-		$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nclient_connection_check_interval = '1s'\n" . ($with{conf} // ''));
+		$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlog_statement = none\nclient_connection_check_interval = '1s'\n" . ($with{conf} // ''));
 		$node->start;
 		$node->safe_psql(
 			'postgres', qq{
@@ -60,6 +60,7 @@ sub proxy
 	my $map = join ', ', map { "p$_ '" . connect_string($shards[$_]) . "'" } 0 .. $#shards;
 
 	$node->init;
+	$node->append_conf('postgresql.conf', "log_statement = none\nclient_connection_check_interval = '1s'");
 	$node->start;
 	$node->safe_psql(
 		'postgres', qq{
@@ -68,6 +69,40 @@ sub proxy
 			CREATE USER MAPPING FOR PUBLIC SERVER locks;
 		});
 	return $node;
+}
+
+# What facade() has installed
+sub printed_file
+{
+	return "$PostgreSQL::Test::Utils::tmp_check/facade.sql";
+}
+
+# What the generator prints or says
+sub printed
+{
+	my ($node, @options) = @_;
+	my $share = qx(pg_config --sharedir);
+	my $said;
+
+	chomp $share;
+	IPC::Run::run(
+		[
+			'psql', '-X', '-A', '-t', '-d', connect_string($node), '-f', "$share/extension/atomic_lock/plproxy.sql", @options
+		],
+		'>&', \$said);
+	return $said;
+}
+
+# The facade of a shard, on these nodes
+sub facade
+{
+	my ($shard, @nodes) = @_;
+	my $sql = printed($shard);
+	my $file = printed_file();
+
+	append_to_file($file, $sql);
+	system_or_bail('psql', '-X', '-q', '-d', connect_string($_), '-f', $file) for @nodes;
+	return;
 }
 
 1;
