@@ -1405,7 +1405,8 @@ COMMENT ON FUNCTION app_lock_refresh_access() IS
 'internal: the end of a script: revokes from PUBLIC what the script has made, and gives it to the roles that have its level';
 
 -- The first hash of a key makes the secret of this database; see
--- src/base/hash.c.
+-- src/base/hash.c.  The key belongs to no partition.
+SET LOCAL atomic_lock.partitions = 0;
 SELECT lock_holder('key'::pg_catalog.text);
 
 -- Nobody may do anything until lock_grant_access allows it.

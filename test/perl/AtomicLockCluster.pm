@@ -31,15 +31,16 @@ sub shards
 	{
 		my $node = PostgreSQL::Test::Cluster->new("shard$partition");
 
-		$node->init(allows_streaming => 'logical');
-		$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlog_statement = none\nclient_connection_check_interval = '1s'\n" . ($with{conf} // ''));
+		$node->init(allows_streaming => 1);
+		$node->append_conf('postgresql.conf', qq{
+shared_preload_libraries = 'atomic_lock'
+atomic_lock.partitions = $count
+atomic_lock.partition = $partition
+client_connection_check_interval = '1s'
+log_statement = none
+} . ($with{conf} // ''));
 		$node->start;
-		$node->safe_psql(
-			'postgres', qq{
-				CREATE EXTENSION atomic_lock;
-				ALTER DATABASE postgres SET atomic_lock.partitions = $count;
-				ALTER DATABASE postgres SET atomic_lock.partition = $partition;
-			});
+		$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 		push @shards, $node;
 	}
 	return @shards;
