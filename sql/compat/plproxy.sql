@@ -347,7 +347,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 			'Repeat the call with the same owner when the server is back.  Whether it has done the call before is not known.']
 		ELSE ARRAY[state, text, regexp_replace(detail, '^Remote detail: ', ''), regexp_replace(hint, '^Remote hint: ', '')] END
 	FROM (SELECT regexp_replace(message, '^(PL/Proxy function )?\S+\(\d+\): (\[[^]]*\] )?(REMOTE \S+: )?', ''),
-		state LIKE '08%%' OR state IN ('57P01', '57P02', '57P03')
+		state LIKE '08%%' AND state <> '08007' OR state IN ('57P01', '57P02', '57P03')
 		OR state = 'XX000' AND message ~ '^PL/Proxy function .*(\[|timeout)|REMOTE \(null\)') m (text, is_lost)
 $$;
 

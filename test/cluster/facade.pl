@@ -308,6 +308,11 @@ my $three = PostgreSQL::Test::Utils::tempdir() . '/three.sql';
 append_to_file($three, printed($shards[0], '-v', 'schema=three', '-v', 'server=three'));
 like(output($proxy, "\\i $three"), qr/55000: server "three" must have a power of two of partitions, not 3/, 'no three shards');
 
+$proxy->safe_psql('postgres', q{CREATE DATABASE latin TEMPLATE template0 ENCODING LATIN1 LC_COLLATE 'C' LC_CTYPE 'C'});
+$proxy->safe_psql('latin', q{CREATE EXTENSION plproxy; CREATE SERVER locks FOREIGN DATA WRAPPER plproxy OPTIONS (p0 '')});
+like(output($proxy, "\\c latin\n\\i @{[printed_file()]}"), qr/55000: the databases of proxy and shard must have the same encoding/, 'no other encoding');
+is(sqlstate($proxy, q{SELECT lock_key('a', 1)}), '42883', 'no keys of numbers');
+
 # Sets of several clients: nobody else is inside.
 my $program = <<'END';
 \set a random(1, 4)
@@ -322,6 +327,28 @@ END
 $proxy->safe_psql('postgres', 'CREATE TABLE inside (key text PRIMARY KEY, client integer)');
 $proxy->pgbench('-n -c 6 -t 25', 0, [qr{processed: 150/150}], [qr/^$/], 'six clients take sets', { sets => $program });
 is($_->safe_psql('postgres', q{SELECT count(*) FROM lock_status() WHERE key LIKE 'set:%'}), 0, 'and leave nothing') for @shards;
+
+# Each shard has a part of the keys.
+my @there = map { $proxy->safe_psql('postgres', "SELECT min('d' || n) FROM generate_series(1, 99) n WHERE lock_partition('d' || n, 2) = $_") } 0, 1;
+$proxy->safe_psql('postgres', "SELECT lock_acquire('$there[1]', '1 s', 'secret-s')");
+is($proxy->safe_psql('postgres', "SELECT (array_agg(expires_at ORDER BY key = '$there[1]'))[1] >= max(expires_at), count(*)
+	FROM lock_acquire_all('{$there[0],$there[1]}', '10 s', 'secret-u', wait => '50 s')"), 't|2', 'after a wait, the leases that were taken before it are as long as the last');
+is($proxy->safe_psql('postgres', q{SELECT lock_release_all('secret-u')}), 2, 'both are released');
+
+# A grant in doubt is no grant here, either.
+$shards[1]->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
+$shards[1]->reload;
+$out = '';
+my $doubts = IPC::Run::start([ 'psql', '-X', '-v', 'VERBOSITY=verbose', '-d', connect_string($proxy), '-c', "SELECT lock_acquire('$there[1]', owner => 'in-doubt')" ], '<', \$in, '>&', \$out);
+my $waiting = q{FROM pg_stat_activity WHERE wait_event = 'SyncRep'};
+ok($shards[1]->poll_query_until('postgres', "SELECT count(*) = 1 $waiting"), 'a grant waits for a standby');
+$shards[1]->safe_psql('postgres', "SELECT pg_cancel_backend(pid) $waiting");
+$doubts->finish;
+like($out, qr/ERROR:  08007/, 'cancelled, it is in doubt');
+$shards[1]->safe_psql('postgres', q{ALTER SYSTEM RESET synchronous_standby_names});
+$shards[1]->reload;
+is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$there[1]', owner => 'in-doubt')"), 'reacquired', 'the same owner finds out');
+$proxy->safe_psql('postgres', "SELECT lock_release('$there[1]', 'in-doubt')");
 
 # A role needs rights on the proxy, and the level on the shards.
 for my $node ($proxy, @shards)
@@ -338,7 +365,6 @@ like(output($proxy, q{SELECT force_release('a', 'x')}, 'app'), qr/42501/, 'and n
 unlike(output($proxy, q{SELECT lock_acquire('q', owner => 'q', holder => 'q')}, 'app'), qr/ERROR/, 'and acquires');
 
 # A shard is down.
-my @there = map { $proxy->safe_psql('postgres', "SELECT min('d' || n) FROM generate_series(1, 99) n WHERE lock_partition('d' || n, 2) = $_") } 0, 1;
 $proxy->safe_psql('postgres', "SELECT lock_acquire('$_', owner => 'secret-d', ttl => '1 min')") for @there;
 my $stays = $proxy->background_psql('postgres', on_error_stop => 0);
 ask($stays, "SELECT lock_holder('$_') IS NOT NULL") for @there;
