@@ -316,6 +316,7 @@ al_offer() {
 			;;
 		plproxy)
 			[ -f "$("$PG_CONFIG" --sharedir)/extension/plproxy.control" ] || p+=("postgresql-$PG_MAJOR-plproxy")
+			/usr/bin/python3 -c 'import psycopg' 2>/dev/null || p+=(python3-psycopg)
 			;;
 		patroni)
 			[ -x /usr/bin/patroni ] || p+=(patroni)

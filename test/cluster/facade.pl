@@ -364,6 +364,20 @@ is(output($proxy, q{SELECT lock_holder('a'), lock_release('a', 'wrong')}, 'app')
 like(output($proxy, q{SELECT force_release('a', 'x')}, 'app'), qr/42501/, 'and no more than that');
 unlike(output($proxy, q{SELECT lock_acquire('q', owner => 'q', holder => 'q')}, 'app'), qr/ERROR/, 'and acquires');
 
+# Routing in the client, as doc/scaling.md does it
+SKIP:
+{
+	my $python = '/usr/bin/python3';
+
+	skip 'needs psycopg 3', 2 unless run_log([ $python, '-c', 'import psycopg' ]);
+	my ($code) = slurp_file('doc/scaling.md') =~ /```python\n(.*?)```/s;
+	my $urls = join ', ', map { "'" . connect_string($_) . "'" } @shards;
+
+	run_log([ $python, '-c', "import functools, psycopg\nurls = [$urls]\nowner = 'routed'\n$code" ], '>&', \$out);
+	is($out, '', 'the program of doc/scaling.md runs');
+	is($proxy->safe_psql('postgres', q{SELECT count(*) FROM lock_held('routed')}), 3, 'and finds the shards');
+}
+
 # A shard is down.
 $proxy->safe_psql('postgres', "SELECT lock_acquire('$_', owner => 'secret-d', ttl => '1 min')") for @there;
 my $stays = $proxy->background_psql('postgres', on_error_stop => 0);
