@@ -266,6 +266,10 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
 	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
 		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+	-- An internal error belongs into the log of this server.
+	IF pg_catalog.left(state, 2) OPERATOR(pg_catalog.=) ANY ('{XX,58}') THEN
+		RAISE;
+	END IF;
 	problem := ARRAY[state, message, detail, hint];%6$s
 END
 $$;
@@ -291,7 +295,7 @@ CREATE FUNCTION %1$I.app_lock_partitions() RETURNS integer
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	partitions integer := (SELECT count(*) FROM pg_foreign_server s, unnest(s.srvoptions) o
-		WHERE s.srvname = %2$L AND o ~ '^p[0-9]+=');
+		WHERE s.srvname = %2$L AND o ~ '^p(artition_)?[0-9]+=');
 BEGIN
 	IF partitions = 0 OR partitions & (partitions - 1) <> 0 THEN
 		PERFORM %1$I.app_lock_raise(ARRAY['55000',
