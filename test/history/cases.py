@@ -33,6 +33,9 @@ class Case(History):
               'holders': holders, 'max_holders': (limit or 0) if max_holders is None else max_holders}],
             mode=mode, lifetime=lifetime, ttl=ttl, wait=wait, limit=limit)
 
+    def fetches(self, owner, begin, end):
+        return self.call(owner, 'fetch', begin, end, rows=[{'value': 1}], mode='exclusive', lifetime='lease', ttl=5, wait=0)
+
     def releases(self, owner, begin, end):
         return self.call(owner, 'release', begin, end, rows=[{'released': 'released'}])
 
@@ -151,6 +154,10 @@ CASES = (
     ('', two().asks('c', 3, 4, limit=3).asks('d', 5, 6).asks('e', 7, 8, limit=5)),
     ('exclusion', two().asks('c', 3, 4, mode='exclusive')),
     ('limits', Case().asks('a', 0, 1, mode='exclusive').asks('b', 2, 3, limit=1)),
+    # a fetch leaves the mode of what its owner has
+    ('', Case().asks('a', 0, 1).asks('b', 1, 2).fetches('a', 3, 4)),
+    ('exclusion', Case().asks('a', 0, 1, ttl=2).asks('b', 1, 2).fetches('a', 3, 4)),
+    ('exclusion', Case().asks('a', 0, 1).asks('b', 1, 2, mode='exclusive').fetches('a', 3, 4)),
     # it may have been granted before or after
     ('', two().releases('b', 5, 6).asks('c', 3, 7, limit=2)),
     ('', two().releases('b', 5, 6).asks('c', 5.5, 7, limit=2)),

@@ -186,13 +186,15 @@ class Others:
 class Checker:
     """All the judgements; self.wrong has what was found"""
 
-    def __init__(self, history, crashes=(), failovers=(), steps=(), allowed=(), causes=True, policies=None, roles=None):
+    def __init__(self, history, crashes=(), failovers=(), steps=(), allowed=(), causes=True, policies=None, roles=None,
+                 relaxed=()):
         """crashes: moments after which releases of the last seconds may be
         undone; failovers: from when on no lease of before is certain; steps:
         moments at which the server's clock was moved, and by how much it is off
         from then on; allowed: SQLSTATEs that the run's faults explain; causes:
         whether the cause of refusals can be judged; policies: prefix: limits; roles:
-        those of clients, other than postgres"""
+        those of clients, other than postgres; relaxed: clients whose writes of the last
+        seconds may be undone by a crash"""
         self.history = history
         self.records = [r for r in history.records if r.get('comp') is not None]
         self.crashes = sorted(crashes)
@@ -202,6 +204,7 @@ class Checker:
         self.causes = causes
         self.policies = policies or {}
         self.roles = roles or {}
+        self.relaxed = relaxed
         self.wrong = []
         self.lines = Lines(self, CLOCK, LINGER, Others)
         self.holdings = []
@@ -455,7 +458,11 @@ class Checker:
             return
         rows = record['rows']
         if record['op'] == 'fetch':
-            # Token and end are not told, nor whether the owner had it before.
+            # Token and end are not told, nor whether the owner had it before, as which it is left.
+            before = held.get((record['key'], owner))
+            if before is not None and before.mode == 'shared' and before.last >= record['inv']:
+                mode = 'shared'
+                self.may_have(record, record['key'], fate[2] + record['ttl'])
             rows = [{'key': record['key'], 'status': 'fetched', 'mode': mode, 'fencing_token': None,
                      'expires': record['inv'] + record['ttl'] + self.history.offset}]
         for row in rows:
@@ -569,10 +576,11 @@ class Checker:
 
     def after_release(self, released, holding):
         """A release that was not flushed may be undone by a crash"""
-        i = bisect.bisect_left(self.crashes, released - LINGER)
-        if i < len(self.crashes) and self.crashes[i] <= released + UNFLUSHED:
-            return max(released, holding.expires)
-        return released
+        return max(released, holding.expires) if self.may_be_undone(released) else released
+
+    def may_be_undone(self, moment):
+        i = bisect.bisect_left(self.crashes, moment - LINGER)
+        return i < len(self.crashes) and self.crashes[i] <= moment + UNFLUSHED
 
     @staticmethod
     def says_nothing(record):
@@ -1134,9 +1142,10 @@ class Checker:
             if self.writes.get(write, False) is False:
                 self.say('counters', f'write {write} was refused or undone, and is in the journal')
         lost = self.failovers[-1] if self.failovers else 0
-        ended = {r['id']: r['comp'] for r in self.records}
+        record_of = {r['id']: r for r in self.records}
         for write, done in self.writes.items():
-            if ended[write] < lost:
+            record = record_of[write]
+            if record['comp'] < lost or record['client'] in self.relaxed and self.may_be_undone(record['comp']):
                 continue		# as acknowledged leases, it may be gone
             if done and write not in seen and write in self.journaled():
                 self.say('counters', f'write {write} was acknowledged, and is not in the journal')
