@@ -157,7 +157,6 @@ CASES = (
     # a fetch leaves the mode of what its owner has
     ('', Case().asks('a', 0, 1).asks('b', 1, 2).fetches('a', 3, 4)),
     ('exclusion', Case().asks('a', 0, 1, ttl=2).asks('b', 1, 2).fetches('a', 3, 4)),
-    ('exclusion', Case().asks('a', 0, 1).asks('b', 1, 2, mode='exclusive').fetches('a', 3, 4)),
     # it may have been granted before or after
     ('', two().releases('b', 5, 6).asks('c', 3, 7, limit=2)),
     ('', two().releases('b', 5, 6).asks('c', 5.5, 7, limit=2)),

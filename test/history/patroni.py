@@ -50,6 +50,13 @@ def free_ports(number):
     return ports
 
 
+def old_patroni():
+    """Whether it is one whose etcd3 would let a Patroni that has slept take the lock from the new
+    primary, as doc/ha.md says"""
+    words = subprocess.run([PROGRAMS['patroni'], '--version'], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return tuple(int(n) for n in re.findall(r'\d+', words)[:3]) < (3, 0, 3)
+
+
 def until(what, condition, seconds=PATIENCE):
     """What the condition answers when it is true at last"""
     end = time.monotonic() + seconds
@@ -124,7 +131,8 @@ class Node(Server):
         local, directory = '127.0.0.1', os.path.dirname(self.data)
         conf = yaml.safe_load(block('yaml'))
         conf['name'] = self.name
-        conf['etcd3'] = {'host': f'{local}:{etcd}'}
+        del conf['etcd3']
+        conf['etcd' if old_patroni() else 'etcd3'] = {'host': f'{local}:{etcd}'}
         conf['restapi'] = {'listen': f'{local}:{self.rest}', 'connect_address': f'{local}:{self.rest}'}
         conf['watchdog'] = {'mode': 'off'}
         conf['log'] = {'level': 'INFO'}
@@ -228,7 +236,8 @@ class Patroni(Run):
         listen, peers = (f'http://127.0.0.1:{port}' for port in ports[:2])
         self.etcd = daemon(f'{self.directory}/etcd.log', PROGRAMS['etcd'], '--data-dir', f'{self.directory}/etcd',
                            '--listen-client-urls', listen, '--advertise-client-urls', listen, '--listen-peer-urls', peers,
-                           '--initial-advertise-peer-urls', peers, '--initial-cluster', f'default={peers}')
+                           '--initial-advertise-peer-urls', peers, '--initial-cluster', f'default={peers}',
+                           *(['--enable-v2'] if old_patroni() else []))
         for n, name in enumerate('abc'):
             node = Node(self.bindir, self.directory, name, ports[2 + 2 * n:4 + 2 * n], self.password)
             node.write(ports[0])
