@@ -613,7 +613,9 @@ class Checker:
                 later.start, later.first = max(before.start, record['comp']), before.first
                 if before.end >= record['inv'] and before.lifetime != 'ended' and fate[0] == 'done':
                     later.start = before.start		# without a gap
-                    later.shown = before.shown
+                    if before.end >= record['comp']:
+                        # else others count it as over, until the extension has committed
+                        later.shown = before.shown
                 if fate[0] != 'done':
                     later.end = min(later.end, before.end)
                 later.last = max(new, before.last if fate[0] != 'done' else 0, fate[2])

@@ -8,6 +8,7 @@ stands still.  Nothing that was acknowledged may be gone, whatever synchronous_c
 client has.  Half of the clients come by HAProxy, half try all hosts.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -199,6 +200,67 @@ class Node(Server):
         shutil.rmtree(self.data, ignore_errors=True)
 
 
+class Cluster:
+    """Servers under Patroni, one etcd, and HAProxy as in doc/ha.md"""
+
+    def __init__(self, bindir, directory, names='abc'):
+        self.directory, self.route = directory, f'{directory}/route'
+        self.etcd = self.haproxy = None
+        self.reaper = Reaper()
+        ports = free_ports(2 + 2 * len(names))
+        self.listen, self.peers = ports[:2]
+        self.password = secrets.token_hex(16)
+        self.nodes = [Node(bindir, directory, name, ports[2 + 2 * n:4 + 2 * n], self.password) for n, name in enumerate(names)]
+
+    def begin(self):
+        """Returns the primary"""
+        listen, peers = (f'http://127.0.0.1:{port}' for port in (self.listen, self.peers))
+        self.reaper.start()
+        self.etcd = daemon(f'{self.directory}/etcd.log', PROGRAMS['etcd'], '--data-dir', f'{self.directory}/etcd',
+                           '--listen-client-urls', listen, '--advertise-client-urls', listen, '--listen-peer-urls', peers,
+                           '--initial-advertise-peer-urls', peers, '--initial-cluster', f'default={peers}',
+                           *(['--enable-v2'] if old_patroni() else []))
+        for node in self.nodes:
+            node.write(self.listen)
+            node.run()
+        leader = self.whole_again()
+        os.makedirs(self.route)
+        conf = re.sub(r'bind .*', f'bind unix@{self.route}/.s.PGSQL.5432 mode 600', block('haproxy'))
+        conf = re.sub(r'^ *server .*\n', '', conf, flags=re.M) + ''.join(
+            f'    server {n.name} unix@{n.socket}/.s.PGSQL.{n.port} check addr 127.0.0.1 port {n.rest}\n' for n in self.nodes)
+        with open(f'{self.directory}/haproxy.cfg', 'w', encoding='utf-8') as out:
+            out.write(conf)
+        self.haproxy = daemon(f'{self.directory}/haproxy.log', PROGRAMS['haproxy'], '-db', '-f', f'{self.directory}/haproxy.cfg')
+        return leader
+
+    def end(self):
+        for node in self.nodes:
+            end(node.patroni)		# so that none of them is promoted now
+        for node in self.nodes:
+            node.remove()
+        end(self.haproxy)
+        end(self.etcd)
+        self.reaper.ended.set()
+
+    def whole_again(self, but=None):
+        """The primary, as soon as it has a synchronous standby that Patroni knows, and all others"""
+        others = [n for n in self.nodes if n is not but]
+
+        def whole():
+            leaders = [n for n in others if n.leads()]
+            if len(leaders) != 1:
+                return None
+            try:
+                roles = [m['role'] for m in json.loads(leaders[0].says('cluster')[1])['members']]
+                states = [state for state, in leaders[0].ask(
+                    "SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'", database='postgres', patience=1)]
+            except (psycopg2.Error, ValueError, KeyError):
+                return None
+            return leaders[0] if 'sync_standby' in roles and 'sync' in states and len(states) == len(others) - 1 else None
+
+        return until('the cluster is whole', whole)
+
+
 class Patroni(Run):
     """A primary and two standbys, one of which is synchronous; whatever befalls them,
     nothing that was acknowledged is gone"""
@@ -220,66 +282,21 @@ class Patroni(Run):
     # -- the cluster --------------------------------------------------------
 
     def prepare(self):
-        self.reaper = Reaper()
-        self.reaper.start()
-        ports = free_ports(8)
-        self.password = secrets.token_hex(16)
-        self.direct, self.route, self.gaps = True, None, {}
-        self.nodes, self.etcd, self.haproxy = [], None, None
+        self.direct, self.gaps, self.keepers = True, {}, []
+        self.cluster = Cluster(self.bindir, self.directory)
+        self.nodes, self.route = self.cluster.nodes, self.cluster.route
         try:
-            self.begin(ports)
+            self.server = self.cluster.begin()
+            self.create_database()
         except BaseException:
             self.finish()
             raise
 
-    def begin(self, ports):
-        listen, peers = (f'http://127.0.0.1:{port}' for port in ports[:2])
-        self.etcd = daemon(f'{self.directory}/etcd.log', PROGRAMS['etcd'], '--data-dir', f'{self.directory}/etcd',
-                           '--listen-client-urls', listen, '--advertise-client-urls', listen, '--listen-peer-urls', peers,
-                           '--initial-advertise-peer-urls', peers, '--initial-cluster', f'default={peers}',
-                           *(['--enable-v2'] if old_patroni() else []))
-        for n, name in enumerate('abc'):
-            node = Node(self.bindir, self.directory, name, ports[2 + 2 * n:4 + 2 * n], self.password)
-            node.write(ports[0])
-            node.run()
-            self.nodes.append(node)
-        self.whole_again()
-        self.create_database()
-        self.route = f'{self.directory}/route'
-        os.makedirs(self.route)
-        conf = re.sub(r'bind .*', f'bind unix@{self.route}/.s.PGSQL.5432 mode 600', block('haproxy'))
-        conf = re.sub(r'^ *server .*\n', '', conf, flags=re.M) + ''.join(
-            f'    server {n.name} unix@{n.socket}/.s.PGSQL.{n.port} check addr 127.0.0.1 port {n.rest}\n' for n in self.nodes)
-        with open(f'{self.directory}/haproxy.cfg', 'w', encoding='utf-8') as out:
-            out.write(conf)
-        self.haproxy = daemon(f'{self.directory}/haproxy.log', PROGRAMS['haproxy'], '-db', '-f', f'{self.directory}/haproxy.cfg')
-
     def finish(self):
-        for node in self.nodes:
-            end(node.patroni)		# so that none of them is promoted now
-        for node in self.nodes:
-            node.remove()
-        end(self.haproxy)
-        end(self.etcd)
-        self.reaper.ended.set()
+        self.cluster.end()
 
     def whole_again(self, but=None):
-        """Until there is a primary, with a synchronous standby that Patroni knows, and all others"""
-        others = [n for n in self.nodes if n is not but]
-
-        def whole():
-            leaders = [n for n in others if n.leads()]
-            if len(leaders) != 1:
-                return None
-            try:
-                roles = [m['role'] for m in json.loads(leaders[0].says('cluster')[1])['members']]
-                states = [state for state, in leaders[0].ask(
-                    "SELECT sync_state FROM pg_stat_replication WHERE state = 'streaming'", database='postgres', patience=1)]
-            except (psycopg2.Error, ValueError, KeyError):
-                return None
-            return leaders[0] if 'sync_standby' in roles and 'sync' in states and len(states) == len(others) - 1 else None
-
-        self.server = until('the cluster is whole', whole)
+        self.server = self.cluster.whole_again(but)
 
     def standby(self):
         """The synchronous one"""
@@ -289,17 +306,23 @@ class Patroni(Run):
     def dsn(self, name):
         number = int(name[1:])
         level = LEVELS[number % len(LEVELS)] if number < self.clients else 'on'
-        about = f'user=postgres dbname=history application_name={name} target_session_attrs=read-write ' \
-                f"options='-c synchronous_commit={level}'"
         if self.direct and number % 2:
             ports = ','.join(str(n.port) for n in self.nodes)
-            return f'host=127.0.0.1,127.0.0.1,127.0.0.1 port={ports} password={self.password} {about} tcp_user_timeout=5000'
-        return f'host={self.route} port=5432 {about}'
+            return f'host=127.0.0.1,127.0.0.1,127.0.0.1 port={ports} password={self.cluster.password} {self.about(name, level)}'
+        return f'host={self.route} port=5432 {self.about(name, level)}'
+
+    @staticmethod
+    def about(name, level):
+        return f'user=postgres dbname=history application_name={name} target_session_attrs=read-write ' \
+               f"connect_timeout=2 tcp_user_timeout=5000 options='-c synchronous_commit={level}'"
 
     # -- events -------------------------------------------------------------
 
     def torment(self):
         self.until += 3600			# until all has happened
+        self.keepers = [Keeper(self, n, level) for n, level in enumerate(LEVELS)]
+        for keeper in self.keepers:
+            keeper.start()
         super().torment()
 
     def plan(self):
@@ -314,6 +337,7 @@ class Patroni(Run):
         before, begin = self.server, time.monotonic()
         self.crashes.append(begin)
         getattr(self, f'do_{kind}')()
+        self.kept(kind)
         self.swept(kind)
         self.gaps[kind] = self.gap(begin)
         if kind != 'standby' and self.server is before:
@@ -412,6 +436,15 @@ class Patroni(Run):
         until(f'the lease is swept after {kind}',
               lambda: self.server.ask('SELECT count(*) FROM app_lock WHERE key = %s', f'swept:{kind}') == [(0,)])
 
+    def kept(self, when):
+        """All that was acknowledged to those who keep it is theirs"""
+        for keeper in self.keepers:
+            acknowledged = list(keeper.keys)
+            held = {key for key, in self.server.ask('SELECT key FROM lock_held(%s)', keeper.name)}
+            lost = [key for key in acknowledged if key not in held]
+            if lost:
+                self.wrong.append(f'loss: {when} has lost {len(lost)} of {len(acknowledged)} grants, such as {lost[-1]}')
+
     def gap(self, begin):
         """The longest time without the acknowledgement of a grant, from then to now"""
         moments = [begin] + sorted(r['comp'] for r in self.history.records if r['op'] == 'acquire'
@@ -419,14 +452,45 @@ class Patroni(Run):
         return max(b - a for a, b in zip(moments, moments[1:]))
 
     def judge(self):
+        for keeper in self.keepers:
+            keeper.join(PATIENCE)
+            if keeper.failure is not None:
+                self.wrong.append(f'recipe: {keeper.failure!r}')
+        self.kept('the end')
+        for keeper in self.keepers:
+            self.server.ask('SELECT lock_release_all(%s)', keeper.name)
         super().judge()
         for node in self.nodes:
             if node is not self.server:
                 self.wrong += [f'log of {node.name}: {line}' for line in node.shameful(self.excused)]
 
     def summary(self):
-        return super().summary() + ', without a grant for: ' + ', '.join(
-            f'{kind} {gap:.1f} s' for kind, gap in self.gaps.items())
+        return super().summary() + f', {sum(len(k.keys) for k in self.keepers)} leases were kept, ' + 'without a grant for: ' + \
+            ', '.join(f'{kind} {gap:.1f} s' for kind, gap in self.gaps.items())
+
+
+class Keeper(threading.Thread):
+    """Takes one lease after the other, as doc/ha.md says, and keeps them all"""
+
+    def __init__(self, run, number, level):
+        super().__init__(name=f'k{number}', daemon=True)
+        self.run_of, self.level = run, level
+        self.keys, self.failure = [], None
+
+    def run(self):
+        recipe = {'contextlib': contextlib, 'psycopg2': psycopg2, 'time': time}
+        exec(block('python'), recipe)		# pylint: disable=exec-used
+        conninfo = f'host={self.run_of.route} port=5432 {self.run_of.about(self.name, self.level)}'
+        try:
+            while not self.run_of.over():
+                key = f'{self.name}:{len(self.keys)}'
+                status = recipe['acquire'](lambda: psycopg2.connect(conninfo), key, self.name, '1 hour')
+                if status not in ('acquired', 'reacquired'):
+                    raise RuntimeError(f'{key} is {status}')
+                self.keys.append(key)
+                time.sleep(0.05)
+        except Exception as failure:		# shown by the run
+            self.failure = failure
 
 
 class Stray:
@@ -479,9 +543,10 @@ class Stray:
                 wrong.append(f'{what}: {value!r}, not {expected!r}')
 
         expect('clients that have stayed', self.ask(
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^c[0-9]' AND backend_type = 'client backend'"), 0)
-        # No grant, extension or place is acknowledged.
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^[ck][0-9]' AND backend_type = 'client backend'"), 0)
+        # No grant is acknowledged.
         expect('a grant', self.cancelled("SELECT (lock_acquire('stray:doubt', '1 hour', 'stray')).status"), '08007')
+        expect('a grant, repeated', self.cancelled("SELECT (lock_acquire('stray:kept', '1 hour', 'stray')).status"), '08007')
         expect('an extension', self.cancelled("SELECT lock_extend('stray:kept', 'stray', '2 hours')"), '08007')
         # The new primary grants the key to who asks first, and knows what had been acknowledged.
         other = psycopg2.connect(new.dsn())
@@ -501,7 +566,7 @@ class Stray:
         expect('a grant that waits for nobody', self.ask("SELECT (lock_acquire('stray:relaxed', '1 hour', 'stray')).status", conn), 'acquired')
         # Who tries it first stays there
         ports = f'{self.node.port},{new.port}'
-        first = psycopg2.connect(f'host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname=history password={run.password} '
+        first = psycopg2.connect(f'host=127.0.0.1,127.0.0.1 port={ports} user=postgres dbname=history password={run.cluster.password} '
                                  'target_session_attrs=read-write')
         expect('who tries it first', first.info.port, self.node.port)
         self.ask("SELECT count(force_release(key, 'over')) FROM lock_status() WHERE key ~ '^stray:'", other)
