@@ -208,6 +208,7 @@ class Checker:
         self.wrong = []
         self.lines = Lines(self, CLOCK, LINGER, Others)
         self.holdings = []
+        self.keys = {r['key'] for r in self.records if r.get('key')}
         self.possible = defaultdict(list)	# key: (from, to, owner, whether it may hold it), beside holdings
         self.waits = defaultdict(list)		# key: (from, to, owner) of calls that wait, by their place in the queue
         self.converts = defaultdict(list)	# key: (from, to, owner) of those that come before all
@@ -382,6 +383,10 @@ class Checker:
             elif operation == 'force':
                 self.forced[record['key']].append((record['inv'], fate[2], outcome == 'ok' and fate[0] == 'done', None))
                 self.may_have(record, record['key'], fate[2], 'admin', holds=False)
+            elif operation == 'sweep':
+                # Its commit may have to wait for a standby.
+                for key in self.keys:
+                    self.may_have(record, key, fate[2], 'admin', holds=False)
             elif operation == 'look' and outcome == 'ok':
                 self.looks.append(record)
             if operation == 'write':
