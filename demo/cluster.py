@@ -127,7 +127,6 @@ FROM unnest('{{{','.join(KEYS)}}}'::text[]) AS o (key),
 
 def main():
     demo = Demo(*sys.argv[1:])
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
         demo.begin()
         demo.play()

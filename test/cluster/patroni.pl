@@ -32,7 +32,8 @@ chomp(my $bin = `pg_config --bindir`);
 
 my ($out, $err) = ('', '');
 IPC::Run::run(
-	[   '/usr/bin/python3', '-B', "$FindBin::RealBin/../history/history.py", '--runs', 'patroni', '--bin', $bin,
+	[   # It ends all servers also when we are killed.
+		'setpriv', '--pdeathsig', 'TERM', '/usr/bin/python3', '-B', "$FindBin::RealBin/../history/history.py", '--runs', 'patroni', '--bin', $bin,
 		'--directory', $scratch, '--keep', $kept, '--tally', "$scratch/tally",
 		$ENV{SEED} ? ('--seed', $ENV{SEED}) : () ],
 	'>', \$out, '2>', \$err);

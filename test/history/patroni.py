@@ -18,6 +18,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -219,6 +220,7 @@ class Cluster:
 
     def begin(self):
         """Returns the primary"""
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))	# so that all is ended
         listen, peers = (f'http://127.0.0.1:{port}' for port in (self.listen, self.peers))
         self.reaper.start()
         self.etcd = daemon(f'{self.directory}/etcd.log', PROGRAMS['etcd'], '--data-dir', f'{self.directory}/etcd',
