@@ -483,6 +483,9 @@ class Checker:
                     self.relied_on(record, fate, key, owner, row['mode'])
             elif row['status'] == 'acquired' and before is not None and before.mode == mode:
                 self.to_prove.append(('certain', before, record, key, owner))
+            if before is not None and row['status'] == 'acquired' and record['lifetime'] == 'transaction':
+                # Who counts with a limit takes what is left of the lease for one more.
+                self.may_have(record, key, fate[2], holds=False)
             if before is not None:
                 # undone, it is again what it was, but we do not follow that
                 before.close(record['inv'], fate[2] if fate[0] == 'done' else math.inf)
