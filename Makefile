@@ -36,7 +36,7 @@ PROVE_TESTS := $(sort $(wildcard test/t/*/*.pl))
 PG_CONFIG ?= pg_config
 
 # These see to a PostgreSQL themselves, so they must work before there is one.
-OWN_GOALS = demo demo-stop test quick quick-stop bench bench-report soak test-matrix test-assert \
+OWN_GOALS = demo demo-stop demo-cluster test quick quick-stop bench bench-report soak test-matrix test-assert \
 	mutants lint sanitize valgrind coverage dist checkver
 .PHONY: $(OWN_GOALS)
 
@@ -84,7 +84,12 @@ demo:
 demo-stop:
 	@demo/run stop
 
-# make test SUITE=regress, preloaded, isolation, tap, pgtap or history; TESTS="name name"
+# Two servers behind PL/Proxy, one of which is lost
+demo-cluster:
+	@demo/cluster
+
+# make test SUITE=regress, preloaded, isolation, tap, pgtap or history; TESTS="name name";
+# SUITE=cluster has what needs several servers, and runs only if it is named
 test:
 	@test/run
 

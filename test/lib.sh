@@ -13,7 +13,8 @@
 #                           PG_MAJOR.
 #                           PG_CONFIG=/path/pg_config or PGVERSION=17 in the
 #                           environment choose one of several PostgreSQLs.
-#   al_offer THING          the same for what we can do without (redis etcd drivers):
+#   al_offer THING          the same for what we can do without (redis etcd drivers
+#                           plproxy patroni):
 #                           where it cannot be had it says so, and fails; of the
 #                           drivers it installs those that there are.
 #   al_choose_user          sets AL_USER, who runs servers: oneself, or, as
@@ -159,7 +160,7 @@ al_apt_install() {
 	local log
 	al_apt_update "$@"
 	say "Installing with apt-get: $*"
-	if [[ " $*" == *" postgresql-"* || " $*" == *" pgbouncer"* || " $*" == *-server* ]]; then al_apt_conf; fi
+	if [[ " $*" == *" postgresql-"* || " $*" == *" pgbouncer"* || " $*" == *-server* || " $*" == *" haproxy"* ]]; then al_apt_conf; fi
 	log=$(mktemp)
 	if ! al_sudo env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1 \
 		apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=300 \
@@ -314,10 +315,20 @@ al_offer() {
 			NODE_PATH=${NODE_PATH:-}:/usr/share/nodejs node -e 'require("pg")' 2>/dev/null ||
 				command -v npm >/dev/null || p+=(node-pg) # or see al_node_pg
 			;;
+		plproxy)
+			[ -f "$("$PG_CONFIG" --sharedir)/extension/plproxy.control" ] || p+=("postgresql-$PG_MAJOR-plproxy")
+			/usr/bin/python3 -c 'import psycopg' 2>/dev/null || p+=(python3-psycopg)
+			;;
+		patroni)
+			[ -x /usr/bin/patroni ] || p+=(patroni)
+			[ -x /usr/bin/etcd ] || p+=(etcd-server)
+			/usr/bin/python3 -c 'import etcd' 2>/dev/null || p+=(python3-etcd)
+			[ -x /usr/sbin/haproxy ] || p+=(haproxy)
+			;;
 		*) die "al_offer: $1?" ;;
 	esac
 	[ ${#p[@]} -gt 0 ] || return 0
-	if ! command -v apt-get >/dev/null || ! al_sudo true 2>/dev/null; then
+	if ! command -v apt-get >/dev/null || ! al_sudo true 2>/dev/null || [[ "$1" == plproxy && -z "$AL_PACKAGED" ]]; then
 		say "$1 is left out: it needs the packages ${p[*]}"
 		return 1
 	fi

@@ -23,7 +23,7 @@ import time
 import psycopg2
 
 REFUSALS = {'55P03', '40P01', '53400', 'LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK007', 'LK008', 'LK009'}
-LOST = {'57P01', '57P02', '57P03', '57P05', '08006', '08003', '08000', '25P03', '08P01'}
+LOST = {'57P01', '57P02', '57P03', '57P05', '08007', '08006', '08003', '08000', '25P03', '08P01'}
 # Of the seats in a line: what lock_enqueue says, and the rows of lock_queue
 PLACE = ("status, place, key, 'exclusive' AS mode, extract(epoch FROM expires_at)::float8 AS expires, "
          'fencing_token, ticket, holder, owner')
@@ -126,7 +126,7 @@ class Session:
             except psycopg2.Error as error:
                 record['outcome'] = 'info'
                 record['message'] = str(error)[:200]
-                time.sleep(0.02)
+                time.sleep(self.run.reconnect)
             record['comp'] = time.monotonic()
         self.in_transaction = False
 

@@ -7,7 +7,10 @@ import time
 import traceback
 
 import faults
+import patroni
 from replay import Script
+
+RUNS = {**faults.RUNS, **patroni.RUNS}
 
 
 def main():
@@ -55,7 +58,7 @@ def main():
 
 def one(name, seed, options, script):
     """Whether all was well; None where it cannot be run here"""
-    run = faults.RUNS[name](options.bin, options.directory, seed, options.seconds, script)
+    run = RUNS[name](options.bin, options.directory, seed, options.seconds, script)
     reason = run.impossible()
     if reason:
         print(f'skipped {name}: {reason}', flush=True)

@@ -1,0 +1,407 @@
+# The facade for PL/Proxy: what one server answers, two behind a proxy answer, too.
+#
+# Properties: the same calls, with each function of the extension among them, get the same
+# answers, SQLSTATEs, messages, details and hints from one server and through the proxy;
+# what cannot mean the same is refused; the generator fails if it has no rule for a function;
+# a proxy whose map is wrong is refused with LK010, and grants nothing; the braces of a key
+# decide, as for lock_partition(); a set over both shards is taken by one of several clients
+# at a time, and given back if it is refused; a shard that is down is 08006, and the other
+# one is released and extended all the same; no log has an owner; a caller needs the access
+# level on the shards.
+#
+# Turns red when: a new function of the extension is forgotten; an error of a shard comes
+# through PL/Proxy, which changes its text and closes the connection; a set of one shard is
+# kept when the other refuses; a shard grants a key of another one.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use AtomicLockCluster;
+use AtomicLockTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+need_plproxy();
+
+my $settings = "atomic_lock.max_wait = '1min'";
+my @shards = shards(2, conf => $settings);
+my $proxy = proxy('proxy', @shards);
+my $wrong = proxy('wrong', reverse @shards);
+my $one = PostgreSQL::Test::Cluster->new('one');
+
+$one->init;
+$one->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlog_statement = none\n$settings");
+$one->start;
+$one->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+facade($shards[0], @shards, $proxy, $wrong);
+is(slurp_file($proxy->logfile) =~ /ERROR/, '', 'the facade can be made');
+$_->safe_psql('postgres', 'ALTER DATABASE postgres SET search_path = locks, public') for $proxy, $wrong;
+for my $node ($one, @shards)
+{
+	$node->safe_psql('postgres', q{SELECT lock_set_policy('quota:', max_keys_per_owner => 1, history => true)});
+}
+
+# What differs between two runs of the same: moments, tokens, process ids and owners that
+# were made, and times to the minute.
+sub comparable
+{
+	my ($text) = @_;
+
+	$text =~ s/^(?:CONTEXT|LOCATION|SQL statement|PL\/pgSQL function|SQL function).*\n//gm;
+	$text =~ s/^psql:<stdin>:\d+: //gm;
+	$text =~ s/\d{4}-\d\d-\d\d [\d:.]+\+\d\d/<moment>/g;
+	$text =~ s/\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b/<uuid>/g;
+	$text =~ s/\b\d{10,19}\b/<token>/g;
+	$text =~ s/\bwaited for \d+ ms/waited for <n> ms/g;
+	$text =~ s/\b(\d+):(\d\d):(\d\d(?:\.\d+)?)\b/sprintf '%d min', $1 * 60 + $2 + int($3 \/ 60 + 0.5)/ge;
+	return $text;
+}
+
+# Answers and errors, in the order in which they come
+sub output
+{
+	my ($node, $sql, $role) = @_;
+	my ($out, $file) = ('', PostgreSQL::Test::Utils::tempdir() . '/out');
+	my $name = $role // $node->safe_psql('postgres', 'SELECT current_user');
+
+	append_to_file("$file.sql", $sql);
+	run_log([
+		'psql', '-X', '-A', '-t', '-q', '-v', 'VERBOSITY=verbose', '-h', $node->host, '-p', $node->port, '-U', $name,
+		'-d', 'postgres'], '<', "$file.sql", '&>', $file);
+	return comparable(slurp_file($file));
+}
+
+my $calls = <<'END';
+SET application_name = 'test';
+-- a lease, from its beginning to its end
+SELECT * FROM lock_acquire('a', '10 min', 'secret-1', holder => 'Ann', meta => '{"n": 1}');
+SELECT * FROM lock_acquire('a', '10 min', 'secret-1', holder => 'Ann');
+SELECT * FROM lock_acquire('b');
+SELECT * FROM lock_acquire('a', owner => 'secret-2');
+SELECT * FROM lock_try_acquire('a', owner => 'secret-2');
+SELECT * FROM lock_acquire('a', owner => 'secret-2', wait => '50 ms');
+SELECT status, key, holder FROM lock_try_acquire('a', owner => 'secret-2', wait => '50 ms');
+SELECT lock_is_held('a', 'secret-1'), lock_is_held('a', 'secret-2'), lock_holder('a'), lock_holder('none');
+SELECT * FROM lock_status('a');
+SELECT * FROM lock_status('none');
+SELECT lock_extend('a', 'secret-1', '20 min'), lock_try_extend('a', 'secret-1'), lock_try_extend('a', 'secret-2');
+SELECT lock_extend('a', 'secret-2');
+SELECT lock_extend('none', 'secret-2');
+SELECT lock_release('a', 'secret-2');
+SELECT lock_try_release('a', 'secret-2');
+SELECT lock_release('a', 'secret-1');
+SELECT lock_release('a', 'secret-1');
+SELECT lock_try_release('a', 'secret-1'), lock_try_release('none', 'secret-1');
+SELECT status FROM lock_acquire('short', '1 ms', 'secret-1');
+SELECT pg_sleep(0.01);
+SELECT lock_release('short', 'secret-1');
+-- sharing, converting, handing over
+SELECT * FROM lock_acquire('shared', owner => 'secret-1', mode => 'shared', max_holders => 2, holder => 'Ann');
+SELECT * FROM lock_acquire('shared', owner => 'secret-2', mode => 'shared', max_holders => 2, holder => 'Bob', ttl => '1 min');
+SELECT * FROM lock_acquire('shared', owner => 'secret-3', mode => 'shared', max_holders => 2);
+SELECT * FROM lock_convert('shared', 'secret-1');
+SELECT acquired, status FROM lock_try_convert('shared', 'secret-1');
+SELECT * FROM lock_try_convert('shared', 'secret-9');
+SELECT * FROM lock_transfer('shared', 'secret-1', 'secret-2', 'Bob');
+SELECT * FROM lock_transfer('shared', 'secret-1', 'secret-2', 'Bob');
+SELECT * FROM lock_try_transfer('shared', 'secret-1', 'secret-2');
+SELECT * FROM lock_try_transfer('none', 'secret-1', 'secret-2');
+SELECT * FROM lock_convert('shared', 'secret-2');
+SELECT * FROM lock_convert('shared', 'secret-2', 'shared');
+SELECT lock_release('shared', 'secret-2');
+-- arguments
+SELECT lock_acquire(NULL);
+SELECT lock_acquire('');
+SELECT lock_acquire(repeat('x', 1025));
+SELECT lock_acquire('a', ttl => '2 days');
+SELECT lock_acquire('a', ttl => '1 month');
+SELECT lock_acquire('a', mode => 'big');
+SELECT lock_acquire('a', mode => NULL);
+SELECT lock_acquire('a', wait => '1 hour');
+SELECT lock_acquire('a', wait => NULL);
+SELECT lock_acquire('a', lifetime => 'long');
+SELECT lock_acquire('a', lifetime => NULL);
+SELECT lock_acquire('a', owner => repeat('x', 256));
+SELECT lock_acquire('a', holder => repeat('x', 256));
+SELECT lock_acquire('a', max_holders => 2);
+SELECT lock_release('a');
+SELECT lock_extend('a');
+SELECT lock_release(NULL, 'secret-1');
+SELECT lock_acquire_all('{}'), lock_acquire_all(NULL);
+SELECT lock_acquire_all('{{a,b}}');
+SELECT lock_acquire_all('{a,NULL}');
+SELECT lock_acquire_all(array_fill('a'::text, '{1001}'));
+SELECT * FROM lock_heartbeat('{a,NULL}', 'secret-1');
+SELECT * FROM lock_heartbeat();
+-- what the session has set
+SET atomic_lock.owner = 'secret-4';
+SET atomic_lock.default_ttl = '7 min';
+SET atomic_lock.on_reacquire = 'error';
+SELECT * FROM lock_acquire('mine');
+SELECT * FROM lock_acquire('mine');
+SELECT owner, ttl_remaining FROM lock_status('mine');
+SELECT lock_is_held('mine'), lock_release('mine');
+SET application_name = '';
+SELECT holder = current_user FROM lock_acquire('mine');
+SELECT lock_release('mine');
+RESET ALL;
+SET application_name = 'test';
+BEGIN READ ONLY;
+SELECT lock_acquire('a');
+ROLLBACK;
+BEGIN READ ONLY;
+SELECT lock_is_held('a', 'x'), lock_holder('a');
+COMMIT;
+-- sets, over both shards and on one
+SELECT * FROM lock_acquire_all('{k3,k1,k2,k4,k5,k3}', owner => 'secret-5', holder => 'Eve');
+SELECT * FROM lock_acquire_all('{k0,k1,k8,k9}', owner => 'secret-6');
+SELECT * FROM lock_try_acquire_all('{k1,k8,k9}', owner => 'secret-6');
+SELECT status, key FROM lock_try_acquire_all('{k1,k8,k9}', owner => 'secret-6', wait => '50 ms');
+SELECT key, status FROM lock_acquire_all('{k3,k1,k9}', owner => 'secret-5');
+SELECT count(*), count(DISTINCT owner), bool_and(acquired) FROM lock_acquire_all('{g1,g2,g3,g4,g5}');
+SELECT key, status FROM lock_acquire_all(ARRAY['{x}:1', '{x}:2', '{x}:3'], owner => 'secret-5');
+SELECT key, mode, lifetime, ttl_remaining, meta FROM lock_held('secret-5');
+SELECT count(*) FROM lock_held('secret-6');
+SELECT * FROM lock_heartbeat('{k1,k2,k8}', 'secret-5', '30 min');
+SELECT key, status FROM lock_heartbeat(owner => 'secret-5');
+SELECT lock_extend_all('secret-5', '40 min'), lock_extend_all('nobody');
+SELECT lock_transfer_all('secret-5', 'secret-7', 'Fay');
+SELECT count(*) FROM lock_held('secret-5');
+SELECT lock_release_all('secret-7'), lock_release_all('secret-7');
+SELECT lock_release_all();
+-- upgrade of a share in a set that is refused
+SELECT status FROM lock_acquire('k1', owner => 'secret-8');
+SELECT count(*) FROM lock_acquire_all('{u1,u2,u3,u4,u5,u6}', owner => 'secret-9', mode => 'shared');
+SELECT status, key FROM lock_try_acquire_all('{u1,u2,u3,u4,u5,u6,k1}', owner => 'secret-9');
+SELECT key, mode FROM lock_held('secret-9');
+SELECT status, key FROM lock_try_acquire_all('{u1,u2,u3,u4,u5,u6,k5}', owner => 'secret-9');
+SELECT lock_release_all('secret-8'), lock_release_all('secret-9');
+-- rules and quotas
+SELECT status FROM lock_acquire('quota:1', owner => 'secret-1');
+SELECT * FROM lock_acquire('{quota:1}quota:2', owner => 'secret-1');
+SELECT max_keys_per_owner, history, prefixes FROM lock_policy('quota:1');
+SELECT prefix, max_keys_per_owner FROM lock_policies GROUP BY 1, 2;
+SELECT mode, owner_digest, holder, role = current_user, application, ended_by FROM lock_held_at('quota:1', clock_timestamp());
+-- administrators
+SELECT force_release('none', 'why');
+SELECT force_release('quota:1', 'because');
+SELECT lock_release('quota:1', 'secret-1');
+SELECT lock_try_force_release('quota:1', 'because');
+SELECT status FROM lock_acquire('forced', owner => 'secret-1');
+SELECT * FROM lock_steal('forced', 'secret-2', 'mine', holder => 'Sue');
+SELECT lock_extend('forced', 'secret-1');
+SELECT lock_force_release('forced', 'enough');
+SELECT force_release('forced', NULL);
+SELECT lock_sweep() >= 0;
+-- in line
+SELECT * FROM lock_enqueue('line', 'secret-1', 'Ann');
+SELECT * FROM lock_enqueue('line', 'secret-2', 'Bob', keep => '5 min');
+SELECT * FROM lock_enqueue('line', 'secret-2', offer => '1 year');
+SELECT key, place, holder, role = current_user, offer FROM lock_queue;
+SELECT key, place, holder FROM lock_queue();
+SELECT lock_ask('line', 'please'), lock_ask('none');
+SELECT lock_ask('line', 'please');
+SELECT lock_release('line', 'secret-1');
+SELECT * FROM lock_acquire('line', owner => 'secret-3');
+SELECT lock_leave('line', 'secret-2'), lock_leave('line', 'secret-2');
+SELECT lock_leave('line');
+-- looking
+SELECT status FROM lock_acquire('z1', owner => 'secret-1', holder => 'Ann', ttl => '1 h');
+SELECT status FROM lock_acquire('z3', owner => 'secret-2', holder => 'Bob', ttl => '1 h');
+SELECT status FROM lock_acquire('z2', owner => 'secret-3', holder => 'Col', ttl => '1 h');
+SELECT key, locked, owner, holder, lifetime, holders, pid, pending, queued FROM lock_status() WHERE key LIKE 'z_' ORDER BY key;
+SELECT key, holder, time_left, mode, state FROM lock_activity WHERE key LIKE 'z_' ORDER BY key;
+SELECT count(*) FROM lock_waiters;
+SELECT count(*) FROM lock_waiters();
+SELECT sum(forced), sum(steals), sum(extends) > 0 FROM lock_stats WHERE database = 'postgres';
+SELECT sum(grants) > 0 FROM lock_stats();
+SELECT key, refusals, waits FROM lock_contention WHERE key = 'k1';
+SELECT key, refusals, waits FROM lock_contention() WHERE key = 'a';
+SELECT status <> '' FROM lock_sweeper_status() WHERE database IS NULL LIMIT 1;
+SELECT lock_stats_reset();
+SELECT sum(grants) FROM lock_stats;
+SELECT lock_key('order', '42', 'a:b\c'), lock_key(VARIADIC '{x}'::text[]), lock_partition('{order:42}:line', 4);
+SELECT lock_key('a', NULL);
+SELECT lock_partition('a', 0);
+END
+
+# Each call by itself, so that a difference has a name
+my (@sql) = split /\n/, $calls;
+my $marked = join "\n", map { my $echo = s/'/''/gr; ("\\echo '== $echo'", $_) } @sql;
+my ($expected, $got) = map { [ split /^== /m, $_ ] } output($one, $marked), output($proxy, $marked);
+my $differ = 0;
+
+is(scalar @$got, scalar @$expected, 'as many answers');
+for my $i (0 .. $#$expected)
+{
+	$differ += !is($got->[$i], $expected->[$i], 'the same through the proxy') if $got->[$i] ne $expected->[$i];
+}
+is($differ, 0, scalar(@$expected) . ' calls are answered alike');
+cmp_ok(scalar(grep { /ERROR/ } @$expected), '>', 45, 'many of them by an error');
+
+# Each function is called above, or refused.
+my %refused = (
+	lock_assert => q{'a', 'secret'},
+	lock_assert_fence => q{'a', 1, 'secret'},
+	lock_fetch => q{NULL::pg_class, '1', owner => 'secret'},
+	lock_protect => q{'pg_class', 'a:{oid}'},
+	lock_unprotect => q{'pg_class'},
+	lock_channel => q{'a'},
+	lock_set_policy => q{'a'},
+	lock_drop_policy => q{'a'},
+	lock_schedule_sweep => '',
+	lock_unschedule_sweep => '',
+	lock_grant_access => q{'postgres', 'user'},
+	lock_revoke_access => q{'postgres', 'user'});
+my @functions = split /\n/, $one->safe_psql(
+	'postgres', q{
+		SELECT DISTINCT p.proname FROM pg_depend d JOIN pg_proc p ON p.oid = d.objid
+		WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'e' AND p.proname !~ '^app_lock' AND p.proname <> 'lock_guard'
+			AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'atomic_lock')});
+is(join(' ', grep { !$refused{$_} && $calls !~ /\b$_\(/ && !exists $refused{$_} } @functions), '', 'no function is forgotten');
+is(sqlstate($proxy, "SELECT $_($refused{$_})"), '0A000', "$_ is refused") for sort keys %refused;
+$proxy->safe_psql('postgres', 'CREATE TABLE guarded (id integer); CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION lock_guard(); CREATE TABLE written (id integer)');
+is(sqlstate($proxy, 'INSERT INTO guarded VALUES (1)'), '0A000', 'a guard refuses');
+
+# Nobody forgets a new one.
+$one->safe_psql('postgres', q{CREATE FUNCTION lock_new() RETURNS integer LANGUAGE sql AS 'SELECT 1'; ALTER EXTENSION atomic_lock ADD FUNCTION lock_new()});
+like(printed($one), qr/plproxy\.sql does not say what a proxy does with lock_new\(\)/, 'the generator wants a rule for a new function');
+$one->safe_psql('postgres', 'ALTER EXTENSION atomic_lock DROP FUNCTION lock_new()');
+$one->safe_psql('postgres', 'CREATE VIEW lock_news AS SELECT 1 AS n; ALTER EXTENSION atomic_lock ADD VIEW lock_news');
+like(printed($one), qr/does with view lock_news/, 'and for a new view');
+
+# What a transaction may not do
+my $locked = q{SELECT status FROM lock_acquire('a', owner => 'secret-t', ttl => '1 h')};
+$proxy->safe_psql('postgres', $locked);
+my $wrote = 'BEGIN; INSERT INTO written VALUES (1); SELECT';
+is(sqlstate($proxy, "$wrote $_"), '25001', "not after a write: $_")
+  for q{lock_release('a', 'secret-t')}, q{lock_try_release('a', 'secret-t')}, q{lock_transfer('a', 'secret-t', 'secret-u')},
+  q{lock_release_all('secret-t')}, q{force_release('a', 'x')}, q{lock_steal('a', 'secret-u', 'x')}, q{lock_convert('a', 'secret-t', 'shared')},
+  q{lock_leave('a', 'secret-t')};
+is(sqlstate($proxy, "$wrote $_"), 'no error: ', "after a write: $_")
+  for q{lock_extend('a', 'secret-t')}, q{lock_convert('a', 'secret-t')}, q{lock_holder('a')};
+is(sqlstate($proxy, qq{SELECT lock_acquire('a', lifetime => '$_')}), '0A000', "no lifetime $_") for 'session', 'transaction';
+is(sqlstate($proxy, q{SET client_connection_check_interval = 0; SELECT lock_acquire('a', wait => '1 s')}), '55000', 'no wait for who is gone');
+
+# A client that is killed waits no more, and is granted nothing.  (Its end is in the log with the
+# statement, as on one server.)
+my ($in, $out) = ('', '');
+my $waits = IPC::Run::start([ 'psql', '-X', '-d', connect_string($proxy), '-c', q{SELECT lock_acquire('a', owner => 'k', wait => '50 s')} ], '<', \$in, '>&', \$out);
+ok($proxy->poll_query_until('postgres', 'SELECT count(*) = 1 FROM lock_waiters'), 'a client waits');
+$waits->signal('KILL');
+$waits->finish;
+ok($proxy->poll_query_until('postgres', 'SELECT count(*) = 0 FROM lock_waiters'), 'and is gone when it was killed');
+
+# Maps
+is(sqlstate($wrong, q{SELECT lock_acquire('a')}), 'LK010', 'a proxy with another map is refused');
+is(sqlstate($wrong, q{SELECT lock_holder('a')}), 'LK010', 'looking, too');
+my $braces = <<'END';
+SELECT count(*) FILTER (WHERE app_lock_hash(k) & 1 = lock_partition(k, 2)) = count(*), count(DISTINCT lock_partition(k, 2))
+FROM (SELECT unnest(ARRAY['{', '}', '{}', '{}{a}', '{a', '}{b}', '{{a}', E'{\n}x', '{a}{b}', 'ä{ö}', ' '])
+	UNION ALL SELECT 'key:' || n FROM generate_series(1, 200) n) k (k)
+END
+is($proxy->safe_psql('postgres', $braces), 't|2', 'the proxy finds the partition that the shards find');
+$proxy->safe_psql('postgres', q{CREATE SERVER three FOREIGN DATA WRAPPER plproxy OPTIONS (modular_mapping '1', p0 '', p1 '', p2 '')});
+my $three = PostgreSQL::Test::Utils::tempdir() . '/three.sql';
+append_to_file($three, printed($shards[0], '-v', 'schema=three', '-v', 'server=three'));
+like(output($proxy, "\\i $three"), qr/55000: server "three" must have a power of two of partitions, not 3/, 'no three shards');
+
+$proxy->safe_psql('postgres', q{CREATE DATABASE latin TEMPLATE template0 ENCODING LATIN1 LC_COLLATE 'C' LC_CTYPE 'C'});
+$proxy->safe_psql('latin', q{CREATE EXTENSION plproxy; CREATE SERVER locks FOREIGN DATA WRAPPER plproxy OPTIONS (p0 '')});
+like(output($proxy, "\\c latin\n\\i @{[printed_file()]}"), qr/55000: the databases of proxy and shard must have the same encoding/, 'no other encoding');
+is(sqlstate($proxy, q{SELECT lock_key('a', 1)}), '42883', 'no keys of numbers');
+
+# Sets of several clients: nobody else is inside.
+my $program = <<'END';
+\set a random(1, 4)
+\set b random(5, 8)
+SELECT count(*) FILTER (WHERE acquired) = 2 AS mine FROM lock_try_acquire_all(ARRAY['set:' || :a, 'set:' || :b], '1 min', 'client-' || :client_id, wait => '2 s') \gset
+\if :mine
+INSERT INTO inside VALUES ('set:' || :a, :client_id), ('set:' || :b, :client_id);
+DELETE FROM inside WHERE client = :client_id;
+SELECT lock_release_all('client-' || :client_id);
+\endif
+END
+$proxy->safe_psql('postgres', 'CREATE TABLE inside (key text PRIMARY KEY, client integer)');
+$proxy->pgbench('-n -c 6 -t 25', 0, [qr{processed: 150/150}], [qr/^$/], 'six clients take sets', { sets => $program });
+is($_->safe_psql('postgres', q{SELECT count(*) FROM lock_status() WHERE key LIKE 'set:%'}), 0, 'and leave nothing') for @shards;
+
+# Each shard has a part of the keys.
+my @there = map { $proxy->safe_psql('postgres', "SELECT min('d' || n) FROM generate_series(1, 99) n WHERE lock_partition('d' || n, 2) = $_") } 0, 1;
+$proxy->safe_psql('postgres', "SELECT lock_acquire('$there[1]', '1 s', 'secret-s')");
+is($proxy->safe_psql('postgres', "SELECT (array_agg(expires_at ORDER BY key = '$there[1]'))[1] >= max(expires_at), count(*)
+	FROM lock_acquire_all('{$there[0],$there[1]}', '10 s', 'secret-u', wait => '50 s')"), 't|2', 'after a wait, the leases that were taken before it are as long as the last');
+is($proxy->safe_psql('postgres', q{SELECT lock_release_all('secret-u')}), 2, 'both are released');
+
+# A grant in doubt is no grant here, either.
+$shards[1]->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
+$shards[1]->reload;
+$out = '';
+my $doubts = IPC::Run::start([ 'psql', '-X', '-v', 'VERBOSITY=verbose', '-d', connect_string($proxy), '-c', "SELECT lock_acquire('$there[1]', owner => 'in-doubt')" ], '<', \$in, '>&', \$out);
+my $waiting = q{FROM pg_stat_activity WHERE wait_event = 'SyncRep'};
+ok($shards[1]->poll_query_until('postgres', "SELECT count(*) = 1 $waiting"), 'a grant waits for a standby');
+$shards[1]->safe_psql('postgres', "SELECT pg_cancel_backend(pid) $waiting");
+$doubts->finish;
+like($out, qr/ERROR:  08007/, 'cancelled, it is in doubt');
+$shards[1]->safe_psql('postgres', q{ALTER SYSTEM RESET synchronous_standby_names});
+$shards[1]->reload;
+is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$there[1]', owner => 'in-doubt')"), 'reacquired', 'the same owner finds out');
+$proxy->safe_psql('postgres', "SELECT lock_release('$there[1]', 'in-doubt')");
+
+# A role needs rights on the proxy, and the level on the shards.
+for my $node ($proxy, @shards)
+{
+	$node->safe_psql('postgres', 'CREATE ROLE app LOGIN');
+}
+$proxy->safe_psql('postgres', 'CREATE USER MAPPING FOR app SERVER locks OPTIONS (user \'app\')');
+like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/42883|42501/, 'a role has no rights on the proxy');
+$proxy->safe_psql('postgres', 'GRANT USAGE ON SCHEMA locks TO app; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA locks TO app; GRANT USAGE ON FOREIGN SERVER locks TO app');
+like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/42501: permission denied for function lock_holder/, 'and none on the shards');
+$_->safe_psql('postgres', q{SELECT lock_grant_access('app', 'user')}) for @shards;
+is(output($proxy, q{SELECT lock_holder('a'), lock_release('a', 'wrong')}, 'app') =~ /(LK003)/ ? $1 : '', 'LK003', 'then it locks');
+like(output($proxy, q{SELECT force_release('a', 'x')}, 'app'), qr/42501/, 'and no more than that');
+unlike(output($proxy, q{SELECT lock_acquire('q', owner => 'q', holder => 'q')}, 'app'), qr/ERROR/, 'and acquires');
+
+# Routing in the client, as doc/scaling.md does it
+SKIP:
+{
+	my $python = '/usr/bin/python3';
+
+	skip 'needs psycopg 3', 2 unless run_log([ $python, '-c', 'import psycopg' ]);
+	my ($code) = slurp_file('doc/scaling.md') =~ /```python\n(.*?)```/s;
+	my $urls = join ', ', map { "'" . connect_string($_) . "'" } @shards;
+
+	run_log([ $python, '-c', "import functools, psycopg\nurls = [$urls]\nowner = 'routed'\n$code" ], '>&', \$out);
+	is($out, '', 'the program of doc/scaling.md runs');
+	is($proxy->safe_psql('postgres', q{SELECT count(*) FROM lock_held('routed')}), 3, 'and finds the shards');
+}
+
+# A shard is down.
+$proxy->safe_psql('postgres', "SELECT lock_acquire('$_', owner => 'secret-d', ttl => '1 min')") for @there;
+my $stays = $proxy->background_psql('postgres', on_error_stop => 0);
+ask($stays, "SELECT lock_holder('$_') IS NOT NULL") for @there;
+$shards[0]->stop('immediate');
+is(sqlstate($proxy, "SELECT lock_acquire('$there[0]', owner => 'secret-d')"), '08006', 'a shard that is down');
+is($proxy->safe_psql('postgres', "SELECT lock_holder('$there[1]') IS NOT NULL"), 't', 'the other goes on');
+is(sqlstate($proxy, "SELECT $_"), '08006', "down: $_")
+  for q{lock_extend_all('secret-d', '1 h')}, q{lock_heartbeat(owner => 'secret-d')}, q{lock_held('secret-d')}, 'lock_status()',
+  qq{lock_acquire_all('{$there[0],$there[1]}', owner => 'secret-e')};
+is($shards[1]->safe_psql('postgres', "SELECT ttl_remaining > '30 min' FROM lock_status('$there[1]')"), 't', 'what can be extended is');
+is(sqlstate($proxy, q{SELECT lock_release_all('secret-d')}), '08006', 'released, too');
+is($shards[1]->safe_psql('postgres', "SELECT locked FROM lock_status('$there[1]')"), 'f', 'and so it is');
+$shards[0]->start;
+# Its connection may be the old one still: the call that finds that out fails.
+$stays->query("SET client_min_messages = error; SELECT lock_holder('$there[0]')");
+$stays->{stderr} = '';
+is(ask($stays, "SELECT lock_try_release('$there[0]', 'secret-d')"), 'released', 'and finds the shard again');
+$stays->quit;
+
+for my $node ($proxy, $wrong, @shards)
+{
+	log_is_clean($node, also => qr/secret-|REMOTE ERROR/);
+}
+is(scalar(() = slurp_file($proxy->logfile) =~ /55P03|LK00\d|is held by/g), 0, 'no refusal is in the log of the proxy');
+
+done_testing();
