@@ -15,9 +15,10 @@
  * nobody else can be let in by a limit.  Those who are let in without one are not kept
  * out, and count from the moment at which they are seen.
  *
- * Locking rules: claims are tried, without waiting, except for the few milliseconds
- * for which a sweep claims free keys.  A refused attempt drops its claim.  The places of
- * a key are claimed last, and waited for: nobody who has them waits for anything else.
+ * Locking rules: claims are tried, without waiting, except for those of a sweep, which
+ * are usually gone within milliseconds: an attempt tries for half a second to get past
+ * one, since its key is free.  A refused attempt drops its claim.  The places of a key are
+ * claimed last, and waited for: nobody who has them waits for anything else.
  *
  *-------------------------------------------------------------------------
  */
@@ -50,7 +51,7 @@
 #include "table/tickets.h"
 
 /* How often an attempt that meets a sweep tries again, and microseconds in between */
-#define MOST_RETRIES	25
+#define MOST_RETRIES	500
 #define RETRY_PAUSE		1000L
 
 static bool
