@@ -39,7 +39,7 @@ $$;
 --
 SELECT lock_set_policy('h:', history => true), lock_set_policy('h:not', history => false), lock_set_policy('h:not:but', history => true);
 SELECT k, t.take(k, 'ann') FROM unnest(ARRAY['h:', 'h:1', 'h:not', 'h:not:1', 'h:not:but', 'H:', 'other']) k;
-SELECT key, mode, holder, role = current_user AS role, client_addr, application, acquired_at = (SELECT acquired_at FROM lock_status(h.key)) AS since, fencing_token = (SELECT fencing_token FROM lock_status(h.key)) AS token, ended_at, ended_by FROM lock_history h ORDER BY key COLLATE "C";
+SELECT key, mode, holder, role = current_user AS role, client_addr IS NOT DISTINCT FROM inet_client_addr() AS client_addr, application, acquired_at = (SELECT acquired_at FROM lock_status(h.key)) AS since, fencing_token = (SELECT fencing_token FROM lock_status(h.key)) AS token, ended_at, ended_by FROM lock_history h ORDER BY key COLLATE "C";
 SELECT lock_release_all('ann');
 SELECT key, ended_by FROM lock_history ORDER BY key COLLATE "C";
 -- the session as it is when the grant is made
@@ -181,7 +181,7 @@ SELECT max(ended_at) AS a6 FROM lock_history WHERE key = 'h:at' \gset
 SELECT name, (SELECT string_agg(concat_ws(' ', mode, holder, ended_by), ', ' ORDER BY holder) FROM lock_held_at('h:at', at)) AS holders
 FROM (VALUES (1, '-infinity'::timestamptz, 'ever before'), (2, :'before', 'before'), (3, timestamptz :'a1' - interval '1 us', 'just before'), (4, :'a1', 'acquired'), (5, timestamptz :'a2' - interval '1 us', 'just before the transfer'), (6, :'a2', 'transferred'),
 	(7, timestamptz :'a3' - interval '1 us', 'just before the release'), (8, :'a3', 'released'), (9, timestamptz :'a4' - interval '1 us', 'in between'), (10, :'a4', 'shared'), (11, timestamptz :'a5' - interval '1 us', 'by one'), (12, :'a5', 'by two'), (13, timestamptz :'a6' - interval '1 us', 'still'), (14, :'a6', 'by the other'), (15, clock_timestamp(), 'now')) v (n, at, name) ORDER BY n;
-SELECT h.mode, h.fencing_token = s.fencing_token AS token, owner_digest = encode(sha256('dan'), 'hex') AS digest, h.holder, h.role = s.role AS role, client_addr, application, h.acquired_at = s.acquired_at AS since, ended_at, ended_by FROM lock_held_at('h:at', now()) h, lock_status('h:at') s;
+SELECT h.mode, h.fencing_token = s.fencing_token AS token, owner_digest = encode(sha256('dan'), 'hex') AS digest, h.holder, h.role = s.role AS role, client_addr IS NOT DISTINCT FROM inet_client_addr() AS client_addr, application, h.acquired_at = s.acquired_at AS since, ended_at, ended_by FROM lock_held_at('h:at', now()) h, lock_status('h:at') s;
 -- An expiry is known at once, and is dated as it will be when it is noticed.
 SELECT acquired_at AS e1, expires_at AS e2 FROM lock_acquire('h:lapsed', '5 ms', 'ann', holder => 'Ann') \gset
 SELECT t.expire('h:lapsed');
