@@ -37,7 +37,7 @@ PG_CONFIG ?= pg_config
 
 # These see to a PostgreSQL themselves, so they must work before there is one.
 OWN_GOALS = demo demo-stop demo-cluster test quick quick-stop bench bench-report soak test-matrix test-assert \
-	mutants lint sanitize valgrind coverage dist checkver
+	mutants lint sanitize valgrind coverage dist deb checkver
 .PHONY: $(OWN_GOALS)
 
 ifneq ($(filter-out $(OWN_GOALS),$(or $(MAKECMDGOALS),all)),)
@@ -56,6 +56,9 @@ ifneq ($(filter 9.% 10 11 12 13 14,$(MAJORVERSION)),)
 $(error atomic_lock needs PostgreSQL 15 or newer, this is $(VERSION); say make PG_CONFIG=/path/to/pg_config to choose another)
 endif
 
+# Names like faq.md are not for a directory that all extensions share.
+docmoduledir := extension/$(EXTENSION)
+doc_dir = $(DESTDIR)$(docdir)/$(docmoduledir)
 compat_dir = $(DESTDIR)$(datadir)/extension/$(EXTENSION)
 
 install: install-compat
@@ -63,10 +66,12 @@ install-compat:
 	$(MKDIR_P) '$(compat_dir)'
 	$(INSTALL_DATA) $(addprefix $(srcdir)/,$(COMPAT)) '$(compat_dir)/'
 
-uninstall: uninstall-compat
-uninstall-compat:
-	rm -f $(addprefix '$(compat_dir)'/,$(notdir $(COMPAT)))
-.PHONY: install-compat uninstall-compat
+# PGXS looks for documents to remove by the names that they have here.
+uninstall: uninstall-more
+uninstall-more:
+	rm -f $(addprefix '$(compat_dir)'/,$(notdir $(COMPAT))) $(addprefix '$(doc_dir)'/,$(notdir $(DOCS)))
+	rmdir '$(compat_dir)' '$(doc_dir)' 2>/dev/null || true
+.PHONY: install-compat uninstall-more
 
 # What a file includes is found out when it is compiled.  Bitcode that the server
 # can inline follows its object file.
@@ -125,9 +130,14 @@ mutants:
 lint sanitize valgrind coverage:
 	@test/$@
 
-# The archive for PGXN
+# The archive of the last commit, for PGXN
 dist: checkver
 	git archive --format=zip --prefix=atomic_lock-$(DISTVERSION)/ -o atomic_lock-$(DISTVERSION).zip HEAD
+	@echo atomic_lock-$(DISTVERSION).zip
+
+# The Debian package for the PostgreSQL that is there, postgresql-N-atomic-lock
+deb:
+	@test/package build
 
 checkver:
 	@test -n '$(EXTVERSION)' && test -f 'sql/atomic_lock--$(EXTVERSION).sql' || \
@@ -136,3 +146,5 @@ checkver:
 		echo 'META.json has $(DISTVERSION), atomic_lock.control $(EXTVERSION)' >&2; exit 1;; esac
 	@grep -q '^## $(DISTVERSION)' CHANGELOG.md || \
 		{ echo 'CHANGELOG.md says nothing of $(DISTVERSION)' >&2; exit 1; }
+	@head -n 1 debian/changelog | grep -qF ' ($(DISTVERSION)-' || \
+		{ echo 'debian/changelog does not begin with $(DISTVERSION)' >&2; exit 1; }

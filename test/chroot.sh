@@ -208,11 +208,7 @@ al_chroot_add() {
 al_chroot_source() {
 	al_chroot_remove "$AL_CHROOT$AL_CHROOT_TOP"
 	mkdir -p "$AL_CHROOT$AL_CHROOT_TOP"
-	# What make has left here is of another PostgreSQL.
-	tar -C "$AL_TOP" -cf - --exclude=./.git --exclude=./demo_server --exclude=./test_results \
-		--exclude=./bench_results --exclude=./tmp_check --exclude=./tmp_check_iso --exclude=./results \
-		--exclude=./log --exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude='*.d' . |
-		tar -C "$AL_CHROOT$AL_CHROOT_TOP" --no-same-owner -xf -
+	al_sources | tar -C "$AL_CHROOT$AL_CHROOT_TOP" --no-same-owner -xf -
 }
 
 # The first process of a tree, with which the others end.  It is a shell because

@@ -8,7 +8,7 @@
 # in a private directory and on no TCP port.
 #
 #   al_require THING...     find PostgreSQL and see to it that THINGs are there
-#                           (build tap pgtap cron history libpq plots),
+#                           (build tap pgtap cron history libpq plots deb),
 #                           installing with apt what is missing.  Sets PG_CONFIG,
 #                           PG_MAJOR.
 #                           PG_CONFIG=/path/pg_config or PGVERSION=17 in the
@@ -272,6 +272,10 @@ al_require() {
 			plots)
 				/usr/bin/python3 -c 'import matplotlib' 2>/dev/null || p+=(python3 python3-matplotlib)
 				;;
+			deb)
+				[ -x /usr/bin/dh ] || p+=(debhelper)
+				[ -x /usr/bin/dh_pgxs_test ] || p+=(postgresql-server-dev-all)
+				;;
 			*) die "al_require: $thing?" ;;
 		esac
 	done
@@ -489,6 +493,14 @@ al_private_pg() {
 	done
 }
 
+# al_sources: the project as a tar, without what make has left here: it may be of
+# another PostgreSQL
+al_sources() {
+	tar -C "$AL_TOP" -cf - --exclude=./.git --exclude=./.quick --exclude=./demo_server --exclude=./test_results \
+		--exclude=./bench_results --exclude=./tmp_check --exclude=./tmp_check_iso --exclude=./results --exclude=./log \
+		--exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude='*.d' --exclude='./*.zip' --exclude='./*.deb' .
+}
+
 al_build() {
 	local dir=$1 log=$1/build.log
 	shift
@@ -501,10 +513,7 @@ al_build() {
 		rm -rf "$AL_SRC"
 	fi
 	mkdir -p "$AL_SRC"
-	# Not what an earlier build left here: it may be of another PostgreSQL.
-	tar -C "$AL_TOP" -cf - --exclude=./.git --exclude=./demo_server --exclude=./test_results \
-		--exclude=./.quick --exclude=./tmp_check --exclude=./tmp_check_iso --exclude=./results --exclude=./log \
-		--exclude='*.o' --exclude='*.so' --exclude='*.bc' --exclude='*.d' . | tar -C "$AL_SRC" -xf -
+	al_sources | tar -C "$AL_SRC" -xf -
 	if [ "$(id -u)" = 0 ]; then
 		chown "$AL_USER:" "$dir"
 		chown -hR "$AL_USER:" "$AL_SRC" "$dir/pg"
