@@ -310,8 +310,8 @@ $$;
 CREATE FUNCTION %1$I.app_lock_hash(key text) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT (((pg_catalog.hashtextextended(
-		CASE WHEN pg_catalog.strpos(key, '{') OPERATOR(pg_catalog.>) 0 THEN
-			coalesce(pg_catalog.substring(key, '^[^{]*\{([^}]+)\}'), key)
+		CASE WHEN pg_catalog.strpos(key COLLATE "C", '{') OPERATOR(pg_catalog.>) 0 THEN
+			coalesce(pg_catalog.substring(key COLLATE "C", '^[^{]*\{([^}]+)\}'), key)
 		ELSE coalesce(key, '') END COLLATE "C", 8816678312871386365)
 		OPERATOR(pg_catalog.&) 2147483647::bigint) OPERATOR(pg_catalog.+) 367372515::bigint)
 		OPERATOR(pg_catalog.&) 2147483647::bigint)::integer
@@ -330,7 +330,7 @@ CREATE FUNCTION %1$I.app_lock_raise(problem text[]) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET log_min_error_statement = panic SET log_error_verbosity = terse AS $$
 BEGIN
-	IF (problem[1] = '55P03' OR problem[1] LIKE 'LK%%') AND current_setting('log_min_messages') !~ 'debug|info|notice' THEN
+	IF (problem[1] = '55P03' OR problem[1] COLLATE "C" LIKE 'LK%%') AND current_setting('log_min_messages') !~ 'debug|info|notice' THEN
 		PERFORM set_config('log_min_messages', 'panic', true);
 	END IF;
 	IF coalesce(problem[3], '') = '' AND coalesce(problem[4], '') = '' THEN
@@ -423,7 +423,7 @@ BEGIN
 		EXCEPTION WHEN OTHERS THEN
 			GET STACKED DIAGNOSTICS al_state = RETURNED_SQLSTATE, al_message = MESSAGE_TEXT,
 				al_detail = PG_EXCEPTION_DETAIL, al_hint = PG_EXCEPTION_HINT;
-			al_problem := %1$I.app_lock_failed(al_state, al_message, al_detail, al_hint);
+			al_problem := %1$I.app_lock_failed(al_state COLLATE "C", al_message, al_detail, al_hint);
 		END;
 	END IF;
 	PERFORM %1$I.app_lock_raise(al_problem);
@@ -457,8 +457,10 @@ $facade$,
 			format(CASE at WHEN 'key' THEN '%1$I.app_lock_hash($1), %1$I.app_lock_hash($1)' ELSE '0, %1$I.app_lock_partitions() - 1' END, :'schema'))
 	END,
 	identity, comment,
-	-- What is called most has qualified names instead, which costs less.
-	CASE WHEN is_set THEN ' SET search_path = pg_catalog, pg_temp' END)
+	-- What is called most has qualified names instead, which costs less.  PL/Proxy sends a
+	-- moment as the session shows it, which the shard may take for another one.
+	CASE WHEN is_set THEN ' SET search_path = pg_catalog, pg_temp' END
+		|| CASE WHEN 'timestamp with time zone' = ANY (ins) THEN ' SET datestyle = ''ISO''' ELSE '' END)
 FROM made, LATERAL (SELECT pg_temp.list(', $%s', names, ins), pg_temp.problem(made, :'schema')) x (args, problem)
 WHERE at IN ('key', 'any', 'refused') OR at = 'all' AND is_set;
 
@@ -479,7 +481,7 @@ BEGIN
 			EXCEPTION WHEN OTHERS THEN
 				GET STACKED DIAGNOSTICS al_state = RETURNED_SQLSTATE, al_message = MESSAGE_TEXT,
 					al_detail = PG_EXCEPTION_DETAIL, al_hint = PG_EXCEPTION_HINT;
-				al_problem := coalesce(al_problem, %1$I.app_lock_failed(al_state, al_message, al_detail, al_hint));
+				al_problem := coalesce(al_problem, %1$I.app_lock_failed(al_state COLLATE "C", al_message, al_detail, al_hint));
 			END;
 		END LOOP;
 		IF al_problem IS NULL THEN
@@ -514,21 +516,20 @@ BEGIN
 END
 $$;
 
--- What a set that was refused has taken, is given back; what the owner had before, stays.
-CREATE FUNCTION %1$I.app_lock_give_back(took %1$I.lock_grant[], shared text[], owner text) RETURNS void
+-- A set that was refused is given back: what is free again, or shared again if the owner
+-- shared it before.
+CREATE FUNCTION %1$I.app_lock_give_back(keys text[], shared text[], owner text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	settings text[] := %1$I.app_lock_settings();
-	g %1$I.lock_grant;
+	k text;
 BEGIN
-	FOREACH g IN ARRAY coalesce(took, '{}') LOOP
+	FOREACH k IN ARRAY keys LOOP
 		BEGIN
-			IF g.status <> 'acquired' THEN
-				NULL;
-			ELSIF g.key = ANY (shared) THEN
-				PERFORM %1$I.app_lock_on_shard_lock_try_convert(%1$I.app_lock_hash(g.key), settings, g.key, owner, 'shared', '0');
+			IF k = ANY (shared) THEN
+				PERFORM %1$I.app_lock_on_shard_lock_try_convert(%1$I.app_lock_hash(k), settings, k, owner, 'shared', '0');
 			ELSE
-				PERFORM %1$I.app_lock_on_shard_lock_try_release(%1$I.app_lock_hash(g.key), settings, g.key, owner);
+				PERFORM %1$I.app_lock_on_shard_lock_try_release(%1$I.app_lock_hash(k), settings, k, owner);
 			END IF;
 		EXCEPTION WHEN OTHERS THEN
 			-- Its ttl ends it.
@@ -547,64 +548,77 @@ DECLARE
 	state text; message text; detail text; hint text;
 	settings text[] := %1$I.app_lock_settings();
 	began timestamptz := clock_timestamp();
+	waited interval := '0';
 	-- All shards have to know the same one.
-	name text := coalesce(owner, nullif(current_setting('atomic_lock.owner', true), ''), gen_random_uuid()::text);
-	knows_owner boolean := owner IS NOT NULL OR coalesce(current_setting('atomic_lock.owner', true), '') <> '';
+	set_owner text := nullif(current_setting('atomic_lock.owner', true), '');
+	name text := coalesce(owner, set_owner, gen_random_uuid()::text);
 	parts record; r record;
-	shards integer := 0;
-	before text[] := '{}';		-- keys of the shards before this one
-	shared text[] := '{}';		-- keys that the owner shared before
-	took %1$I.lock_grant[] := '{}';
+	first integer; last integer;
+	held text[] := '{}';		-- keys that the owner held before
+	shared text[] := '{}';		-- ... of which it shared these
+	taken text[] := '{}';		-- keys that this call has taken
+	asked text[] := '{}';		-- keys of which it has no answer yet
+	grants %1$I.lock_grant[] := '{}';
+	last_grants %1$I.lock_grant[] := '{}';
 	g %1$I.lock_grant;
 	refused %1$I.lock_grant;
-	last integer := (SELECT max(p.shard) FROM %1$I.app_lock_parts(keys) p);
 BEGIN
 	IF problem IS NOT NULL THEN
 		PERFORM %1$I.app_lock_raise(problem);
 	END IF;
+	SELECT min(p.shard), max(p.shard) INTO first, last FROM %1$I.app_lock_parts(keys) p;
 	BEGIN
+		-- After a wait, the shards before the last are called once more, so that their leases
+		-- are as long as those of the last.
 		<<shards>>
-		FOR parts IN SELECT * FROM %1$I.app_lock_parts(keys) LOOP
-			IF knows_owner AND mode = 'exclusive' AND parts.shard <> last THEN
-				shared := shared || ARRAY(SELECT h.c1 FROM %1$I.app_lock_on_shard_lock_held(parts.shard, settings, name) h
-					WHERE h.c2 = 'shared');
+		FOR parts IN
+			SELECT p.*, again FROM %1$I.app_lock_parts(keys) p, unnest('{false,true}'::boolean[]) again
+			WHERE NOT again OR p.shard <> last
+			ORDER BY again, p.shard
+		LOOP
+			IF parts.again THEN
+				EXIT WHEN waited = '0';
+				grants := CASE WHEN parts.shard <> first THEN grants END;
+				%4$s := 'extend';
+			ELSIF first <> last THEN
+				IF coalesce(owner, set_owner) IS NOT NULL THEN
+					FOR r IN SELECT * FROM %1$I.app_lock_on_shard_lock_held(parts.shard, settings, name) LOOP
+						held := held || r.c1;
+						shared := shared || ARRAY(SELECT r.c1 WHERE r.c2 = 'shared' AND mode = 'exclusive');
+					END LOOP;
+				END IF;
+				asked := ARRAY(SELECT k FROM unnest(parts.part) k WHERE k <> ALL (held) OR k = ANY (shared));
 			END IF;
 			-- One budget of wait for all of them
 			FOR r IN EXECUTE format('SELECT * FROM %1$I.app_lock_on_shard_%%s($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', function)
 				USING parts.shard, settings, parts.part, ttl, name, mode,
-					CASE WHEN wait > '0' THEN greatest(wait - (clock_timestamp() - began), '0') ELSE wait END,
+					CASE WHEN parts.again THEN '0' WHEN wait > '0' THEN greatest(wait - (clock_timestamp() - began), '1 ms') ELSE wait END,
 					holder, meta, max_holders
 			LOOP
+				asked := '{}';
 				problem := r.problem;
 				EXIT shards WHEN problem IS NOT NULL;
 				g := ROW(%2$s)::%1$I.lock_grant;
-				IF g.acquired THEN
-					took := took || g;
-				ELSE
+				IF NOT g.acquired THEN
 					refused := g;
 					EXIT shards;
+				ELSIF parts.again AND g.key = ANY (taken) THEN
+					g.status := 'acquired';
+				ELSIF g.status = 'acquired' THEN
+					taken := taken || g.key;
+				END IF;
+				IF parts.shard = last THEN
+					last_grants := last_grants || g;
+				ELSE
+					grants := grants || g;
 				END IF;
 			END LOOP;
-			IF parts.shard <> last THEN
-				before := before || parts.part;
-			END IF;
+			-- Each row has it.
+			waited := waited + g.waited;
 		END LOOP;
-		-- Leases that were taken before a long wait are made as long as the last.
-		IF problem IS NULL AND refused.key IS NULL AND clock_timestamp() - began > '0.1 s' THEN
-			FOR parts IN SELECT * FROM %1$I.app_lock_parts(before) WHERE cardinality(before) > 0 LOOP
-				FOR g IN SELECT x.* FROM unnest(took) x WHERE x.key = ANY (parts.part) LOOP
-					SELECT * INTO r FROM %1$I.app_lock_on_shard_lock_extend(parts.shard, settings, g.key, name, ttl);
-					problem := coalesce(problem, r.problem);
-					took := ARRAY(SELECT x FROM unnest(took) x WHERE x.key <> g.key);
-					g.ttl_remaining := g.ttl_remaining + (r.c1 - g.expires_at);
-					g.expires_at := r.c1;
-					took := took || g;
-				END LOOP;
-			END LOOP;
-		END IF;
 	EXCEPTION
 		WHEN query_canceled THEN
-			PERFORM %1$I.app_lock_give_back(took, shared, name);
+			PERFORM %1$I.app_lock_give_back(taken || asked, shared, name);
 			RAISE;
 		WHEN OTHERS THEN
 			GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
@@ -612,23 +626,28 @@ BEGIN
 			problem := %1$I.app_lock_failed(state, message, detail, hint);
 	END;
 	IF problem IS NULL AND refused.key IS NULL THEN
-		RETURN QUERY SELECT x.* FROM unnest(took) x ORDER BY x.key COLLATE "C";
+		FOR g IN SELECT * FROM unnest(grants || last_grants) x ORDER BY x.key COLLATE "C" LOOP
+			g.waited := waited;
+			RETURN NEXT g;
+		END LOOP;
 		RETURN;
 	END IF;
-	PERFORM %1$I.app_lock_give_back(took, shared, name);
+	PERFORM %1$I.app_lock_give_back(taken || asked, shared, name);
 	IF problem IS NOT NULL THEN
 		PERFORM %1$I.app_lock_raise(problem);
 	END IF;
+	refused.waited := waited + refused.waited;
 	RETURN NEXT refused;
 END
 $$;
-$facade$, :'schema', pg_temp.list('r.c%s', columns, outs, ', '), regexp_replace(arguments, ' DEFAULT [^,]*', '', 'g'))
+$facade$, :'schema', pg_temp.list('r.c%s', columns, outs, ', '), regexp_replace(arguments, ' DEFAULT [^,]*', '', 'g'),
+	format('settings[%s]', array_position(:'settings'::text[], 'atomic_lock.on_reacquire')))
 FROM made WHERE name = 'lock_acquire_all';
 
 SELECT format($facade$
 CREATE FUNCTION %1$I.%2$I(%3$s) RETURNS SETOF %1$I.lock_grant
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
-	SELECT * FROM %1$I.app_lock_take(%2$L%4$s)
+	SELECT * FROM %1$I.app_lock_take(%2$L COLLATE "C"%4$s)
 $$;
 COMMENT ON FUNCTION %1$I.%2$I(%5$s) IS %6$L;
 $facade$, :'schema', name, arguments, pg_temp.list(', $%s', names, ins), identity, comment)
@@ -655,7 +674,7 @@ BEGIN
 		EXCEPTION WHEN OTHERS THEN
 			GET STACKED DIAGNOSTICS al_state = RETURNED_SQLSTATE, al_message = MESSAGE_TEXT,
 				al_detail = PG_EXCEPTION_DETAIL, al_hint = PG_EXCEPTION_HINT;
-			al_problem := coalesce(al_problem, %1$I.app_lock_failed(al_state, al_message, al_detail, al_hint));
+			al_problem := coalesce(al_problem, %1$I.app_lock_failed(al_state COLLATE "C", al_message, al_detail, al_hint));
 		END;
 	END LOOP;
 	IF al_problem IS NOT NULL THEN

@@ -335,6 +335,57 @@ is($proxy->safe_psql('postgres', "SELECT (array_agg(expires_at ORDER BY key = '$
 	FROM lock_acquire_all('{$there[0],$there[1]}', '10 s', 'secret-u', wait => '50 s')"), 't|2', 'after a wait, the leases that were taken before it are as long as the last');
 is($proxy->safe_psql('postgres', q{SELECT lock_release_all('secret-u')}), 2, 'both are released');
 
+# After a wait, a set is what it is on one server: longer leases stay long, no answer tells of
+# a lease that is over, and what was shared before is shared after a refusal.
+my ($early, $late) = @there;
+for my $node ($one, $proxy)
+{
+	my $name = $node->name;
+	my $set = "lock_try_acquire_all('{$early,$late}', '1 min', 'owner-w', wait => '20 s')";
+
+	$node->safe_psql('postgres', "SELECT lock_acquire('$early', '10 h', 'owner-w'), lock_acquire('$late', '200 ms', 'owner-v')");
+	is($node->safe_psql('postgres', "SELECT key = '$early', status, ttl_remaining > '9 h', ttl_remaining <= expires_at - statement_timestamp(), waited > '0' FROM $set ORDER BY 1 DESC"),
+		"t|reacquired|t|t|t\nf|acquired|f|t|t", "$name: a longer lease stays as it is after a wait");
+	$node->safe_psql('postgres', q{SELECT lock_release_all('owner-w')});
+
+	$node->safe_psql('postgres', "SELECT lock_acquire('$late', '200 ms', 'owner-v')");
+	is($node->safe_psql('postgres', "SELECT bool_and(acquired), bool_and(ttl_remaining <= '1 ms' AND waited > '0'), count(*) FROM lock_try_acquire_all('{$early,$late}', '1 ms', 'owner-w', wait => '20 s')"),
+		't|t|2', "$name: leases may be shorter than the wait");
+	is($node->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', owner => 'owner-v'), pg_sleep(0.002)"), 'acquired', "$name: ... and have ended");
+	$node->safe_psql('postgres', q{SELECT lock_release_all('owner-v')});
+
+	# Taken from it by force, while it waits for what another one shares, or cancelled
+	foreach my $end ("force_release('$early', 'test')", q{pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'sets'})
+	{
+		my $said = '';
+
+		$node->safe_psql('postgres', "SELECT lock_acquire('$late', '10 min', 'owner-w', mode => 'shared'), lock_acquire('$late', '10 min', 'owner-v', mode => 'shared'),
+			lock_acquire('$early', '10 min', 'owner-w', mode => 'shared')");
+		my $waits = IPC::Run::start([ 'psql', '-X', '-A', '-t', '-v', 'VERBOSITY=sqlstate', '-d', connect_string($node) . ' application_name=sets', '-c', "SELECT status, key FROM $set" ], '<', \undef, '>&', \$said);
+		$node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM lock_waiters') or die;
+		$node->safe_psql('postgres', "SELECT $end");
+		$node->safe_psql('postgres', "SELECT lock_release('$late', 'owner-v')");
+		$waits->finish;
+		isnt($said, '', "$name: a set ends by $end");
+		note $said;
+		is($node->safe_psql('postgres', "SELECT key, mode FROM lock_held('owner-w') WHERE key = '$late'"), "$late|shared", '... and what was shared before is shared after it') if $end !~ /force/ || $said !~ /acquired/;
+		$node->safe_psql('postgres', q{SELECT lock_release_all('owner-w'), lock_release_all('owner-v')});
+	}
+}
+
+# What the session has set, or its keys are, changes no answer.
+$proxy->safe_psql('postgres', "SELECT lock_acquire('quota:m', '1 h', 'secret-m')");
+is($proxy->safe_psql('postgres', q{SET datestyle = 'SQL, DMY'; SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'; SELECT mode FROM lock_held_at('quota:m', clock_timestamp())}), 'exclusive', 'a moment is the same on the shard');
+$proxy->safe_psql('postgres', q{SELECT lock_release('quota:m', 'secret-m')});
+SKIP:
+{
+	skip 'PostgreSQL is built without ICU', 2 unless $proxy->safe_psql('postgres', q{SELECT count(*) FROM pg_collation WHERE collprovider = 'i'}) > 0;
+	$proxy->safe_psql('postgres', q{CREATE COLLATION public.caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)});
+	is($proxy->safe_psql('postgres', q{SELECT acquired, key FROM lock_acquire('{c}:1' COLLATE public.caseless, owner => 'secret-c'); SELECT count(*) FROM lock_acquire_all(ARRAY['c' COLLATE public.caseless, 'C', 'd', 'e', '{c}:1'], owner => 'secret-c');
+		SELECT lock_release_all('secret-c' COLLATE public.caseless)}), "t|{c}:1\n5\n5", 'keys of any collation');
+	is(sqlstate($proxy, q{SELECT lock_release('c' COLLATE public.caseless, 'secret-c')}), 'LK004', '... and their refusals');
+}
+
 # A grant in doubt is no grant here, either.
 $shards[1]->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
 $shards[1]->reload;
