@@ -26,7 +26,8 @@
 --   GRANT USAGE ON FOREIGN SERVER locks TO app;
 --   CREATE USER MAPPING FOR app SERVER locks OPTIONS (user 'app', password '...');
 --
--- What a role may do is what the role of its mapping may do on the shards.
+-- What a role may do is what the role of its mapping may do on the shards.  Since a role
+-- may change its mapping, let pg_hba.conf on the shards ask for passwords and name the roles.
 --
 -- facade.sql may be run again.  It drops the two schemas first, and so the grants.
 

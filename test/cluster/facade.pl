@@ -415,6 +415,23 @@ is(output($proxy, q{SELECT lock_holder('a'), lock_release('a', 'wrong')}, 'app')
 like(output($proxy, q{SELECT force_release('a', 'x')}, 'app'), qr/42501/, 'and no more than that');
 unlike(output($proxy, q{SELECT lock_acquire('q', owner => 'q', holder => 'q')}, 'app'), qr/ERROR/, 'and acquires');
 
+# It may change its mapping, so the shards have to ask who it is.
+for my $shard (@shards)
+{
+	$shard->safe_psql('postgres', q{SET password_encryption = 'scram-sha-256'; ALTER ROLE app PASSWORD 'of app'; CREATE ROLE ops LOGIN SUPERUSER PASSWORD 'of ops'});
+	my $hba = $shard->data_dir . '/pg_hba.conf';
+	my $rules = slurp_file($hba);
+	unlink $hba;
+	append_to_file($hba, "local all app,ops scram-sha-256\n$rules");
+	$shard->reload;
+}
+my $become = sub { return $proxy->safe_psql('postgres', "ALTER USER MAPPING FOR app SERVER locks OPTIONS ($_[0])", extra_params => [ '-U', 'app' ]) };
+like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/08006/, 'a role without a password is refused');
+$become->(q{ADD password 'of app'});
+unlike(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/ERROR/, '... with its password it locks');
+$become->(q{SET user 'ops'});
+like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/08006/, '... and is nobody else');
+
 # Routing in the client, as doc/scaling.md does it
 SKIP:
 {
