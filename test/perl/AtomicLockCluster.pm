@@ -34,11 +34,10 @@ sub shards
 		$node->init(allows_streaming => 1);
 		$node->append_conf('postgresql.conf', qq{
 shared_preload_libraries = 'atomic_lock'
-atomic_lock.partitions = $count
-atomic_lock.partition = $partition
 log_statement = none
 } . ($with{conf} // ''));
 		$node->start;
+		$node->safe_psql('postgres', "ALTER DATABASE postgres SET atomic_lock.partitions = $count; ALTER DATABASE postgres SET atomic_lock.partition = $partition");
 		$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 		push @shards, $node;
 	}
