@@ -333,7 +333,8 @@ BEGIN
 		PERFORM lock_shard.set(settings);
 	END IF;
 	%5$s
-EXCEPTION WHEN OTHERS THEN
+-- PL/Proxy would take a cancel that was made here for one of its own, and wait for ever.
+EXCEPTION WHEN query_canceled OR assert_failure OR OTHERS THEN
 	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
 		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
 	-- An internal error belongs into the log of this server.
@@ -668,7 +669,7 @@ BEGIN
 				shared := shared || ARRAY(SELECT h.c1 FROM %1$I.app_lock_on_shard_lock_held(parts.shard, settings, name) h WHERE h.c2 = 'shared');
 			END IF;
 			-- One budget of wait for all of them
-			FOR r IN EXECUTE format('SELECT * FROM %%I.app_lock_on_shard_%%s($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', %5$L, function)
+			FOR r IN EXECUTE format('SELECT * FROM %%I.%%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', %5$L, 'app_lock_on_shard_' || function)
 				USING parts.shard, settings, parts.part, ttl, name, mode,
 					CASE WHEN parts.again THEN '0' WHEN wait > '0' THEN greatest(wait - (clock_timestamp() - began), '1 ms') ELSE wait END,
 					holder, meta, max_holders

@@ -508,6 +508,15 @@ SKIP:
 	is($proxy->safe_psql('postgres', q{SELECT count(*) FROM lock_held('routed')}), 3, 'and finds the shards');
 }
 
+# What a shard cancels by itself is cancelled here, as on one server.
+$proxy->safe_psql('postgres', "SELECT lock_acquire('$late', owner => 'other')");
+$shards[1]->safe_psql('postgres', q{ALTER DATABASE postgres SET statement_timeout = '300ms'});
+like(output($proxy, "SET statement_timeout = '60s'; SELECT lock_acquire('$late', owner => 'owner-c', wait => '50 s')"), qr/57014: canceling statement due to statement timeout\n/, 'a statement_timeout of the shard');
+like(output($proxy, "SET statement_timeout = '60s'; SELECT * FROM lock_try_acquire_all('{$early,$late}', owner => 'owner-c', wait => '50 s')"), qr/57014: canceling statement due to statement timeout\n/, '... for a set');
+is($proxy->safe_psql('postgres', "SELECT locked FROM lock_status('$early')"), 'f', '... which keeps nothing');
+$shards[1]->safe_psql('postgres', 'ALTER DATABASE postgres RESET statement_timeout');
+$proxy->safe_psql('postgres', q{SELECT lock_release_all('other')});
+
 # A map may name several servers of a shard: one that is down is passed by.
 $proxy->safe_psql('postgres', sprintf q{ALTER SERVER locks OPTIONS (SET p0 'host=/nowhere,%s port=1,%s dbname=postgres target_session_attrs=read-write')}, $shards[0]->host, $shards[0]->port);
 is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$there[0]', owner => 'several'); SELECT lock_release('$there[0]', 'several')"), "acquired\nt", 'a map with several servers');
