@@ -3,14 +3,17 @@
 # Properties: with the settings of doc/ha.md, over a switchover, a server that is killed, a
 # host that is lost, a synchronous standby and a Patroni that stand still, nothing that was
 # acknowledged is gone, whatever synchronous_commit the client has; tokens rise; guarded
-# counters are exact; the sweep goes on at the new primary; the primary that is orphaned
+# counters are exact; what was prepared has its key until it is committed at the new primary,
+# and then; the sweep goes on there; who has no password of Patroni changes nothing by its
+# REST API, and patronictl does, by the same file; the primary that is orphaned
 # acknowledges no grant, answers what doc/ha.md says it does, and has come back without what
 # it granted.  What runs is test/history/patroni.py; the checker of the histories judges.
 # No process is left.
 #
 # Turns red when: a grant is acknowledged that no standby has; a standby that was promoted
-# gives out tokens again or does not sweep; settings or HAProxy of doc/ha.md do not do what
-# it says.
+# gives out tokens again or does not sweep; settings of doc/ha.md for etcd, Patroni, HAProxy
+# or libpq do not do what it says.  Its strings for other clients, and what its program does
+# not repeat, are in test/t/clients/failover.pl.
 
 use strict;
 use warnings FATAL => 'all';

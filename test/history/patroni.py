@@ -1,14 +1,14 @@
 """Three servers that Patroni takes care of, and clients that go on through all that happens.
 
 Patroni, etcd and HAProxy are Debian's, with the settings of doc/ha.md: only addresses,
-directories and what a test of minutes needs are put in their place.  One history has all
+passwords, directories and what a test of minutes needs are put in their place.  One history has all
 events, one after the other: a switchover, a server that is killed, a host that is lost with
 all that ran on it, a synchronous standby that stands still, and a primary whose Patroni
 stands still.  Nothing that was acknowledged may be gone, whatever synchronous_commit the
-client has.  Half of the clients come by HAProxy, half try all hosts.
+client has.  Half of the clients come by HAProxy, half try all hosts.  A transaction that was
+prepared before is committed after each event, and has its key until then.
 """
 
-import contextlib
 import ctypes
 import json
 import os
@@ -31,7 +31,7 @@ from server import SETTINGS, Server, signal_to
 
 DOCUMENT = os.environ.get('AL_DOC_HA') or os.path.join(os.path.dirname(__file__), '../../doc/ha.md')
 LEVELS = ('off', 'local', 'remote_write', 'on', 'remote_apply')
-PROGRAMS = {'patroni': '/usr/bin/patroni', 'etcd': '/usr/bin/etcd', 'haproxy': '/usr/sbin/haproxy'}
+PROGRAMS = {'patroni': '/usr/bin/patroni', 'patronictl': '/usr/bin/patronictl', 'etcd': '/usr/bin/etcd', 'haproxy': '/usr/sbin/haproxy'}
 # Until an event must be over; nothing is judged by how long it took.
 PATIENCE = 120
 
@@ -71,11 +71,12 @@ def until(what, condition, seconds=PATIENCE):
         time.sleep(0.1)
 
 
-def daemon(log, *command):
+def daemon(log, *command, environment=None):
     """A process that does not outlive us, whatever happens to us"""
+    # By where it is, test/cluster/patroni.pl sees whether it was left.
     with open(log, 'ab') as out:
-        return subprocess.Popen(['setpriv', '--pdeathsig', 'KILL', *command], stdin=subprocess.DEVNULL,
-                                stdout=out, stderr=out, start_new_session=True)
+        return subprocess.Popen(['setpriv', '--pdeathsig', 'KILL', *command], stdin=subprocess.DEVNULL, stdout=out,
+                                stderr=out, start_new_session=True, cwd=os.path.dirname(log), env=environment)
 
 
 def end(process, number=signal.SIGKILL):
@@ -118,6 +119,7 @@ class Node(Server):
     def __init__(self, bindir, directory, name, ports, password):
         super().__init__(bindir, directory, name)
         self.port, self.rest = ports
+        self.configuration = f'{directory}/{name}.yml'
         self.password = password
         self.patroni = None
         self.memory = []		# shared memory of servers that were killed
@@ -131,11 +133,12 @@ class Node(Server):
         import yaml			# Patroni needs it as well
 
         local, directory = '127.0.0.1', os.path.dirname(self.data)
-        conf = yaml.safe_load(block('yaml'))
+        conf = yaml.safe_load(block('yaml').replace('secret', self.password))
         conf['name'] = self.name
-        del conf['etcd3']
-        conf['etcd' if old_patroni() else 'etcd3'] = {'host': f'{local}:{etcd}'}
-        conf['restapi'] = {'listen': f'{local}:{self.rest}', 'connect_address': f'{local}:{self.rest}'}
+        coordinator = conf.pop('etcd')
+        coordinator['hosts'] = [f'{local}:{etcd}']
+        conf['etcd' if old_patroni() else 'etcd3'] = coordinator
+        conf['restapi'].update(listen=f'{local}:{self.rest}', connect_address=f'{local}:{self.rest}')
         conf['watchdog'] = {'mode': 'off'}
         conf['log'] = {'level': 'INFO'}
         parameters = conf['bootstrap']['dcs']['postgresql']['parameters']
@@ -148,24 +151,21 @@ class Node(Server):
         conf['bootstrap']['initdb'] += [{'locale': 'C.UTF-8'}, 'no-sync']
         server = conf['postgresql']
         server.update(listen=f'{local}:{self.port}', connect_address=f'{local}:{self.port}', data_dir=self.data,
-                      bin_dir=self.bindir, pgpass=f'{directory}/pgpass-{self.name}', use_unix_socket=True,
-                      use_unix_socket_repl=True)
-        for role in server['authentication'].values():
-            role['password'] = self.password
-        server['pg_hba'] = ['local all all trust', 'local replication all trust',
-                            f'host all all {local}/32 scram-sha-256', f'host replication all {local}/32 scram-sha-256']
+                      bin_dir=self.bindir, pgpass=f'{directory}/pgpass-{self.name}')
+        # We may have another name than postgres; Patroni comes by TCP.
+        server['pg_hba'].insert(0, 'local all all trust')
         server['parameters'] = {'unix_socket_directories': self.socket, 'logging_collector': 'on', 'log_rotation_age': 0,
                                 'log_directory': directory, 'log_filename': os.path.basename(self.log)}
-        with open(f'{directory}/{self.name}.yml', 'w', encoding='utf-8', opener=lambda p, f: os.open(p, f, 0o600)) as out:
+        with open(self.configuration, 'w', encoding='utf-8', opener=lambda p, f: os.open(p, f, 0o600)) as out:
             json.dump(conf, out)		# which is YAML
 
     def run(self):
         directory = os.path.dirname(self.data)
-        self.patroni = daemon(f'{directory}/patroni-{self.name}.log', PROGRAMS['patroni'], f'{directory}/{self.name}.yml')
+        self.patroni = daemon(f'{directory}/patroni-{self.name}.log', PROGRAMS['patroni'], self.configuration)
 
-    def says(self, path, data=None):
-        """(status, answer) of its Patroni"""
-        request = urllib.request.Request(f'http://127.0.0.1:{self.rest}/{path}', data and json.dumps(data).encode())
+    def says(self, path, method='GET', data=None):
+        """(status, answer) of its Patroni, to who has no password"""
+        request = urllib.request.Request(f'http://127.0.0.1:{self.rest}/{path}', data and json.dumps(data).encode(), method=method)
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE if data else 1) as answer:
                 return answer.status, answer.read().decode()
@@ -223,10 +223,7 @@ class Cluster:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit('terminated'))	# so that all is ended
         listen, peers = (f'http://127.0.0.1:{port}' for port in (self.listen, self.peers))
         self.reaper.start()
-        self.etcd = daemon(f'{self.directory}/etcd.log', PROGRAMS['etcd'], '--data-dir', f'{self.directory}/etcd',
-                           '--listen-client-urls', listen, '--advertise-client-urls', listen, '--listen-peer-urls', peers,
-                           '--initial-advertise-peer-urls', peers, '--initial-cluster', f'default={peers}',
-                           *(['--enable-v2'] if old_patroni() else []))
+        self.etcd = daemon(f'{self.directory}/etcd.log', PROGRAMS['etcd'], environment=self.environment(listen, peers))
         for node in self.nodes:
             node.write(self.listen)
             node.run()
@@ -239,6 +236,16 @@ class Cluster:
             out.write(conf)
         self.haproxy = daemon(f'{self.directory}/haproxy.log', PROGRAMS['haproxy'], '-db', '-f', f'{self.directory}/haproxy.cfg')
         return leader
+
+    def environment(self, listen, peers):
+        """That of doc/ha.md for etcd, with our addresses and without the others"""
+        text = re.sub(r',etcd-[bc]=[^,\n]*', '', block('ini'))
+        for port, ours in ((2379, listen), (2380, peers)):
+            text = re.sub(rf'http://[^:]*:{port}', ours, text)
+        settings = dict(line.split('=', 1) for line in text.splitlines() if not line.startswith('#'))
+        if not old_patroni():
+            del settings['ETCD_ENABLE_V2']
+        return dict(os.environ, ETCD_DATA_DIR=f'{self.directory}/etcd', **settings)
 
     def end(self):
         for node in self.nodes:
@@ -278,7 +285,8 @@ class Patroni(Run):
     # COMMIT PREPARED follows the session's synchronous_commit, which may be off here.
     without = ('prepared',)
     rolls_back_prepared = True
-    excused = (r'WARNING: +(canceling wait|.*synchronous)', )
+    # pg_rewind copies what is prepared there, and recovery finds it in the WAL once more.
+    excused = (r'WARNING: +(canceling wait|.*synchronous|removing future two-phase)', )
     relaxed = {f'c{n}' for n in range(clients) if n % len(LEVELS) < LEVELS.index('on')}
 
     @classmethod
@@ -315,13 +323,14 @@ class Patroni(Run):
         level = LEVELS[number % len(LEVELS)] if number < self.clients else 'on'
         if self.direct and number % 2:
             ports = ','.join(str(n.port) for n in self.nodes)
-            return f'host=127.0.0.1,127.0.0.1,127.0.0.1 port={ports} password={self.cluster.password} {self.about(name, level)}'
-        return f'host={self.route} port=5432 {self.about(name, level)}'
+            return self.conninfo('127.0.0.1,127.0.0.1,127.0.0.1', ports, name, level) + f' password={self.cluster.password}'
+        return self.conninfo(self.route, 5432, name, level)
 
     @staticmethod
-    def about(name, level):
-        return f'user=postgres dbname=history application_name={name} target_session_attrs=read-write ' \
-               f"connect_timeout=2 tcp_user_timeout=5000 options='-c synchronous_commit={level}'"
+    def conninfo(hosts, ports, name, level):
+        """That of doc/ha.md, with our addresses"""
+        return re.sub('host=.* dbname=[^ ]*', f'host={hosts} port={ports} dbname=history', block('conninfo').strip()) + \
+            f" user=postgres application_name={name} options='-c synchronous_commit={level}'"
 
     # -- events -------------------------------------------------------------
 
@@ -343,8 +352,10 @@ class Patroni(Run):
             return
         before, begin = self.server, time.monotonic()
         self.crashes.append(begin)
+        self.prepares()
         getattr(self, f'do_{kind}')()
         self.kept(kind)
+        self.commits_prepared(kind)
         self.swept(kind)
         self.gaps[kind] = self.gap(begin)
         if kind != 'standby' and self.server is before:
@@ -369,11 +380,22 @@ class Patroni(Run):
 
     def do_switchover(self):
         old, new = self.server, self.standby()
-        status, answer = old.says('switchover', {'leader': old.name, 'candidate': new.name})
-        if status != 200:
-            raise RuntimeError(f'switchover: {answer}')
+        self.refused_to_strangers()
+        done = subprocess.run([PROGRAMS['patronictl'], '-c', old.configuration, 'switchover', 'shop', '--candidate', new.name, '--force'],
+                              check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f'switchover: {done.stdout}')
         self.after('the switchover', old)
         self.whole_again()
+
+    def refused_to_strangers(self):
+        """Who has no password of Patroni can ask, and change nothing"""
+        for node in self.nodes:
+            for method, path, data in (('PATCH', 'config', {'synchronous_mode': False}), ('POST', 'restart', {}), ('POST', 'reinitialize', {}),
+                                       ('POST', 'switchover', {'leader': self.server.name, 'candidate': self.standby().name})):
+                status = node.says(path, method, data)[0]
+                if status != 401:
+                    raise RuntimeError(f'{method} {path} without a password: {status} of {node.name}')
 
     def do_killed(self):
         old = self.server
@@ -443,6 +465,18 @@ class Patroni(Run):
         until(f'the lease is swept after {kind}',
               lambda: self.server.ask('SELECT count(*) FROM app_lock WHERE key = %s', f'swept:{kind}') == [(0,)])
 
+    def prepares(self):
+        self.server.ask("BEGIN; SELECT lock_acquire('prepared', '1 hour', 'preparer'); PREPARE TRANSACTION 'prepared'")
+
+    def commits_prepared(self, kind):
+        """It has its key until then, and afterwards"""
+        other = "SELECT (lock_try_acquire('prepared', '1 hour', 'other')).status"
+        found = [self.server.ask(other)[0][0]]
+        self.server.ask("COMMIT PREPARED 'prepared'")
+        found += [self.server.ask(other)[0][0], self.server.ask("SELECT lock_release('prepared', 'preparer')")[0][0]]
+        if found != ['pending', 'held', True]:
+            self.wrong.append(f'{kind}: what was prepared: {found}')
+
     def kept(self, when):
         """All that was acknowledged to those who keep it is theirs"""
         for keeper in self.keepers:
@@ -487,9 +521,9 @@ class Keeper(threading.Thread):
         self.keys, self.failure = [], None
 
     def run(self):
-        recipe = {'contextlib': contextlib, 'psycopg2': psycopg2, 'time': time}
+        recipe = {}
         exec(block('python'), recipe)		# pylint: disable=exec-used
-        conninfo = f'host={self.run_of.route} port=5432 {self.run_of.about(self.name, self.level)}'
+        conninfo = self.run_of.conninfo(self.run_of.route, 5432, self.name, self.level)
         try:
             while not self.run_of.over():
                 key = f'{self.name}:{len(self.keys)}'
