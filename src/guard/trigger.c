@@ -36,9 +36,7 @@
 #include "lease/pin.h"
 #include "lease/report.h"
 #include "lease/state.h"
-
-PG_FUNCTION_INFO_V1(atomic_lock_guard);
-PG_FUNCTION_INFO_V1(atomic_lock_guard_problem);
+#include "table/catalog.h"
 
 /* A foreign key's action runs as the owner of the table, for the outer role. */
 static bool
@@ -111,8 +109,7 @@ al_refuse_truncate(Relation rel)
 }
 
 /* lock_guard(template): the trigger function of row and TRUNCATE triggers */
-Datum
-atomic_lock_guard(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_guard)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 	TriggerEvent event;
@@ -160,8 +157,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
  * app_lock_guard_problem(relation, template): why the template does not fit, or
  * NULL.  The table is not locked, and may have been dropped.
  */
-Datum
-atomic_lock_guard_problem(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_guard_problem)
 {
 	Oid			relid = PG_GETARG_OID(0);
 	AlTemplate	guard;
