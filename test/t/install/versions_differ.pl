@@ -35,6 +35,7 @@ my $extension = "$share/extension/atomic_lock";
 my %library = (
 	old => "$PostgreSQL::Test::Utils::tmp_check/old.so",
 	new => next_library($bin),
+	ten => build_library($bin, '1.10'),
 	layout => build_library($bin, $version, [ 'src/shmem/shmem.c', qr/#define LAYOUT\t\d+/, "#define LAYOUT\t1000" ]),
 	size => build_library($bin, $version, [ 'src/shmem/asked.c', qr/(?<=#define SETS\t)512/, '1024' ]));
 system_or_bail('cp', "$lib/atomic_lock.so", $library{old});
@@ -159,7 +160,14 @@ is(ask($new, $leases), $before, '... leases are as they were');
 is(reply($new, "$acquire; SELECT lock_release('k', 'o')"), "acquired\nt", '... and the new library works');
 is_told('older by a version', $old, $older);
 is(reply($new, q{SET atomic_lock.owner = 'o'; UPDATE orders SET id = 1; SELECT lock_is_held('kept', 'o')}), 't', '... as do guards');
-end($watch, $old, $new, $commits);
+
+# 1.10 is newer than 1.9.
+append_to_file("$extension--1.1--1.9.sql", "SELECT app_lock_begin_script();\nSELECT app_lock_refresh_access();\n");
+put_library($library{ten}, $lib);
+my $ten = session($node, 'Ten');
+like(reply($ten, "BEGIN; ALTER EXTENSION atomic_lock UPDATE TO '1.9'; $acquire"), qr/^ERROR:  55000: .*version 1\.9 in this database, and its library has version 1\.10\nHINT:  Run ALTER EXTENSION/, 'versions are compared number by number');
+put_library($library{new}, $lib);
+end($watch, $old, $new, $commits, $ten);
 
 #
 # Preloaded
