@@ -204,7 +204,7 @@ $node->safe_psql('other', "CREATE EXTENSION atomic_lock VERSION '$version'");
 is($node->safe_psql('other', $acquire), 'acquired', '... and the version of the library is there');
 
 my ($visits, @said);
-for (1 .. 100 * $PostgreSQL::Test::Utils::timeout_default)
+for (1 .. 20 * $PostgreSQL::Test::Utils::timeout_default)
 {
 	my $log = substr(slurp_file($node->logfile), $offset);
 	$log =~ s/.*?no sweep of database "postgres"//s or next;
