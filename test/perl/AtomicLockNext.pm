@@ -75,8 +75,8 @@ sub next_library
 		[ 'src/table/columns.h', qr/(#define Natts_app_lock\s+)15/, "#define Anum_app_lock_note\t\t\t\t16\n#define Natts_app_lock\t\t\t\t\t16" ],
 		[ 'src/table/catalog.c', qr/(?=\};\n\nstatic const ColumnDefinition lock_audit_columns)/, qq(\t{"note", TEXTOID, InvalidOid},\n) ],
 		[ 'src/table/row.c', qr/(?=\twhile \(nulls\[natts - 1\]\))/, "\tVALUE(note) = PointerGetDatum(cstring_to_text(al_note));\n\tIS_NULL(note) = al_note[0] == 0;\n" ],
-		[ 'src/table/row.c', qr/#include "base\/str.h"\n/, qq(#include "base/settings.h"\n#include "base/str.h"\n) ],
-		[ 'src/base/settings.h', qr/(?=\n#endif\s+\/\* AL_BASE_SETTINGS_H)/, "extern char *al_note;\n" ],
+		# Not in base/settings.h, since nearly all files would be compiled again.
+		[ 'src/table/row.c', qr/(?<=#include "table\/row.h"\n)/, "\nextern char *al_note;\n" ],
 		[ 'src/base/settings.c', qr/(?=\tMarkGUCPrefixReserved)/,
 			qq(\tDefineCustomStringVariable("atomic_lock.note", "Sets the note of what is locked.", NULL, &al_note, "", PGC_USERSET, 0, NULL, NULL, NULL);\n) ],
 		[ 'src/base/settings.c', qr/(?=\nvoid\nal_settings_init)/, "\nchar *al_note;\n" ]);
