@@ -24,7 +24,7 @@ class Demo:
     def __init__(self, bindir, directory):
         self.bindir, self.directory = bindir, directory
         self.proxy = Server(bindir, directory, 'proxy')
-        self.single = Server(bindir, directory, 'single', "client_connection_check_interval = '1s'")
+        self.single = Server(bindir, directory, 'single')
         self.cluster = Cluster(bindir, directory, 'ab')
         self.primary = None
 
@@ -57,8 +57,7 @@ class Demo:
         for partition, server in enumerate((self.single, self.primary)):
             server.ask(f'''CREATE EXTENSION atomic_lock;
                 ALTER DATABASE shop SET atomic_lock.partitions = 2;
-                ALTER DATABASE shop SET atomic_lock.partition = {partition};
-                ALTER DATABASE shop SET client_connection_check_interval = '1s';''', database='shop')
+                ALTER DATABASE shop SET atomic_lock.partition = {partition};''', database='shop')
         print(f'The standby of {self.primary.name} is synchronous, as doc/ha.md says. HAProxy asks Patroni which of the two is the primary.')
 
         title('A proxy, which has the functions of atomic_lock and no locks')

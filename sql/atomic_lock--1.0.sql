@@ -34,6 +34,9 @@ SELECT app_lock_begin_script();
 -- otherwise updates would no longer be HOT.
 ------------------------------------------------------------------------------
 
+-- Whoever creates a trusted extension need not have rights in a tablespace.
+SET LOCAL default_tablespace = '';
+
 CREATE TYPE lock_mode AS ENUM ('exclusive', 'shared');
 
 COMMENT ON TYPE lock_mode IS 'exclusive: one owner has the key; shared: any number of them';
@@ -155,7 +158,16 @@ CREATE TABLE app_lock_policy (
 	history				bigint,
 	notify				bigint,
 	has_roles			bigint,
-	CONSTRAINT app_lock_policy_pkey PRIMARY KEY (prefix)
+	CONSTRAINT app_lock_policy_pkey PRIMARY KEY (prefix),
+	-- what lock_set_policy lets pass, for rows that do not come by it
+	CONSTRAINT app_lock_policy_check CHECK (
+		pg_catalog.octet_length(prefix) OPERATOR(pg_catalog.<=) 1024
+		AND LEAST(default_ttl_us, max_ttl_us) OPERATOR(pg_catalog.>=) 1000
+		AND LEAST(max_wait_us, max_lifetime_us, lock_delay_us, min_hold_us, history, notify, has_roles) OPERATOR(pg_catalog.>=) 0
+		AND GREATEST(default_ttl_us, max_ttl_us, max_wait_us, max_lifetime_us, lock_delay_us, min_hold_us) OPERATOR(pg_catalog.<=) 3153600000000000
+		AND LEAST(max_holders, max_keys_per_owner, max_keys_per_role) OPERATOR(pg_catalog.>=) 1
+		AND GREATEST(max_holders, max_keys_per_owner, max_keys_per_role) OPERATOR(pg_catalog.<=) 2147483647
+		AND GREATEST(history, notify, has_roles) OPERATOR(pg_catalog.<=) 1)
 ) USING heap;
 
 CREATE TABLE app_lock_policy_role (
@@ -773,7 +785,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_key'
 LANGUAGE C IMMUTABLE PARALLEL SAFE;
 
 COMMENT ON FUNCTION lock_key(text[]) IS
-'joins parts to a key with ":", escaping ":" and "\" inside a part with "\"; raises 22004 for a null part, 22023 for no parts';
+'joins parts to a key with ":", escaping ":" and a backslash inside a part with a backslash; raises 22004 for a null part, 22023 for no parts';
 
 -- STABLE because the text of some values is in the catalog, such as labels of enums
 CREATE FUNCTION lock_key(VARIADIC parts "any")
@@ -1187,8 +1199,8 @@ COMMENT ON COLUMN lock_guards.parent IS 'for a partition, the table that it is p
 COMMENT ON COLUMN lock_guards.problem IS 'why every guarded write will fail; null if the template fits the table';
 
 /*
- * The owner of the extension grants and revokes, so that a role that may call
- * lock_grant_access need not own the functions.
+ * The owner of the functions grants and revokes, so that a role that may call
+ * lock_grant_access need not own them.
  */
 CREATE FUNCTION app_lock_change_access(role regrole, level text, granting boolean)
 RETURNS void
@@ -1205,6 +1217,7 @@ DECLARE
 	privileges	text;
 	is_kept		boolean;
 	had_any		boolean;
+	is_owner	boolean;
 BEGIN
 	IF role IS NULL OR level IS NULL THEN
 		RAISE null_value_not_allowed USING
@@ -1240,7 +1253,7 @@ BEGIN
 			HINT = 'Valid levels are user, monitor and admin.';
 	END IF;
 
-	SELECT e.oid, n.nspname INTO STRICT extension, schema
+	SELECT e.oid, n.nspname, e.extowner = role INTO STRICT extension, schema, is_owner
 	FROM pg_catalog.pg_extension e
 		JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
 	WHERE e.extname = 'atomic_lock';
@@ -1293,8 +1306,12 @@ BEGIN
 			('monitor', 'lock_activity', 'SELECT'), ('monitor', 'lock_policies', 'SELECT'),
 			('monitor', 'lock_history', 'SELECT'), ('monitor', 'lock_queue', 'SELECT'),
 			('admin', 'app_lock_queue', 'SELECT (key, ticket, expires_at, queued_at, offered, role, holder), DELETE'),
-			('admin', 'lock_audit', 'SELECT, DELETE')) AS c (at_level, relname, privileges)
-		WHERE c.at_level = level
+			('admin', 'lock_audit', 'SELECT, DELETE'),
+			-- what pg_dump reads, and a restore writes
+			('owner', 'lock_audit', 'INSERT'), ('owner', 'lock_history', 'SELECT, INSERT'),
+			('owner', 'app_lock_policy', 'SELECT, INSERT'), ('owner', 'app_lock_policy_role', 'SELECT, INSERT'),
+			('owner', 'app_lock_fence', 'SELECT, UPDATE')) AS c (at_level, relname, privileges)
+		WHERE c.at_level = level OR is_owner AND c.at_level = 'owner'
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT %s ON TABLE %I.%I TO %s', privileges, schema, relation, grantee)
@@ -1321,7 +1338,7 @@ BEGIN
 	END IF;
 
 	-- The owner would lose what pg_dump and others rely on.  This undoes it all.
-	IF NOT granting AND role = (SELECT e.extowner FROM pg_catalog.pg_extension e WHERE e.oid = extension) THEN
+	IF NOT granting AND is_owner THEN
 		RAISE invalid_parameter_value USING
 			MESSAGE = 'access cannot be revoked from the owner of the extension';
 	END IF;

@@ -11,24 +11,17 @@
 --   -v schema=locks    where the facade lives on a proxy; default: locks
 --   -v server=locks    foreign server that maps partitions to shards; default: locks
 --
--- doc/scaling.md says how to set up shards and proxies, what behaves differently, and why.
+-- doc/scaling.md says how to set up shards and proxies, what behaves differently, and why,
+-- and how to let roles in.
 --
 -- On a shard, facade.sql makes the schema lock_shard: for each function one that calls it,
 -- and answers an error as a row, since PL/Proxy closes a connection at an error.  Whoever
--- calls it needs the access level of the function on the shard, and nothing else.
+-- calls it needs the access level of the function on the shard, and nothing else.  On a
+-- proxy, facade.sql has to be run by a superuser, as PL/Proxy wants it.
 --
--- On a proxy, facade.sql has to be run by a superuser, as PL/Proxy wants it.  Nobody may
--- call the functions until you say:
---
---   GRANT USAGE ON SCHEMA locks TO app;
---   GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA locks TO app;
---   GRANT SELECT ON ALL TABLES IN SCHEMA locks TO app;      (for who monitors)
---   GRANT USAGE ON FOREIGN SERVER locks TO app;
---   CREATE USER MAPPING FOR app SERVER locks OPTIONS (user 'app', password '...');
---
--- What a role may do is what the role of its mapping may do on the shards.
---
--- facade.sql may be run again.  It drops the two schemas first, and so the grants.
+-- facade.sql may be run again.  It replaces the functions, views and types that it has made
+-- in its schema, and keeps who may use them.  If something else depends on one of these, it
+-- says on what, and changes nothing.
 
 \set ON_ERROR_STOP on
 \set QUIET on
@@ -225,13 +218,61 @@ SELECT format($facade$-- The facade of atomic_lock %1$s for PL/Proxy, printed by
 \set ON_ERROR_STOP on
 BEGIN;
 SET LOCAL client_min_messages = warning;
-SELECT EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'atomic_lock') AS is_shard,
-	EXISTS (SELECT FROM pg_catalog.pg_extension WHERE extname = 'plproxy') AS is_proxy \gset
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- What this script has made before goes, and nothing else.
+CREATE TEMPORARY TABLE granted (object text, name name, acl aclitem[]) ON COMMIT DROP;
+DO $$
+DECLARE
+	is_shard boolean := EXISTS (SELECT FROM pg_extension WHERE extname = 'atomic_lock');
+	facade text := CASE WHEN is_shard THEN 'lock_shard' ELSE %3$L END;
+	mark text := CASE WHEN is_shard THEN 'atomic_lock as proxies call it; see plproxy.sql' ELSE 'atomic_lock on several servers; see plproxy.sql' END;
+	schema regnamespace := to_regnamespace(quote_ident(facade));
+	statement text;
+BEGIN
+	IF is_shard THEN
+		-- With the library come its settings.
+		PERFORM %4$I.lock_partition('', 1);
+	END IF;
+	IF is_shard = EXISTS (SELECT FROM pg_extension WHERE extname = 'plproxy') THEN
+		RAISE object_not_in_prerequisite_state USING MESSAGE = 'the database must have either atomic_lock or plproxy',
+			DETAIL = 'A shard has the one, a proxy has the other.', HINT = 'Use CREATE EXTENSION.';
+	ELSIF is_shard AND %1$L <> (SELECT extversion FROM pg_extension WHERE extname = 'atomic_lock') THEN
+		RAISE object_not_in_prerequisite_state USING MESSAGE = 'this shard has another version of atomic_lock than %1$s, which the facade is of',
+			HINT = 'Update all shards, then let plproxy.sql print the facade again.';
+	ELSIF is_shard AND current_setting('atomic_lock.partitions', true) = '0' THEN
+		RAISE object_not_in_prerequisite_state USING MESSAGE = 'this shard does not know which partition it has',
+			DETAIL = 'It would grant the keys of all others.', HINT = 'Set atomic_lock.partitions and atomic_lock.partition.';
+	ELSIF schema IS NULL THEN
+		EXECUTE format('CREATE SCHEMA %%I', facade);
+		schema := quote_ident(facade)::regnamespace;
+	ELSIF obj_description(schema, 'pg_namespace') IS DISTINCT FROM mark
+		AND EXISTS (SELECT relnamespace FROM pg_class WHERE relnamespace = schema UNION ALL SELECT pronamespace FROM pg_proc WHERE pronamespace = schema) THEN
+		RAISE duplicate_schema USING MESSAGE = format('schema %%I has something else in it', facade),
+			HINT = 'The facade takes a schema of its own.  Give plproxy.sql another name: -v schema=...';
+	END IF;
+	EXECUTE format('COMMENT ON SCHEMA %%I IS %%L', facade, mark);
+	INSERT INTO granted
+		SELECT 'TABLE ' || oid::regclass, relname, relacl FROM pg_class WHERE relnamespace = schema AND relkind = 'v'
+		UNION ALL SELECT 'FUNCTION ' || oid::regprocedure, proname, proacl FROM pg_proc WHERE pronamespace = schema;
+	FOR statement IN
+		SELECT format('DROP %%s %%s', kind, string_agg(object, ', '))
+		FROM (
+			SELECT CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TYPE' END, oid::regclass::text, relname
+			FROM pg_class WHERE relnamespace = schema AND relkind IN ('v', 'c')
+			UNION ALL SELECT 'FUNCTION', oid::regprocedure::text, proname
+			FROM pg_proc WHERE pronamespace = schema) x (kind, object, name)
+		WHERE name ~ '^(app_)?lock_|^force_release$' OR is_shard
+		GROUP BY kind
+		ORDER BY kind = 'TYPE', kind = 'FUNCTION'
+	LOOP
+		EXECUTE statement;
+	END LOOP;
+END
+$$;
+SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'atomic_lock') AS is_shard \gset
 \if :is_shard
 
-DROP SCHEMA IF EXISTS lock_shard CASCADE;
-CREATE SCHEMA lock_shard;
-COMMENT ON SCHEMA lock_shard IS 'atomic_lock as proxies call it; see plproxy.sql';
 -- What they call has access levels.
 GRANT USAGE ON SCHEMA lock_shard TO PUBLIC;
 
@@ -240,7 +281,13 @@ CREATE FUNCTION lock_shard.set(settings text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
 	names text[] := %2$L;
+	here text := concat_ws(' of ', current_setting('atomic_lock.partition', true), current_setting('atomic_lock.partitions', true));
 BEGIN
+	-- A proxy that asks all shards says which it takes this one for.
+	IF settings[cardinality(names) + 1] <> here THEN
+		RAISE USING ERRCODE = 'LK010', MESSAGE = format('this server has partition %%s, not %%s', here, settings[cardinality(names) + 1]),
+			HINT = 'Correct the list of servers that the proxy has.';
+	END IF;
 	PERFORM set_config('application_name', settings[1], false);
 	FOR i IN 2 .. cardinality(names) LOOP
 		IF settings[i] <> '' THEN
@@ -249,7 +296,30 @@ BEGIN
 	END LOOP;
 END
 $$;
-$facade$, :'version', :'settings');
+$facade$, :'version', :'settings', :'schema', :'locks');
+
+-- On a shard: what a set has taken, each key as it had it until a moment, null: if at all
+SELECT format($facade$
+CREATE FUNCTION lock_shard.give_back(owner text, keys text[], moments timestamptz[], shared text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+	k text;
+BEGIN
+	FOR k IN
+		SELECT DISTINCT h.key
+		FROM %1$I.lock_held(owner) h
+			JOIN unnest(keys, moments) x (key, moment) ON x.key = h.key AND coalesce(x.moment = h.expires_at, true)
+	LOOP
+		IF k = ANY (shared) THEN
+			PERFORM %1$I.lock_try_convert(k, owner, 'shared');
+		ELSE
+			PERFORM %1$I.lock_try_release(k, owner);
+		END IF;
+	END LOOP;
+END
+$$;
+$facade$, :'locks');
 
 -- On a shard: NAME(settings, arguments) -> problem, columns
 SELECT format($facade$
@@ -263,7 +333,8 @@ BEGIN
 		PERFORM lock_shard.set(settings);
 	END IF;
 	%5$s
-EXCEPTION WHEN OTHERS THEN
+-- PL/Proxy would take a cancel that was made here for one of its own, and wait for ever.
+EXCEPTION WHEN query_canceled OR assert_failure OR OTHERS THEN
 	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
 		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
 	-- An internal error belongs into the log of this server.
@@ -284,11 +355,7 @@ $facade$,
 FROM made WHERE at NOT IN ('refused', 'none');
 
 SELECT format($facade$
-\elif :is_proxy
-
-DROP SCHEMA IF EXISTS %1$I CASCADE;
-CREATE SCHEMA %1$I;
-COMMENT ON SCHEMA %1$I IS 'atomic_lock on several servers; see plproxy.sql';
+\else
 
 -- How many partitions there are
 CREATE FUNCTION %1$I.app_lock_partitions() RETURNS integer
@@ -310,8 +377,8 @@ $$;
 CREATE FUNCTION %1$I.app_lock_hash(key text) RETURNS integer
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT (((pg_catalog.hashtextextended(
-		CASE WHEN pg_catalog.strpos(key, '{') OPERATOR(pg_catalog.>) 0 THEN
-			coalesce(pg_catalog.substring(key, '^[^{]*\{([^}]+)\}'), key)
+		CASE WHEN pg_catalog.strpos(key COLLATE "C", '{') OPERATOR(pg_catalog.>) 0 THEN
+			coalesce(pg_catalog.substring(key COLLATE "C", '^[^{]*[{]([^}]+)[}]'), key)
 		ELSE coalesce(key, '') END COLLATE "C", 8816678312871386365)
 		OPERATOR(pg_catalog.&) 2147483647::bigint) OPERATOR(pg_catalog.+) 367372515::bigint)
 		OPERATOR(pg_catalog.&) 2147483647::bigint)::integer
@@ -323,6 +390,12 @@ LANGUAGE sql STABLE AS $$
 	SELECT ARRAY[%5$s]
 $$;
 
+-- The same for a call that asks all shards, with what this one is taken for
+CREATE FUNCTION %1$I.app_lock_settings(shard integer) RETURNS text[]
+LANGUAGE sql STABLE AS $$
+	SELECT %1$I.app_lock_settings() OPERATOR(pg_catalog.||) pg_catalog.concat_ws(' of ', shard, %1$I.app_lock_partitions())
+$$;
+
 -- Raises the error that a problem is: SQLSTATE, message, detail and hint.  As on one
 -- server, the log has no refusals, and no statements, in which there may be owners.  Only a
 -- superuser can see to that.
@@ -330,7 +403,7 @@ CREATE FUNCTION %1$I.app_lock_raise(problem text[]) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET log_min_error_statement = panic SET log_error_verbosity = terse AS $$
 BEGIN
-	IF (problem[1] = '55P03' OR problem[1] LIKE 'LK%%') AND current_setting('log_min_messages') !~ 'debug|info|notice' THEN
+	IF (problem[1] = '55P03' OR problem[1] COLLATE "C" LIKE 'LK%%') AND current_setting('log_min_messages') !~ 'debug|info|notice' THEN
 		PERFORM set_config('log_min_messages', 'panic', true);
 	END IF;
 	IF coalesce(problem[3], '') = '' AND coalesce(problem[4], '') = '' THEN
@@ -423,7 +496,7 @@ BEGIN
 		EXCEPTION WHEN OTHERS THEN
 			GET STACKED DIAGNOSTICS al_state = RETURNED_SQLSTATE, al_message = MESSAGE_TEXT,
 				al_detail = PG_EXCEPTION_DETAIL, al_hint = PG_EXCEPTION_HINT;
-			al_problem := %1$I.app_lock_failed(al_state, al_message, al_detail, al_hint);
+			al_problem := %1$I.app_lock_failed(al_state COLLATE "C", al_message, al_detail, al_hint);
 		END;
 	END IF;
 	PERFORM %1$I.app_lock_raise(al_problem);
@@ -449,16 +522,19 @@ $facade$,
 	ELSE
 		format($$RETURN QUERY SELECT %1$s
 				FROM generate_series(%7$s) s
-					CROSS JOIN LATERAL %2$I.app_lock_on_shard_%3$s(s, %2$I.app_lock_settings()%4$s) r (problem, %5$s)
+					CROSS JOIN LATERAL %2$I.app_lock_on_shard_%3$s(s, %2$I.app_lock_settings(%8$s)%4$s) r (problem, %5$s)
 				WHERE r.problem IS NULL OR %2$I.app_lock_raise(r.problem)
 				ORDER BY %6$s;
 			RETURN;$$, pg_temp.list('r.%2$I', columns, outs, ', '), :'schema', call, args,
 			pg_temp.list('%2$I', columns, outs, ', '), coalesce(sort, 's'),
-			format(CASE at WHEN 'key' THEN '%1$I.app_lock_hash($1), %1$I.app_lock_hash($1)' ELSE '0, %1$I.app_lock_partitions() - 1' END, :'schema'))
+			format(CASE at WHEN 'key' THEN '%1$I.app_lock_hash($1), %1$I.app_lock_hash($1)' ELSE '0, %1$I.app_lock_partitions() - 1' END, :'schema'),
+			CASE at WHEN 'all' THEN 's' END)
 	END,
 	identity, comment,
-	-- What is called most has qualified names instead, which costs less.
-	CASE WHEN is_set THEN ' SET search_path = pg_catalog, pg_temp' END)
+	-- What is called most has qualified names instead, which costs less.  PL/Proxy sends a
+	-- moment as the session shows it, which the shard may take for another one.
+	CASE WHEN is_set THEN ' SET search_path = pg_catalog, pg_temp' END
+		|| CASE WHEN 'timestamp with time zone' = ANY (ins) THEN ' SET datestyle = ''ISO''' ELSE '' END)
 FROM made, LATERAL (SELECT pg_temp.list(', $%s', names, ins), pg_temp.problem(made, :'schema')) x (args, problem)
 WHERE at IN ('key', 'any', 'refused') OR at = 'all' AND is_set;
 
@@ -473,13 +549,13 @@ BEGIN
 	IF al_problem IS NULL THEN
 		FOR al_shard IN 0 .. %1$I.app_lock_partitions() - 1 LOOP
 			BEGIN
-				SELECT * INTO al_row FROM %1$I.app_lock_on_shard_%2$s(al_shard, %1$I.app_lock_settings()%6$s);
+				SELECT * INTO al_row FROM %1$I.app_lock_on_shard_%2$s(al_shard, %1$I.app_lock_settings(al_shard)%6$s);
 				al_problem := coalesce(al_problem, al_row.problem);
 				%7$s
 			EXCEPTION WHEN OTHERS THEN
 				GET STACKED DIAGNOSTICS al_state = RETURNED_SQLSTATE, al_message = MESSAGE_TEXT,
 					al_detail = PG_EXCEPTION_DETAIL, al_hint = PG_EXCEPTION_HINT;
-				al_problem := coalesce(al_problem, %1$I.app_lock_failed(al_state, al_message, al_detail, al_hint));
+				al_problem := coalesce(al_problem, %1$I.app_lock_failed(al_state COLLATE "C", al_message, al_detail, al_hint));
 			END;
 		END LOOP;
 		IF al_problem IS NULL THEN
@@ -514,24 +590,29 @@ BEGIN
 END
 $$;
 
--- What a set that was refused has taken, is given back; what the owner had before, stays.
-CREATE FUNCTION %1$I.app_lock_give_back(took %1$I.lock_grant[], shared text[], owner text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- What a set has taken is given back, unless the owner has acquired it once more since.
+CREATE FUNCTION %1$I.app_lock_on_shard_give_back(shard integer, owner text, keys text[], moments timestamptz[], shared text[]) RETURNS void
+LANGUAGE plproxy AS $$
+	CLUSTER %6$L; RUN ON shard;
+	SELECT lock_shard.give_back(owner, keys, moments, shared);
+$$;
+
+CREATE FUNCTION %1$I.app_lock_give_back(owner text, grants %1$I.lock_grant[], asked text[], shared text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' AS $$
 DECLARE
-	settings text[] := %1$I.app_lock_settings();
-	g %1$I.lock_grant;
+	r record;
 BEGIN
-	FOREACH g IN ARRAY coalesce(took, '{}') LOOP
+	FOR r IN
+		SELECT %1$I.app_lock_hash(key) & (%1$I.app_lock_partitions() - 1) AS shard, array_agg(key) AS keys, array_agg(expires_at) AS moments
+		FROM (
+			SELECT key, expires_at FROM unnest(grants)
+			UNION ALL SELECT k, NULL FROM unnest(asked) k) x
+		GROUP BY 1
+	LOOP
 		BEGIN
-			IF g.status <> 'acquired' THEN
-				NULL;
-			ELSIF g.key = ANY (shared) THEN
-				PERFORM %1$I.app_lock_on_shard_lock_try_convert(%1$I.app_lock_hash(g.key), settings, g.key, owner, 'shared', '0');
-			ELSE
-				PERFORM %1$I.app_lock_on_shard_lock_try_release(%1$I.app_lock_hash(g.key), settings, g.key, owner);
-			END IF;
+			PERFORM %1$I.app_lock_on_shard_give_back(r.shard, owner, r.keys, r.moments, shared);
 		EXCEPTION WHEN OTHERS THEN
-			-- Its ttl ends it.
+			-- The ttl ends it.
 			NULL;
 		END;
 	END LOOP;
@@ -547,64 +628,77 @@ DECLARE
 	state text; message text; detail text; hint text;
 	settings text[] := %1$I.app_lock_settings();
 	began timestamptz := clock_timestamp();
+	waited interval := '0';
 	-- All shards have to know the same one.
-	name text := coalesce(owner, nullif(current_setting('atomic_lock.owner', true), ''), gen_random_uuid()::text);
-	knows_owner boolean := owner IS NOT NULL OR coalesce(current_setting('atomic_lock.owner', true), '') <> '';
+	set_owner text := nullif(current_setting('atomic_lock.owner', true), '');
+	name text := coalesce(owner, set_owner, gen_random_uuid()::text);
+	is_known boolean := coalesce(owner, set_owner) IS NOT NULL;
 	parts record; r record;
-	shards integer := 0;
-	before text[] := '{}';		-- keys of the shards before this one
+	first integer; last integer;
 	shared text[] := '{}';		-- keys that the owner shared before
-	took %1$I.lock_grant[] := '{}';
+	taken %1$I.lock_grant[] := '{}';	-- grants of what it did not have
+	asked text[] := '{}';		-- keys of which there is no answer yet
+	grants %1$I.lock_grant[] := '{}';
+	last_grants %1$I.lock_grant[] := '{}';
 	g %1$I.lock_grant;
 	refused %1$I.lock_grant;
-	last integer := (SELECT max(p.shard) FROM %1$I.app_lock_parts(keys) p);
 BEGIN
 	IF problem IS NOT NULL THEN
 		PERFORM %1$I.app_lock_raise(problem);
 	END IF;
+	SELECT min(p.shard), max(p.shard) INTO first, last FROM %1$I.app_lock_parts(keys) p;
 	BEGIN
+		-- After a wait, the shards before the last are called once more, so that their leases
+		-- are as long as those of the last.
 		<<shards>>
-		FOR parts IN SELECT * FROM %1$I.app_lock_parts(keys) LOOP
-			IF knows_owner AND mode = 'exclusive' AND parts.shard <> last THEN
-				shared := shared || ARRAY(SELECT h.c1 FROM %1$I.app_lock_on_shard_lock_held(parts.shard, settings, name) h
-					WHERE h.c2 = 'shared');
+		FOR parts IN
+			SELECT p.*, again FROM %1$I.app_lock_parts(keys) p, unnest('{false,true}'::boolean[]) again
+			WHERE NOT again OR p.shard <> last
+			ORDER BY again, p.shard
+		LOOP
+			IF parts.again THEN
+				EXIT WHEN waited = '0';
+				grants := CASE WHEN parts.shard <> first THEN grants END;
+				%4$s := 'extend';
+			ELSIF first = last THEN
+				NULL;
+			ELSIF NOT is_known THEN
+				-- Nobody else can repeat the call, and rely on what it may have taken.
+				asked := parts.part;
+			ELSIF mode = 'exclusive' THEN
+				shared := shared || ARRAY(SELECT h.c1 FROM %1$I.app_lock_on_shard_lock_held(parts.shard, settings, name) h WHERE h.c2 = 'shared');
 			END IF;
 			-- One budget of wait for all of them
-			FOR r IN EXECUTE format('SELECT * FROM %1$I.app_lock_on_shard_%%s($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', function)
+			FOR r IN EXECUTE format('SELECT * FROM %%I.%%I($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)', %5$L, 'app_lock_on_shard_' || function)
 				USING parts.shard, settings, parts.part, ttl, name, mode,
-					CASE WHEN wait > '0' THEN greatest(wait - (clock_timestamp() - began), '0') ELSE wait END,
+					CASE WHEN parts.again THEN '0' WHEN wait > '0' THEN greatest(wait - (clock_timestamp() - began), '1 ms') ELSE wait END,
 					holder, meta, max_holders
 			LOOP
+				asked := '{}';
 				problem := r.problem;
 				EXIT shards WHEN problem IS NOT NULL;
 				g := ROW(%2$s)::%1$I.lock_grant;
-				IF g.acquired THEN
-					took := took || g;
-				ELSE
+				IF NOT g.acquired THEN
 					refused := g;
 					EXIT shards;
+				ELSIF parts.again AND g.key IN (SELECT x.key FROM unnest(taken) x) THEN
+					g.status := 'acquired';
+				END IF;
+				IF g.status = 'acquired' THEN
+					taken := taken || g;
+				END IF;
+				IF parts.shard = last THEN
+					last_grants := last_grants || g;
+				ELSE
+					grants := grants || g;
 				END IF;
 			END LOOP;
-			IF parts.shard <> last THEN
-				before := before || parts.part;
-			END IF;
+			-- Each row has it.
+			waited := waited + g.waited;
 		END LOOP;
-		-- Leases that were taken before a long wait are made as long as the last.
-		IF problem IS NULL AND refused.key IS NULL AND clock_timestamp() - began > '0.1 s' THEN
-			FOR parts IN SELECT * FROM %1$I.app_lock_parts(before) WHERE cardinality(before) > 0 LOOP
-				FOR g IN SELECT x.* FROM unnest(took) x WHERE x.key = ANY (parts.part) LOOP
-					SELECT * INTO r FROM %1$I.app_lock_on_shard_lock_extend(parts.shard, settings, g.key, name, ttl);
-					problem := coalesce(problem, r.problem);
-					took := ARRAY(SELECT x FROM unnest(took) x WHERE x.key <> g.key);
-					g.ttl_remaining := g.ttl_remaining + (r.c1 - g.expires_at);
-					g.expires_at := r.c1;
-					took := took || g;
-				END LOOP;
-			END LOOP;
-		END IF;
 	EXCEPTION
 		WHEN query_canceled THEN
-			PERFORM %1$I.app_lock_give_back(took, shared, name);
+			PERFORM %1$I.app_lock_give_back(name, taken, asked, shared);
 			RAISE;
 		WHEN OTHERS THEN
 			GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
@@ -612,23 +706,28 @@ BEGIN
 			problem := %1$I.app_lock_failed(state, message, detail, hint);
 	END;
 	IF problem IS NULL AND refused.key IS NULL THEN
-		RETURN QUERY SELECT x.* FROM unnest(took) x ORDER BY x.key COLLATE "C";
+		FOR g IN SELECT * FROM unnest(grants || last_grants) x ORDER BY x.key COLLATE "C" LOOP
+			g.waited := waited;
+			RETURN NEXT g;
+		END LOOP;
 		RETURN;
 	END IF;
-	PERFORM %1$I.app_lock_give_back(took, shared, name);
+	PERFORM %1$I.app_lock_give_back(name, taken, asked, shared);
 	IF problem IS NOT NULL THEN
 		PERFORM %1$I.app_lock_raise(problem);
 	END IF;
+	refused.waited := waited + refused.waited;
 	RETURN NEXT refused;
 END
 $$;
-$facade$, :'schema', pg_temp.list('r.c%s', columns, outs, ', '), regexp_replace(arguments, ' DEFAULT [^,]*', '', 'g'))
+$facade$, :'schema', pg_temp.list('r.c%s', columns, outs, ', '), regexp_replace(arguments, ' DEFAULT [^,]*', '', 'g'),
+	format('settings[%s]', array_position(:'settings'::text[], 'atomic_lock.on_reacquire')), :'schema', :'server')
 FROM made WHERE name = 'lock_acquire_all';
 
 SELECT format($facade$
 CREATE FUNCTION %1$I.%2$I(%3$s) RETURNS SETOF %1$I.lock_grant
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
-	SELECT * FROM %1$I.app_lock_take(%2$L%4$s)
+	SELECT * FROM %1$I.app_lock_take(%2$L COLLATE "C"%4$s)
 $$;
 COMMENT ON FUNCTION %1$I.%2$I(%5$s) IS %6$L;
 $facade$, :'schema', name, arguments, pg_temp.list(', $%s', names, ins), identity, comment)
@@ -646,7 +745,7 @@ BEGIN
 		UNION ALL SELECT s, NULL FROM generate_series(0, %1$I.app_lock_partitions() - 1) s WHERE $1 IS NULL
 	LOOP
 		BEGIN
-			FOR al_row IN SELECT * FROM %1$I.app_lock_on_shard_lock_heartbeat(al_part.shard, %1$I.app_lock_settings(), al_part.part, $2, $3) LOOP
+			FOR al_row IN SELECT * FROM %1$I.app_lock_on_shard_lock_heartbeat(al_part.shard, %1$I.app_lock_settings(al_part.shard), al_part.part, $2, $3) LOOP
 				al_problem := coalesce(al_problem, al_row.problem);
 				CONTINUE WHEN al_row.problem IS NOT NULL;
 				%3$s
@@ -655,7 +754,7 @@ BEGIN
 		EXCEPTION WHEN OTHERS THEN
 			GET STACKED DIAGNOSTICS al_state = RETURNED_SQLSTATE, al_message = MESSAGE_TEXT,
 				al_detail = PG_EXCEPTION_DETAIL, al_hint = PG_EXCEPTION_HINT;
-			al_problem := coalesce(al_problem, %1$I.app_lock_failed(al_state, al_message, al_detail, al_hint));
+			al_problem := coalesce(al_problem, %1$I.app_lock_failed(al_state COLLATE "C", al_message, al_detail, al_hint));
 		END;
 	END LOOP;
 	IF al_problem IS NOT NULL THEN
@@ -678,13 +777,28 @@ $facade$, :'schema', substr(name, 6), call, comment)
 FROM made WHERE name LIKE 'view %' AND at = 'all';
 
 SELECT format($facade$
+-- Nobody may call them but who could before, also where arguments have changed.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA %1$I FROM PUBLIC;
-\else
-DO $$ BEGIN
-	RAISE object_not_in_prerequisite_state USING MESSAGE = 'the database has neither atomic_lock nor plproxy',
-		HINT = 'Use CREATE EXTENSION first.';
-END $$;
+DO $$
+DECLARE
+	statement text;
+BEGIN
+	FOR statement IN
+		SELECT format('GRANT %%s ON %%s TO %%s%%s', a.privilege_type, n.object,
+			CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END, CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' END)
+		FROM granted g
+			JOIN (
+				SELECT 'TABLE ' || oid::regclass, relname, relowner FROM pg_class WHERE relnamespace = %2$L::regnamespace AND relkind = 'v'
+				UNION ALL SELECT 'FUNCTION ' || oid::regprocedure, proname, proowner FROM pg_proc WHERE pronamespace = %2$L::regnamespace) n (object, name, owner)
+				ON n.name = g.name AND (n.object = g.object OR CASE WHEN g.object ~ '^FUNCTION' THEN to_regprocedure(substr(g.object, 10)) IS NULL END),
+			aclexplode(g.acl) a
+		WHERE a.grantee <> n.owner
+	LOOP
+		EXECUTE statement;
+	END LOOP;
+END
+$$;
 \endif
 COMMIT;
-$facade$, :'schema');
+$facade$, :'schema', quote_ident(:'schema'));
 COMMIT;

@@ -9,7 +9,9 @@
  * that the others ask for (table/catalog.h).
  *
  * Whoever has a level has the function by which it is known here.  A role that
- * has lock_grant_access() could give itself the rest of level admin.
+ * has lock_grant_access() could give itself the rest of level admin.  The owner of the
+ * extension has all levels.  The functions belong to somebody else where it is not a
+ * superuser, since the script of a trusted extension is run as one.
  *
  * Locking rules: those of app_lock_change_access(); app_lock is locked first.
  *
@@ -60,8 +62,13 @@ atomic_lock_repeat_access(PG_FUNCTION_ARGS)
 								 " ('monitor', 'lock_status()'),"
 								 " ('admin', 'lock_grant_access(regrole, text)')) l (level, function)"
 								 " JOIN pg_proc ON pg_proc.oid = to_regprocedure(%s || '.' || function),"
-								 " aclexplode(proacl) WHERE grantee NOT IN (0, proowner)",
-								 schema, quote_literal_cstr(schema)), false, 0) < 0)
+								 " aclexplode(proacl) WHERE grantee NOT IN (0, proowner)"
+								 " UNION ALL"
+								 " SELECT %s.app_lock_change_access(extowner::regrole, level, true)"
+								 " FROM pg_extension JOIN pg_roles r ON r.oid = extowner,"
+								 " unnest('{user,monitor,admin}'::text[]) level"
+								 " WHERE extname = 'atomic_lock' AND NOT rolsuper",
+								 schema, quote_literal_cstr(schema), schema), false, 0) < 0)
 			elog(ERROR, "could not repeat access");
 		SPI_finish();
 	}

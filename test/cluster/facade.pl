@@ -264,6 +264,7 @@ is(join(' ', grep { !$refused{$_} && $calls !~ /\b$_\(/ && !exists $refused{$_} 
 is(sqlstate($proxy, "SELECT $_($refused{$_})"), '0A000', "$_ is refused") for sort keys %refused;
 $proxy->safe_psql('postgres', 'CREATE TABLE guarded (id integer); CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH ROW EXECUTE FUNCTION lock_guard(); CREATE TABLE written (id integer)');
 is(sqlstate($proxy, 'INSERT INTO guarded VALUES (1)'), '0A000', 'a guard refuses');
+$proxy->safe_psql('postgres', 'DROP TABLE guarded');
 
 # Nobody forgets a new one.
 $one->safe_psql('postgres', q{CREATE FUNCTION lock_new() RETURNS integer LANGUAGE sql AS 'SELECT 1'; ALTER EXTENSION atomic_lock ADD FUNCTION lock_new()});
@@ -297,6 +298,12 @@ ok($proxy->poll_query_until('postgres', 'SELECT count(*) = 0 FROM lock_waiters')
 # Maps
 is(sqlstate($wrong, q{SELECT lock_acquire('a')}), 'LK010', 'a proxy with another map is refused');
 is(sqlstate($wrong, q{SELECT lock_holder('a')}), 'LK010', 'looking, too');
+is(sqlstate($wrong, "SELECT $_"), 'LK010', "$_, too")
+  for q{lock_held('x')}, 'lock_status()', '* FROM lock_activity', q{lock_release_all('x')}, q{lock_heartbeat(owner => 'x')};
+my $half = proxy('half', $shards[0]);
+facade($shards[0], $half);
+is(sqlstate($half, q{SELECT locks.lock_release_all('x')}), 'LK010', 'a proxy that knows half of the shards does not answer for all');
+$half->stop;
 my $braces = <<'END';
 SELECT count(*) FILTER (WHERE app_lock_hash(k) & 1 = lock_partition(k, 2)) = count(*), count(DISTINCT lock_partition(k, 2))
 FROM (SELECT unnest(ARRAY['{', '}', '{}', '{}{a}', '{a', '}{b}', '{{a}', E'{\n}x', '{a}{b}', 'ä{ö}', ' '])
@@ -304,6 +311,38 @@ FROM (SELECT unnest(ARRAY['{', '}', '{}', '{}{a}', '{a', '}{b}', '{{a}', E'{\n}x
 END
 is($proxy->safe_psql('postgres', $braces), 't|2', 'the proxy finds the partition that the shards find');
 $proxy->safe_psql('postgres', q{CREATE SERVER three FOREIGN DATA WRAPPER plproxy OPTIONS (modular_mapping '1', p0 '', p1 '', p2 '')});
+
+# facade.sql once more, and where it may not be
+$proxy->safe_psql('postgres', q{
+	CREATE ROLE clerk; CREATE ROLE watcher;
+	GRANT EXECUTE ON FUNCTION locks.lock_acquire, locks.lock_status(text) TO clerk WITH GRANT OPTION;
+	GRANT SELECT ON locks.lock_activity TO watcher; GRANT USAGE ON SCHEMA locks TO clerk, watcher;
+	CREATE TABLE locks.ours (id integer); CREATE TABLE public.others (); CREATE FUNCTION locks.my_own() RETURNS integer LANGUAGE sql AS 'SELECT 1'});
+my $rights = q{SELECT string_agg(concat_ws(' ', o, a.grantee::regrole, a.privilege_type, a.is_grantable), E'\n' ORDER BY o, a.grantee)
+	FROM (SELECT oid::regclass::text, relacl, relowner FROM pg_class WHERE relnamespace = 'locks'::regnamespace
+		UNION ALL SELECT oid::regprocedure::text, proacl, proowner FROM pg_proc WHERE pronamespace = 'locks'::regnamespace) x (o, acl, owner), aclexplode(acl) a
+	WHERE a.grantee <> owner};
+my $before = $proxy->safe_psql('postgres', $rights);
+like($before, qr/lock_acquire.* clerk EXECUTE t\n(?:.*\n)*.*lock_activity watcher SELECT f/, 'roles have rights');
+unlike(output($proxy, "\\i @{[printed_file()]}"), qr/ERROR/, 'facade.sql can be run again');
+is($proxy->safe_psql('postgres', $rights), $before, '... which keeps rights');
+is($proxy->safe_psql('postgres', 'SELECT count(*), locks.my_own() FROM locks.ours'), '0|1', '... and what is not of the facade');
+$proxy->safe_psql('postgres', 'CREATE VIEW public.dependent AS SELECT key FROM locks.lock_activity');
+like(output($proxy, "\\i @{[printed_file()]}"), qr/2BP01: .*\n.*view public.dependent/, '... and is refused where something else depends on it');
+is($proxy->safe_psql('postgres', 'DROP VIEW public.dependent; SELECT count(*) >= 0 FROM locks.lock_activity'), 't', '... which changes nothing');
+my $elsewhere = PostgreSQL::Test::Utils::tempdir() . '/elsewhere.sql';
+append_to_file($elsewhere, printed($shards[0], '-v', 'schema=public'));
+like(output($proxy, "\\i $elsewhere"), qr/42P06: .*schema public has something else in it/, 'the facade takes a schema of its own');
+is($proxy->safe_psql('postgres', 'SELECT count(*) FROM public.others'), '0', '... and leaves others alone');
+my $named = PostgreSQL::Test::Utils::tempdir() . '/named.sql';
+append_to_file($named, printed($shards[0], '-v', q{schema=Bob's "own"}));
+unlike(output($proxy, "\\i $named"), qr/ERROR/, 'its schema may have any name');
+is($proxy->safe_psql('postgres', q{SET client_min_messages = warning; SET search_path = "Bob's ""own"""; SELECT count(*) FROM lock_acquire_all('{n1,n2,n3,n4}', owner => 'n'); SELECT lock_release_all('n');
+	DROP SCHEMA "Bob's ""own""" CASCADE}), "4\n4", '... and works');
+like(output($one, "\\i @{[printed_file()]}"), qr/55000: .*this shard does not know which partition it has/, 'a server without a partition is no shard');
+$shards[1]->safe_psql('postgres', q{UPDATE pg_extension SET extversion = '0.9' WHERE extname = 'atomic_lock'});
+like(output($shards[1], "\\i @{[printed_file()]}"), qr/55000: .*this shard has another version of atomic_lock than 1\.0/, '... nor one of another version');
+$shards[1]->safe_psql('postgres', q{UPDATE pg_extension SET extversion = '1.0' WHERE extname = 'atomic_lock'});
 my $three = PostgreSQL::Test::Utils::tempdir() . '/three.sql';
 append_to_file($three, printed($shards[0], '-v', 'schema=three', '-v', 'server=three'));
 like(output($proxy, "\\i $three"), qr/55000: server "three" must have a power of two of partitions, not 3/, 'no three shards');
@@ -335,6 +374,80 @@ is($proxy->safe_psql('postgres', "SELECT (array_agg(expires_at ORDER BY key = '$
 	FROM lock_acquire_all('{$there[0],$there[1]}', '10 s', 'secret-u', wait => '50 s')"), 't|2', 'after a wait, the leases that were taken before it are as long as the last');
 is($proxy->safe_psql('postgres', q{SELECT lock_release_all('secret-u')}), 2, 'both are released');
 
+# After a wait, a set is what it is on one server: longer leases stay long, no answer tells of
+# a lease that is over, and what was shared before is shared after a refusal.
+my ($early, $late) = @there;
+for my $node ($one, $proxy)
+{
+	my $name = $node->name;
+	my $set = "lock_try_acquire_all('{$early,$late}', '1 min', 'owner-w', wait => '20 s')";
+
+	$node->safe_psql('postgres', "SELECT lock_acquire('$early', '10 h', 'owner-w'), lock_acquire('$late', '200 ms', 'owner-v')");
+	is($node->safe_psql('postgres', "SELECT key = '$early', status, ttl_remaining > '9 h', ttl_remaining <= expires_at - statement_timestamp(), waited > '0' FROM $set ORDER BY 1 DESC"),
+		"t|reacquired|t|t|t\nf|acquired|f|t|t", "$name: a longer lease stays as it is after a wait");
+	$node->safe_psql('postgres', q{SELECT lock_release_all('owner-w')});
+
+	$node->safe_psql('postgres', "SELECT lock_acquire('$late', '200 ms', 'owner-v')");
+	is($node->safe_psql('postgres', "SELECT bool_and(acquired), bool_and(ttl_remaining <= '1 ms' AND waited > '0'), count(*) FROM lock_try_acquire_all('{$early,$late}', '1 ms', 'owner-w', wait => '20 s')"),
+		't|t|2', "$name: leases may be shorter than the wait");
+	is($node->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', owner => 'owner-v'), pg_sleep(0.002)"), 'acquired', "$name: ... and have ended");
+	$node->safe_psql('postgres', q{SELECT lock_release_all('owner-v')});
+
+	# Taken from it by force, while it waits for what another one shares, or cancelled
+	foreach my $end ("force_release('$early', 'test')", q{pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'sets'})
+	{
+		my $said = '';
+
+		$node->safe_psql('postgres', "SELECT lock_acquire('$late', '10 min', 'owner-w', mode => 'shared'), lock_acquire('$late', '10 min', 'owner-v', mode => 'shared'),
+			lock_acquire('$early', '10 min', 'owner-w', mode => 'shared')");
+		my $waits = IPC::Run::start([ 'psql', '-X', '-A', '-t', '-v', 'VERBOSITY=sqlstate', '-d', connect_string($node) . ' application_name=sets', '-c', "SELECT status, key FROM $set" ], '<', \undef, '>&', \$said);
+		$node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM lock_waiters') or die;
+		$node->safe_psql('postgres', "SELECT $end");
+		$node->safe_psql('postgres', "SELECT lock_release('$late', 'owner-v')");
+		$waits->finish;
+		isnt($said, '', "$name: a set ends by $end");
+		note $said;
+		is($node->safe_psql('postgres', "SELECT key, mode FROM lock_held('owner-w') WHERE key = '$late'"), "$late|shared", '... and what was shared before is shared after it') if $end !~ /force/ || $said !~ /acquired/;
+		$node->safe_psql('postgres', q{SELECT lock_release_all('owner-w'), lock_release_all('owner-v')});
+	}
+}
+
+# A set that is refused takes nothing from its owner that another call has got meanwhile.
+{
+	my $said = '';
+
+	$proxy->safe_psql('postgres', "SELECT lock_acquire('$late', owner => 'other')");
+	my $waits = IPC::Run::start([ 'psql', '-X', '-A', '-t', '-d', connect_string($proxy), '-c', "SELECT status FROM lock_try_acquire_all('{$early,$late}', '1 min', 'owner-r', wait => '10 s')" ], '<', \undef, '>&', \$said);
+	$proxy->poll_query_until('postgres', 'SELECT count(*) = 1 FROM lock_waiters') or die;
+	is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', '1 min', 'owner-r')"), 'reacquired', 'a set has a key and waits for another; its owner is told that it has the one');
+	$proxy->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE state = 'active' AND pid <> pg_backend_pid() AND query LIKE '%owner-r%'});
+	$waits->finish;
+	like($said, qr/canceling statement/, '... the set is cancelled');
+	is($proxy->safe_psql('postgres', "SELECT lock_is_held('$early', 'owner-r'), lock_release('$early', 'owner-r')"), 't|t', '... and what was told is so');
+	$proxy->safe_psql('postgres', q{SELECT lock_release_all('other')});
+}
+$proxy->safe_psql('postgres', "SELECT lock_acquire('$late', owner => 'other')");
+is($proxy->safe_psql('postgres', "SELECT count(*), bool_or(acquired) FROM lock_try_acquire_all('{$early,$late}'); SELECT locked FROM lock_status('$early'); SELECT lock_release_all('other')"),
+	"1|f\nf\n1", 'what a set of an owner without a name has taken is given back');
+is($proxy->safe_psql('postgres', qq{SELECT count(DISTINCT t) FROM (
+	SELECT fencing_token FROM lock_acquire('$early', owner => 'owner-t') UNION ALL SELECT fencing_token FROM lock_acquire('$early', owner => 'owner-t')
+	UNION ALL SELECT fencing_token FROM lock_acquire_all('{$early}', owner => 'owner-t') UNION ALL SELECT fencing_token FROM lock_held('owner-t')
+	UNION ALL SELECT fencing_token FROM lock_status('$early')) x (t)}), 1, 'every call tells the same token');
+$proxy->safe_psql('postgres', q{SELECT lock_release_all('owner-t')});
+
+# What the session has set, or its keys are, changes no answer.
+$proxy->safe_psql('postgres', "SELECT lock_acquire('quota:m', '1 h', 'secret-m')");
+is($proxy->safe_psql('postgres', q{SET datestyle = 'SQL, DMY'; SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'; SELECT mode FROM lock_held_at('quota:m', clock_timestamp())}), 'exclusive', 'a moment is the same on the shard');
+$proxy->safe_psql('postgres', q{SELECT lock_release('quota:m', 'secret-m')});
+SKIP:
+{
+	skip 'PostgreSQL is built without ICU', 2 unless $proxy->safe_psql('postgres', q{SELECT count(*) FROM pg_collation WHERE collprovider = 'i'}) > 0;
+	$proxy->safe_psql('postgres', q{CREATE COLLATION public.caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)});
+	is($proxy->safe_psql('postgres', q{SELECT acquired, key FROM lock_acquire('{c}:1' COLLATE public.caseless, owner => 'secret-c'); SELECT count(*) FROM lock_acquire_all(ARRAY['c' COLLATE public.caseless, 'C', 'd', 'e', '{c}:1'], owner => 'secret-c');
+		SELECT lock_release_all('secret-c' COLLATE public.caseless)}), "t|{c}:1\n5\n5", 'keys of any collation');
+	is(sqlstate($proxy, q{SELECT lock_release('c' COLLATE public.caseless, 'secret-c')}), 'LK004', '... and their refusals');
+}
+
 # A grant in doubt is no grant here, either.
 $shards[1]->safe_psql('postgres', q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'});
 $shards[1]->reload;
@@ -364,6 +477,23 @@ is(output($proxy, q{SELECT lock_holder('a'), lock_release('a', 'wrong')}, 'app')
 like(output($proxy, q{SELECT force_release('a', 'x')}, 'app'), qr/42501/, 'and no more than that');
 unlike(output($proxy, q{SELECT lock_acquire('q', owner => 'q', holder => 'q')}, 'app'), qr/ERROR/, 'and acquires');
 
+# It may change its mapping, so the shards have to ask who it is.
+for my $shard (@shards)
+{
+	$shard->safe_psql('postgres', q{SET password_encryption = 'scram-sha-256'; ALTER ROLE app PASSWORD 'of app'; CREATE ROLE ops LOGIN SUPERUSER PASSWORD 'of ops'});
+	my $hba = $shard->data_dir . '/pg_hba.conf';
+	my $rules = slurp_file($hba);
+	unlink $hba;
+	append_to_file($hba, "local all app,ops scram-sha-256\n$rules");
+	$shard->reload;
+}
+my $become = sub { return $proxy->safe_psql('postgres', "ALTER USER MAPPING FOR app SERVER locks OPTIONS ($_[0])", extra_params => [ '-U', 'app' ]) };
+like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/08006/, 'a role without a password is refused');
+$become->(q{ADD password 'of app'});
+unlike(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/ERROR/, '... with its password it locks');
+$become->(q{SET user 'ops'});
+like(output($proxy, q{SELECT lock_holder('a')}, 'app'), qr/08006/, '... and is nobody else');
+
 # Routing in the client, as doc/scaling.md does it
 SKIP:
 {
@@ -377,6 +507,19 @@ SKIP:
 	is($out, '', 'the program of doc/scaling.md runs');
 	is($proxy->safe_psql('postgres', q{SELECT count(*) FROM lock_held('routed')}), 3, 'and finds the shards');
 }
+
+# What a shard cancels by itself is cancelled here, as on one server.
+$proxy->safe_psql('postgres', "SELECT lock_acquire('$late', owner => 'other')");
+$shards[1]->safe_psql('postgres', q{ALTER DATABASE postgres SET statement_timeout = '300ms'});
+like(output($proxy, "SET statement_timeout = '60s'; SELECT lock_acquire('$late', owner => 'owner-c', wait => '50 s')"), qr/57014: canceling statement due to statement timeout\n/, 'a statement_timeout of the shard');
+like(output($proxy, "SET statement_timeout = '60s'; SELECT * FROM lock_try_acquire_all('{$early,$late}', owner => 'owner-c', wait => '50 s')"), qr/57014: canceling statement due to statement timeout\n/, '... for a set');
+is($proxy->safe_psql('postgres', "SELECT locked FROM lock_status('$early')"), 'f', '... which keeps nothing');
+$shards[1]->safe_psql('postgres', 'ALTER DATABASE postgres RESET statement_timeout');
+$proxy->safe_psql('postgres', q{SELECT lock_release_all('other')});
+
+# A map may name several servers of a shard: one that is down is passed by.
+$proxy->safe_psql('postgres', sprintf q{ALTER SERVER locks OPTIONS (SET p0 'host=/nowhere,%s port=1,%s dbname=postgres target_session_attrs=read-write')}, $shards[0]->host, $shards[0]->port);
+is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$there[0]', owner => 'several'); SELECT lock_release('$there[0]', 'several')"), "acquired\nt", 'a map with several servers');
 
 # A shard is down.
 $proxy->safe_psql('postgres', "SELECT lock_acquire('$_', owner => 'secret-d', ttl => '1 min')") for @there;

@@ -145,11 +145,13 @@ $new->start;
 $old->wait_for_catchup($new, 'replay', $old->lsn('flush'));
 grants(200);
 
-$old->safe_psql('postgres', 'ALTER SYSTEM SET atomic_lock.partition = -1');
+$old->safe_psql('postgres', 'ALTER DATABASE postgres SET atomic_lock.partition = -1');
 $old->stop('fast');
 my ($end) = qx(pg_controldata @{[$old->data_dir]}) =~ m{Latest checkpoint location:\s+(\S+)};
 ok($new->poll_query_until('postgres', "SELECT pg_last_wal_replay_lsn() > '$end'"), 'the new server has all that the old one had');
 $new->promote;
+is(sqlstate($new, q{SELECT lock_acquire('x')}), 'LK010', '... and is closed, too');
+$new->safe_psql('postgres', 'ALTER DATABASE postgres SET atomic_lock.partition = 0');
 $proxy->safe_psql('postgres', "ALTER SERVER locks OPTIONS (SET p0 '" . connect_string($new) . "')");
 
 grants(400);

@@ -34,12 +34,10 @@ sub shards
 		$node->init(allows_streaming => 1);
 		$node->append_conf('postgresql.conf', qq{
 shared_preload_libraries = 'atomic_lock'
-atomic_lock.partitions = $count
-atomic_lock.partition = $partition
-client_connection_check_interval = '1s'
 log_statement = none
 } . ($with{conf} // ''));
 		$node->start;
+		$node->safe_psql('postgres', "ALTER DATABASE postgres SET atomic_lock.partitions = $count; ALTER DATABASE postgres SET atomic_lock.partition = $partition");
 		$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 		push @shards, $node;
 	}
@@ -75,7 +73,7 @@ sub proxy
 # What facade() has installed
 sub printed_file
 {
-	return "$PostgreSQL::Test::Utils::tmp_check/facade.sql";
+	return "$PostgreSQL::Test::Utils::tmp_check/facade_$$.sql";
 }
 
 # What the generator prints or says
@@ -101,6 +99,7 @@ sub facade
 	my $sql = printed($shard);
 	my $file = printed_file();
 
+	unlink $file;
 	append_to_file($file, $sql);
 	system_or_bail('psql', '-X', '-q', '-d', connect_string($_), '-f', $file) for @nodes;
 	return;

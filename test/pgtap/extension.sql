@@ -13,8 +13,8 @@ WHERE d.deptype = 'e';
 SELECT plan(51);
 
 -- The control file
-SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), false, 'not trusted');
-SELECT is((SELECT superuser FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), true, 'for superusers to create');
+SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), true, 'trusted');
+SELECT is((SELECT superuser FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), true, 'its script is run as a superuser');
 SELECT is((SELECT relocatable FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), false, 'not relocatable');
 SELECT is((SELECT schema::text FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), NULL, 'in any schema');
 SELECT isnt((SELECT comment FROM pg_available_extensions WHERE name = 'atomic_lock'), NULL, 'described');

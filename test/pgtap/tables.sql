@@ -189,7 +189,7 @@ SELECT is_empty($$SELECT relname FROM member m JOIN pg_am a ON a.oid = m.relam W
 SELECT is_empty($$SELECT tgname FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM member) AND NOT tgisinternal AND tgname NOT IN ('app_lock_policy_changed', 'app_lock_policy_truncated')$$, 'no triggers but those of policies');
 SELECT is_empty($$SELECT rulename FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM member WHERE relkind <> 'v') OR ev_class IN (SELECT oid FROM member) AND rulename <> '_RETURN'$$, 'no rules');
 SELECT is_empty($$SELECT relname FROM member WHERE relrowsecurity OR relforcerowsecurity$$, 'no row security');
-SELECT is_empty($$SELECT conname FROM pg_constraint WHERE conrelid IN (SELECT oid FROM member) AND contype IN ('c', 'f', 'x', 't')$$, 'no constraints that direct access would not check');
+SELECT is_empty($$SELECT conname FROM pg_constraint WHERE conrelid IN (SELECT oid FROM member) AND contype IN ('c', 'f', 'x', 't') AND conname <> 'app_lock_policy_check'$$, 'no constraints that direct access would not check, but that of what lock_set_policy checks');
 SELECT is_empty($$SELECT adrelid::regclass, pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid IN (SELECT oid FROM member) AND pg_get_expr(adbin, adrelid) <> 'false'$$, 'no defaults that direct access would not fill in');
 SELECT is_empty($$SELECT attname FROM pg_attribute WHERE attrelid IN (SELECT oid FROM member) AND (attgenerated <> '' OR attidentity <> '')$$, 'no generated columns');
 SELECT is_empty($$SELECT inhrelid FROM pg_inherits WHERE inhrelid IN (SELECT oid FROM member) OR inhparent IN (SELECT oid FROM member)$$, 'no inheritance');

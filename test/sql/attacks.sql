@@ -177,12 +177,18 @@ SELECT t.attempt('SET LOCAL ROLE regress_al_mallory;
 	CREATE FUNCTION prepared.app_lock_change_access(regrole, varchar, boolean) RETURNS void LANGUAGE plpgsql AS ''BEGIN RAISE ''''captured''''; END'';
 	RESET ROLE; SET LOCAL search_path = prepared, pg_catalog');
 DROP SCHEMA prepared;
--- Only superusers create it.
-GRANT CREATE ON DATABASE :"DBNAME" TO regress_al_mallory;
+-- Whoever may create objects in the database creates it; nobody else does.
 SET ROLE regress_al_mallory;
 \set VERBOSITY sqlstate
 CREATE EXTENSION atomic_lock;
 \set VERBOSITY default
+RESET ROLE;
+GRANT CREATE ON DATABASE :"DBNAME" TO regress_al_mallory;
+SET ROLE regress_al_mallory;
+CREATE SCHEMA prepared;
+CREATE EXTENSION atomic_lock SCHEMA prepared;
+SELECT count(*) FROM prepared.lock_activity;
+DROP SCHEMA prepared CASCADE;
 RESET ROLE;
 REVOKE CREATE ON DATABASE :"DBNAME" FROM regress_al_mallory;
 

@@ -115,7 +115,8 @@ GRANT SELECT (key, slot, role, released, expires_at, owner, meta) ON $schema.app
 	return;
 }
 
-foreach my $name (@names)
+# plproxy.sql makes nothing, but prints a script for other servers, which cluster/facade runs.
+foreach my $name (grep { $_ ne 'plproxy' } @names)
 {
 	my $db = "db_$name";
 	my ($ok, $err);

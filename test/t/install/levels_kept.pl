@@ -6,8 +6,7 @@
 # nobody else, and for nobody by ALTER DEFAULT PRIVILEGES; what was granted by hand
 # stays, and is no level; a dump has all of it; a role whose levels are taken back
 # can be dropped, by an owner of the database who is no superuser; such an owner can
-# restore a dump once a superuser has created the extension, with all of it but
-# levels and audit trail, and tokens rise.
+# restore the dump of a superuser, with all of it but levels, and tokens rise.
 #
 # Turns red when: the grants of an update script count as parts of the extension;
 # new functions are for PUBLIC; USAGE on the schema stays; restoring needs more
@@ -124,42 +123,10 @@ $node->command_ok([ 'pg_restore', '-e', '-d', 'copy', $dump ], 'restored by a su
 is(psql('copy', $rights), psql('shop', $rights), '... all rights are as they were');
 is(psql('copy', 'SELECT * FROM "Locks".lock_audit'), psql('shop', 'SELECT * FROM "Locks".lock_audit'), '... and the audit trail');
 
-#
-# By the owner of the database: what is the superuser's of the dump first
-#
-sub restore
-{
-	my ($what, $errors, @options) = @_;
-	my ($stdout, $stderr) = ('', '');
-
-	IPC::Run::run([ $node->installed_command('pg_restore'), '-h', $node->host, '-p', $node->port, @options, $dump ], '>', \$stdout, '2>', \$stderr);
-	is(join("\n", sort { $a cmp $b } map { s/^.*?ERROR: +//r } grep { /ERROR: / } split(/\n/, $stderr)), $errors, $what);
-	return;
-}
-my $superuser = psql('postgres', 'SELECT current_user');
-my ($list) = run_command([ $node->installed_command('pg_restore'), '-l', $dump ]);
-my $all = [ split /\n/, $list ];
-my @parts = ([ grep { / \Q$superuser\E$| EXTENSION / } @$all ], [ grep { !/ \Q$superuser\E$| EXTENSION / } @$all ]);
-foreach my $part (0, 1)
-{
-	append_to_file("$dump.$part", join("\n", @{ $parts[$part] }, ''));
-}
-append_to_file("$dump.extension", join("\n", grep { / EXTENSION - / } @$all));
+# By the owner of the database, who then grants levels again
 psql('postgres', 'CREATE DATABASE owned OWNER dbo');
-restore('what belongs to superusers, by a superuser', '', '-d', 'owned', '-e', '-L', "$dump.0");
-restore('... the rest, by the owner of the database', '', '-d', 'owned', '-e', '-L', "$dump.1", '-U', 'dbo');
-is(psql('owned', $rights), psql('shop', $rights), '... all rights are as they were');
+$node->command_ok([ 'pg_restore', '-e', '-O', '-x', '-U', 'dbo', '-d', 'owned', $dump ], 'restored by the owner of the database');
 is(psql('owned', 'SELECT * FROM "Locks".lock_audit'), psql('shop', 'SELECT * FROM "Locks".lock_audit'), '... the audit trail');
-is(psql('owned', 'SELECT * FROM orders'), '42', '... and data');
-
-# With nothing of a superuser but CREATE EXTENSION
-psql('postgres', 'DROP DATABASE owned; CREATE DATABASE owned OWNER dbo');
-psql('owned', 'CREATE SCHEMA "Locks"');
-restore('not without a superuser', 'permission denied to create extension "atomic_lock"', '-d', 'owned', '-e', '-L', "$dump.extension", '-U', 'dbo');
-psql('owned', 'CREATE EXTENSION atomic_lock SCHEMA "Locks"');
-restore('where a superuser has made the extension, all but what is in it, and rights',
-	"must be owner of extension atomic_lock\n" . "permission denied for schema Locks\n" x 5 . 'schema "Locks" already exists',
-	'-d', 'owned', '-x', '-U', 'dbo');
 is(psql('owned', 'SELECT * FROM orders'), '42', '... and data');
 cmp_ok(psql('owned', q{SELECT (("Locks".lock_acquire('k')).fencing_token)}), '>', psql('shop', q{SELECT (("Locks".lock_acquire('k')).fencing_token)}), '... tokens rise');
 

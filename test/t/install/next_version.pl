@@ -9,7 +9,7 @@
 # the restart all goes on as before; from the restart to the update nothing of it changes
 # hands, and what is guarded is not written; after the update owners go on, others are
 # refused, the line moves, and what is new is there, for the roles that have its level;
-# no token falls; an extension that was updated is what one is that was created anew; a
+# no token falls; an owner who is no superuser can do it; an extension that was updated is what one is that was created anew; a
 # standby whose library is older than what it replays says so until it is restarted, and
 # can then be promoted; a dump of the former version restores as the new one.
 #
@@ -128,6 +128,9 @@ BEGIN; SELECT status FROM lock_acquire('prepared', '1 day', 'ann'); PREPARE TRAN
 BEGIN; SELECT lock_release('line:one', 'ann'); PREPARE TRANSACTION 'released';
 }), join("\n", ('acquired') x 5, 'queued|1', 'queued|2', 'queued|1', 't', ('acquired') x 3, 't', 'acquired', 't'), 'what is locked');
 is(as('boss', q{SELECT force_release('forced', 'is ill')}), 't', '... and forced');
+as($dba, q{CREATE ROLE dbo LOGIN}, 'postgres');
+as($dba, 'CREATE DATABASE owned OWNER dbo', 'postgres');
+is(as('dbo', q{CREATE EXTENSION atomic_lock; SELECT status FROM lock_acquire('k', '1 day', 'o')}, 'owned'), 'acquired', 'an extension whose owner is no superuser');
 my $token = as($dba, q{SELECT last_value FROM app_lock_fence});
 my %before = look('shop');
 unlike($before{$_}, qr/^(\w{5}|failed.*|)\z/, "there are $_") foreach sort keys %before;
@@ -198,6 +201,8 @@ is(as('watcher', q{SELECT count(*) FROM lock_history WHERE key = 'line:one' AND 
 is(as('clerk', q{SET atomic_lock.note = 'call me'; SELECT status FROM lock_acquire('noted', '1 day', 'ann'); SELECT lock_note('noted'), lock_note('order:1')}), "acquired\ncall me|", '... with a new setting, a new column, and a new function');
 is(as($_, q{SELECT lock_note('noted')}), '42501', "... which is not for $_") foreach ('watcher', 'boss', 'hand');
 is(as('hand', q{SELECT lock_holder('order:1')}), 'Ann', '... what was granted by hand is there');
+is(as('dbo', q{ALTER EXTENSION atomic_lock UPDATE; SELECT lock_is_held('k', 'o'), lock_note('k')}, 'owned'), 't|', 'the owner of the extension updates it, too, and has what is new');
+is(as('dbo', q{SELECT app_lock_begin_script()}, 'owned'), '42501', '... but does not begin scripts');
 end($session);
 
 #
