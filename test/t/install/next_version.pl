@@ -9,9 +9,10 @@
 # the restart all goes on as before; from the restart to the update nothing of it changes
 # hands, and what is guarded is not written; after the update owners go on, others are
 # refused, the line moves, and what is new is there, for the roles that have its level;
-# no token falls; an owner who is no superuser can do it; an extension that was updated is what one is that was created anew; a
-# standby whose library is older than what it replays says so until it is restarted, and
-# can then be promoted; a dump of the former version restores as the new one.
+# no token falls; an owner of the extension who is no superuser can update it; an
+# extension that was updated is what one is that was created anew; a standby whose library
+# is older than what it replays says so until it is restarted, and can then be promoted; a
+# dump of the former version restores as the new one.
 #
 # Turns red when: an update script does not begin and end as it has to; a column at the
 # end of app_lock is more than the library can do; something that has to survive is in
