@@ -144,6 +144,11 @@ checkver:
 		{ echo 'no install script of version $(EXTVERSION)' >&2; exit 1; }
 	@case '$(DISTVERSION)' in '$(EXTVERSION)'.*) ;; *) \
 		echo 'META.json has $(DISTVERSION), atomic_lock.control $(EXTVERSION)' >&2; exit 1;; esac
+	@for f in sql/*--*.sql; do grep -q '^SELECT app_lock_begin_script();$$' $$f && \
+		[ "$$(tail -n 1 $$f)" = 'SELECT app_lock_refresh_access();' ] || \
+		{ echo "$$f does not begin and end as a script has to" >&2; exit 1; }; done
+	@grep -q '^#define VERSION "$(EXTVERSION)"$$' src/table/catalog.c || \
+		{ echo 'src/table/catalog.c has another version than $(EXTVERSION)' >&2; exit 1; }
 	@grep -q '^## $(DISTVERSION)' CHANGELOG.md || \
 		{ echo 'CHANGELOG.md says nothing of $(DISTVERSION)' >&2; exit 1; }
 	@head -n 1 debian/changelog | grep -qF ' ($(DISTVERSION)-' || \

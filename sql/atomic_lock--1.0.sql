@@ -14,6 +14,17 @@
 -- parameters.  They cannot be qualified: what CREATE EXTENSION offers for that
 -- refuses names of schemas that we allow.
 
+-- The first call of this script and of each update script
+CREATE FUNCTION app_lock_begin_script()
+RETURNS void
+AS 'MODULE_PATHNAME', 'atomic_lock_begin_script'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION app_lock_begin_script() IS
+'internal: the beginning of a script: fails where the library is older, waits for transactions that have written, and tells all sessions';
+
+SELECT app_lock_begin_script();
+
 ------------------------------------------------------------------------------
 -- The table has one row per holding.  Only the code in src/table reads or
 -- writes it; src/table/columns.h mirrors its columns, in this order.

@@ -2,7 +2,7 @@
 # two installations.
 #
 # Properties: after pg_upgrade, in every mode, what was locked is locked: each
-# row of app_lock is as it was, owners extend, prove, release and acquire again
+# row of app_lock is as it was, with lines, policies and history, owners extend, prove, release and acquire again
 # with the token that they had, others are refused and told the label; what had
 # run out, was released or ended by force is told as before; what a session held
 # is free; lock_delay, set for a database, keeps closed what it kept closed; every
@@ -11,7 +11,8 @@
 # dumped, and lock_audit are the same; the sweep has not run while pg_upgrade
 # worked, in either server, and runs afterwards; waiters are woken; a dump of
 # the new database restores, without leases; the old cluster, where pg_upgrade
-# has left it, still has its leases.
+# has left it, still has its leases.  If the library of the new cluster is that of the
+# next version, it says so until ALTER EXTENSION UPDATE, and then all of this holds.
 #
 # Turns red when: the sweep does not look whether it is in binary upgrade mode;
 # something that has to survive is outside of the table, such as in shared memory
@@ -23,6 +24,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/perl";
+use AtomicLockNext;
 use AtomicLockTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -73,12 +75,15 @@ sub log_between
 
 # Everything of a database that has to stay as it is, by a name that people know
 my %unchanged = (
-	'leases' => q{SELECT * FROM LOCKS.app_lock ORDER BY key, slot},
+	'leases' => q{SELECT to_jsonb(l) - 'note' FROM LOCKS.app_lock l ORDER BY key, slot},
+	'places' => q{SELECT * FROM LOCKS.app_lock_queue ORDER BY key, ticket},
+	'policies' => q{SELECT * FROM LOCKS.lock_policies ORDER BY prefix},
+	'history' => q{SELECT * FROM LOCKS.lock_history ORDER BY key, fencing_token},
 	'audit' => q{SELECT * FROM LOCKS.lock_audit ORDER BY at, key},
 	'guards' => q{SELECT relation, key_template, events, state, parent, problem FROM LOCKS.lock_guards ORDER BY relation::text},
 	'triggers' => q{SELECT tgrelid::regclass, tgname, tgenabled, tgparentid <> 0, pg_get_triggerdef(oid)
 		FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgrelid::regclass::text, tgname},
-	'extension' => q{SELECT extname, extversion, extowner::regrole, extnamespace::regnamespace, extrelocatable,
+	'extension' => q{SELECT extname, extowner::regrole, extnamespace::regnamespace, extrelocatable,
 		ARRAY(SELECT c::regclass::text FROM unnest(extconfig) c ORDER BY 1), extcondition FROM pg_extension WHERE extname = 'atomic_lock'},
 	# of each function, table, view, sequence and composite type.  What is as it
 	# is by default may be written out or not.
@@ -96,10 +101,10 @@ my %unchanged = (
 			UNION ALL SELECT 'schema ' || nspname, nspowner, coalesce(nspacl, acldefault('n', nspowner)), NULL FROM pg_namespace WHERE nspname = 'LOCKS'
 			UNION ALL SELECT 'default ' || defaclobjtype::text, defaclrole, defaclacl, NULL FROM pg_default_acl)
 		SELECT object, owner::regrole, ARRAY(SELECT a::text FROM unnest(acl) a ORDER BY 1), ARRAY(SELECT a::text FROM unnest(initprivs) a ORDER BY 1)
-		FROM d ORDER BY object},
+		FROM d WHERE object !~ 'lock_note' ORDER BY object},
 	'columns and indexes' => q{SELECT c.oid::regclass, c.relkind, c.reloptions, c.relpersistence,
 			ARRAY(SELECT format('%s %s %s %s', attname, format_type(atttypid, atttypmod), attstorage, attcollation::regcollation)
-				FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 ORDER BY attnum),
+				FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND attname <> 'note' ORDER BY attnum),
 			CASE WHEN c.relkind = 'i' THEN pg_get_indexdef(c.oid) END
 		FROM pg_class c WHERE relname ~ '^(app_lock|lock_audit)' AND relkind IN ('r', 'i', 'S') ORDER BY c.oid::regclass::text},
 	'data' => q{SELECT * FROM orders UNION ALL SELECT * FROM parted ORDER BY 1, 2});
@@ -160,7 +165,8 @@ CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
 INSERT INTO parted VALUES (3, 'three');
 SELECT lock_protect('orders', 'order:{id}'), lock_protect('parted', 'parted:{id}', '{insert,update,delete}');
 GRANT ALL ON orders, parted, parted_1 TO clerk;
-}), "|\n||\n|", "$db: the old cluster");
+SELECT lock_set_policy('line:', history => true), lock_set_policy('chiefs:', roles => '{chief}');
+}), "|\n||\n|\n|", "$db: the old cluster");
 
 	# Who has what: exclusive, shared, with and without an owner's name, held
 	# before by others, with a key and a meta as big as may be
@@ -183,7 +189,10 @@ SELECT status FROM lock_acquire('released', '1 hour', 'bob');
 SELECT lock_release('released', 'bob');
 SELECT status FROM lock_acquire('forced', '1 hour', 'bob', holder => 'Bob');
 SELECT status FROM lock_acquire('stolen', '1 hour', 'bob', holder => 'Bob');
-}), join("\n", ('acquired') x 8, 100, 'acquired', 'f', ('acquired') x 3, 't', ('acquired') x 2), "$db: leases");
+SELECT status FROM lock_acquire('line:k', '1 hour', 'zoe'), lock_release('line:k', 'zoe');
+SELECT status FROM lock_acquire('line:k', '1 hour', 'ann', holder => 'Ann');
+SELECT status, place FROM lock_enqueue('line:k', 'bob', 'Bob', '1 day', '1 day');
+}), join("\n", ('acquired') x 8, 100, 'acquired', 'f', ('acquired') x 3, 't', ('acquired') x 4, 'queued|1'), "$db: leases");
 	is(as('chief', $db, q{
 SELECT force_release('forced', 'is ill');
 SELECT status FROM lock_steal('stolen', 'ann', 'is away', '1 hour', 'Ann');
@@ -196,7 +205,7 @@ SELECT status FROM lock_steal('stolen', 'ann', 'is away', '1 hour', 'Ann');
 	eval { $session->quit };
 	$node->start;
 }
-is(psql('shop', q{SELECT count(*), count(*) FILTER (WHERE expires_at > clock_timestamp() AND NOT released) FROM app_lock}), '15|12', 'rows');
+is(psql('shop', q{SELECT count(*), count(*) FILTER (WHERE expires_at > clock_timestamp() AND NOT released) FROM app_lock}), '16|13', 'rows');
 
 my %before;
 foreach my $db (@databases)
@@ -234,7 +243,7 @@ sub upgraded
 	# What had ended has ended
 	is(as('clerk', $db, q{SELECT lock_try_release('expired', 'bob'), lock_try_release('released', 'bob'), lock_try_release('forced', 'bob'), lock_try_release('stolen', 'bob'), lock_try_release('session', 'bob')}),
 		'expired|already_released|forced|forced|expired', "$name: what has ended");
-	is(as('watcher', $db, q{SELECT count(*), count(pid), sum(holders) FROM lock_status()}), '11|0|13', "$name: all live holdings");
+	is(as('watcher', $db, q{SELECT count(*), count(pid), sum(holders) FROM lock_status()}), '12|0|14', "$name: all live holdings");
 
 	# Guards
 	is(as('clerk', $db, q{UPDATE orders SET note = 'x' WHERE id = 1}), 'LK006', "$name: the guard refuses");
@@ -267,6 +276,12 @@ sub upgraded
 	is(as('clerk', $db, qq{SELECT lock_release_all('$b->{owner}')}), '1', "$name: ... is found");
 	is(as('clerk', $db, q{SELECT lock_extend_all('ann')}), $b->{ann} - 1, "$name: heartbeat of an owner by name");
 
+	# The line, policies and history
+	is(as('clerk', $db, q{SELECT lock_release('line:k', 'ann'); SELECT status, holder FROM lock_try_acquire('line:k', owner => 'ann'); SELECT status FROM lock_enqueue('line:k', 'bob'); SELECT lock_release('line:k', 'bob')}),
+		"t\nheld|Bob\nacquired\nt", "$name: who is first in line has the next turn");
+	is(as('clerk', $db, q{SELECT lock_acquire('chiefs:k')}), '42501', "$name: policies hold");
+	is(as('watcher', $db, q{SELECT count(ended_at) FROM lock_history}), '3', "$name: history goes on");
+
 	# Waits, in the shared memory of the new server
 	my ($waiter, $owner) = map { $node->background_psql($db, extra_params => [ '-U', 'clerk' ]) } (1, 2);
 	$waiter->query_until(qr/waiting/, "\\echo waiting\nSELECT status FROM lock_acquire('hot', '1 hour', 'bob', wait => '100 s');\n");
@@ -289,7 +304,7 @@ sub upgraded
 			LATERAL lock_try_acquire(k.key, '1 hour', 'eve') g
 			WHERE g.acquired AND g.fencing_token > } . $b->{tokens} . q{ AND g.fencing_token > a.token;
 		SELECT count(DISTINCT key) FROM app_lock; SELECT lock_release_all('eve') > 10;
-		}), "t\n15\n15\nt", "$name: a new owner of every key has a higher token");
+		}), "t\n16\n16\nt", "$name: a new owner of every key has a higher token");
 	return;
 }
 
@@ -308,17 +323,18 @@ sub restored
 	$node->command_ok([ $node->installed_command('pg_restore'), '-e', '-d', $node->connstr($to), $file ], "$name: ... and restores");
 	is(psql($to, 'SELECT count(*) FROM app_lock'), '0', "$name: ... without leases");
 	is(look($to, 'audit'), $audit, "$name: ... with the audit");
-	is(look($to, $_), look($from, $_), "$name: ... with the same $_") foreach ('guards', 'privileges', 'data');
+	is(look($to, $_), look($from, $_), "$name: ... with the same $_") foreach ('guards', 'policies', 'privileges', 'data');
 	cmp_ok(as('clerk', $to, q{SELECT fencing_token FROM lock_acquire('order:1', owner => 'new')}), '>', $token, "$name: ... with tokens that rise");
 	return;
 }
 
 sub try_mode
 {
-	my ($mode) = @_;
-	my $source = PostgreSQL::Test::Cluster->new("old_$mode", install_path => $old_path);
-	my $target = PostgreSQL::Test::Cluster->new("new_$mode", install_path => $new_path);
-	my $dir = "$PostgreSQL::Test::Utils::tmp_check/upgrade_$mode";
+	my ($mode, $next) = @_;
+	my $name = $next ? "$mode, next version" : $mode;
+	my $source = PostgreSQL::Test::Cluster->new($next ? "before_$mode" : "old_$mode", install_path => $old_path);
+	my $target = PostgreSQL::Test::Cluster->new($next ? "next_$mode" : "new_$mode", install_path => $next // $new_path);
+	my $dir = "$PostgreSQL::Test::Utils::tmp_check/upgrade_$mode" . ($next ? '_next' : '');
 
 	$source->init_from_backup($old, 'cold');
 	$source->append_conf('postgresql.conf', $eager);
@@ -334,36 +350,42 @@ sub try_mode
 			'-b', $source->config_data('--bindir'), '-B', $target->config_data('--bindir'),
 			'-s', $target->host, '-p', $source->port, '-P', $target->port,
 			$mode eq 'copy' && $target->pg_version < 16 ? () : "--$mode" ],
-		"$mode: pg_upgrade");
+		"$name: pg_upgrade");
 	my @logs = glob($target->data_dir . '/pg_upgrade_output.d/*/log/pg_upgrade_server.log');
-	is(scalar @logs, 1, "$mode: the log of its servers");
+	is(scalar @logs, 1, "$name: the log of its servers");
 	my $log = slurp_file($logs[0]);
-	like($log, qr/loaded library "atomic_lock"/, "$mode: ... which had the library");
-	unlike($log, qr/atomic_lock (launcher|sweeper)/, "$mode: ... and no sweep");
+	like($log, qr/loaded library "atomic_lock"/, "$name: ... which had the library");
+	unlike($log, qr/atomic_lock (launcher|sweeper)/, "$name: ... and no sweep");
 
 	$node = $target;
 	$node->append_conf('postgresql.conf', $settings);
 	$node->start;
-	upgraded("$mode, $_", $_) foreach @databases;
-	restored("$mode, $_", $_) foreach @databases;
+	foreach my $db ($next ? @databases : ())
+	{
+		is(as('clerk', $db, $_), '55000', "$name, $db: before the update: $_") foreach q{SELECT lock_try_acquire('order:1', owner => 'eve')}, q{UPDATE orders SET note = 'x' WHERE id = 1};
+		is(look($db, $_), $before{$db}{$_}, "$name, $db: ... the same $_") foreach sort grep { $_ ne 'guards' } keys %unchanged;
+		is(psql($db, 'ALTER EXTENSION atomic_lock UPDATE; SELECT extversion FROM pg_extension WHERE extname = $$atomic_lock$$'), '1.1', "$name, $db: ALTER EXTENSION UPDATE");
+	}
+	upgraded("$name, $_", $_) foreach @databases;
+	restored("$name, $_", $_) foreach @databases;
 
 	# Now the sweep may run
 	psql('depot', q{SELECT lock_acquire('kept', '1 hour', 'zoe')});
 	my $from = -s $node->logfile;
 	$node->append_conf('postgresql.conf', $eager);
 	$node->reload;
-	ok($node->poll_query_until($_, q{SELECT count(*) = 0 FROM app_lock WHERE released}), "$mode, $_: the sweep removes what was released") foreach @databases;
-	like(psql('shop', q{SELECT status FROM lock_sweeper_status() WHERE database IS NULL}), qr/^running/, "$mode: ... and runs");
-	is(psql('depot', q{SELECT owner FROM app_lock}), 'zoe', "$mode: ... and leaves what is held");
-	like(log_between($node, $from), qr/atomic_lock sweeper/, "$mode: ... as the log says, which knows it");
+	ok($node->poll_query_until($_, q{SELECT count(*) = 0 FROM app_lock WHERE released}), "$name, $_: the sweep removes what was released") foreach @databases;
+	like(psql('shop', q{SELECT status FROM lock_sweeper_status() WHERE database IS NULL}), qr/^running/, "$name: ... and runs");
+	is(psql('depot', q{SELECT owner FROM app_lock}), 'zoe', "$name: ... and leaves what is held");
+	like(log_between($node, $from), qr/atomic_lock sweeper/, "$name: ... as the log says, which knows it");
 
-	$node->command_ok([ $node->installed_command('pg_amcheck'), '--install-missing', '--heapallindexed', '-d', 'shop', '-d', 'depot', '-p', $node->port, '-h', $node->host ], "$mode: tables and indexes");
+	$node->command_ok([ $node->installed_command('pg_amcheck'), '--install-missing', '--heapallindexed', '-d', 'shop', '-d', 'depot', '-p', $node->port, '-h', $node->host ], "$name: tables and indexes");
 	psql('depot', q{DROP EXTENSION atomic_lock CASCADE; CREATE EXTENSION atomic_lock SCHEMA locks});
-	cmp_ok(psql('depot', q{SELECT fencing_token FROM lock_acquire('kept', '1 hour', 'new')}), '>', $before{depot}{tokens}, "$mode: a new extension");
+	cmp_ok(psql('depot', q{SELECT fencing_token FROM lock_acquire('kept', '1 hour', 'new')}), '>', $before{depot}{tokens}, "$name: a new extension");
 	$node->stop;
-	unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|XX000/, "$mode: nothing unexpected in the log");
+	unlike(slurp_file($node->logfile), qr/PANIC|TRAP:|XX000/, "$name: nothing unexpected in the log");
 
-	if ($mode eq 'copy')
+	if ($mode eq 'copy' && !$next)
 	{
 		# Whoever goes back finds what he has left.
 		$node = $source;
@@ -378,5 +400,11 @@ sub try_mode
 try_mode('copy');
 try_mode('link');
 try_mode('swap') if PostgreSQL::Test::Cluster->new('version', install_path => $new_path)->pg_version >= 18;
+
+# A new package of PostgreSQL and of the extension at once
+my ($bin, $share, $lib) = copy_installation('next') or die 'the installation cannot be copied';
+put_library(next_library($bin), $lib);
+next_scripts($share);
+try_mode('copy', $bin =~ s{/bin$}{}r);
 
 done_testing();

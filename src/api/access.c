@@ -1,14 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * access.c
- *		app_lock_repeat_access(): give new objects to the roles that have their level.
+ *		What scripts of the extension call.
  *
- * Model: whoever has a level has the function by which it is known here.  A role that
+ * Model: a script begins with app_lock_begin_script(), and ends by giving new objects
+ * to the roles that have their level, with app_lock_repeat_access().  A library runs
+ * the scripts of all versions up to its own, so these two do not ask for the version
+ * that the others ask for (table/catalog.h).
+ *
+ * Whoever has a level has the function by which it is known here.  A role that
  * has lock_grant_access() could give itself the rest of level admin.  The owner of the
  * extension has all levels.  The functions belong to somebody else where it is not a
  * superuser, since the script of a trusted extension is run as one.
  *
- * Locking rules: those of app_lock_change_access().
+ * Locking rules: those of app_lock_change_access(); app_lock is locked first.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,7 +27,16 @@
 
 #include "table/catalog.h"
 
+PG_FUNCTION_INFO_V1(atomic_lock_begin_script);
 PG_FUNCTION_INFO_V1(atomic_lock_repeat_access);
+
+/* app_lock_begin_script() */
+Datum
+atomic_lock_begin_script(PG_FUNCTION_ARGS)
+{
+	al_begin_script();
+	PG_RETURN_VOID();
+}
 
 /*
  * app_lock_repeat_access().  What the script of an extension grants is a part of the

@@ -26,10 +26,6 @@
 #include "table/audit.h"
 #include "table/catalog.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_force_release);
-PG_FUNCTION_INFO_V1(atomic_lock_try_force_release);
-PG_FUNCTION_INFO_V1(atomic_lock_steal);
-
 /* End all holdings of the key that is the first argument, for the reason that is the second */
 static AlOutcome
 force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
@@ -59,16 +55,14 @@ force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 }
 
 /* force_release(key, reason), also lock_force_release: true, or LK002 */
-Datum
-atomic_lock_force_release(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_force_release)
 {
 	(void) force_release(fcinfo, "force_release()", true);
 	PG_RETURN_BOOL(true);
 }
 
 /* lock_try_force_release(key, reason): what came of it, in a word */
-Datum
-atomic_lock_try_force_release(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_try_force_release)
 {
 	AlResult	result = {.outcome = force_release(fcinfo, "lock_try_force_release()", false)};
 
@@ -76,8 +70,7 @@ atomic_lock_try_force_release(PG_FUNCTION_ARGS)
 }
 
 /* lock_steal(key, new_owner, reason, ttl, holder): the new lease */
-Datum
-atomic_lock_steal(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_steal)
 {
 	Relation	rel = al_open_for_writing("lock_steal()");
 	AlAcquire	request = {0};

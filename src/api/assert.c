@@ -17,13 +17,10 @@
 #include "lease/pin.h"
 #include "lease/report.h"
 #include "lease/state.h"
-
-PG_FUNCTION_INFO_V1(atomic_lock_assert);
-PG_FUNCTION_INFO_V1(atomic_lock_assert_fence);
+#include "table/catalog.h"
 
 /* lock_assert(key, owner): the fencing token, or raises LK006 */
-Datum
-atomic_lock_assert(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_assert)
 {
 	AlKey		key;
 	AlOwner		owner;
@@ -44,8 +41,7 @@ atomic_lock_assert(PG_FUNCTION_ARGS)
  * others wait, so it takes the owner: a token proves nothing, since applications pass
  * it on.
  */
-Datum
-atomic_lock_assert_fence(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_assert_fence)
 {
 	AlKey		key;
 	AlOwner		owner;

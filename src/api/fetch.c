@@ -68,8 +68,6 @@
 #include "lease/state.h"
 #include "table/catalog.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_fetch);
-
 /* The row to be read */
 typedef struct Target
 {
@@ -652,8 +650,7 @@ hide_statement(void *arg)
 }
 
 /* lock_fetch(row_type, id, ttl, owner, wait, key, holder): the row, or none */
-Datum
-atomic_lock_fetch(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_fetch)
 {
 	Target		target = {0};
 	AlKey		key;

@@ -37,9 +37,6 @@
 #include "table/catalog.h"
 #include "table/owner_rows.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_held);
-PG_FUNCTION_INFO_V1(atomic_lock_heartbeat);
-
 /* By key; of one key the newest first, and what has become a row before what was none */
 static int
 compare_owned(const ListCell *a, const ListCell *b)
@@ -125,8 +122,7 @@ set_end(TimestampTz end, TimestampTz now, Datum *values, bool *nulls, int expire
  * lock_held(owner): a row for each key that the owner holds.  What transactions hold
  * comes before the rows, of which it may be one by then.
  */
-Datum
-atomic_lock_held(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_held)
 {
 	enum
 	{
@@ -190,8 +186,7 @@ beat(ReturnSetInfo *rsinfo, Relation rel, const AlKey *key, const AlOwner *owner
 }
 
 /* lock_heartbeat(keys, owner, ttl): a row for each key */
-Datum
-atomic_lock_heartbeat(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_heartbeat)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Relation	rel = al_open_for_writing("lock_heartbeat()");

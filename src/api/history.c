@@ -33,8 +33,6 @@
 #include "table/scan.h"
 #include "table/sharers.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_held_at);
-
 #define COLUMN(column) (Anum_lock_history_##column - 1)
 
 /*
@@ -61,8 +59,7 @@ add_end(const AlRows *rows, TimestampTz now, TimestampTz at, Datum *values, bool
 }
 
 /* lock_held_at(key, at): rows of lock_history, read in the same snapshot as app_lock */
-Datum
-atomic_lock_held_at(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_held_at)
 {
 	static const AttrNumber column = Anum_lock_history_key;
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;

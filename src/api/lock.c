@@ -42,22 +42,6 @@
 #include "table/catalog.h"
 #include "table/owner_rows.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_acquire);
-PG_FUNCTION_INFO_V1(atomic_lock_try_acquire);
-PG_FUNCTION_INFO_V1(atomic_lock_acquire_all);
-PG_FUNCTION_INFO_V1(atomic_lock_try_acquire_all);
-PG_FUNCTION_INFO_V1(atomic_lock_convert);
-PG_FUNCTION_INFO_V1(atomic_lock_try_convert);
-PG_FUNCTION_INFO_V1(atomic_lock_transfer);
-PG_FUNCTION_INFO_V1(atomic_lock_try_transfer);
-PG_FUNCTION_INFO_V1(atomic_lock_transfer_all);
-PG_FUNCTION_INFO_V1(atomic_lock_release);
-PG_FUNCTION_INFO_V1(atomic_lock_try_release);
-PG_FUNCTION_INFO_V1(atomic_lock_extend);
-PG_FUNCTION_INFO_V1(atomic_lock_try_extend);
-PG_FUNCTION_INFO_V1(atomic_lock_release_all);
-PG_FUNCTION_INFO_V1(atomic_lock_extend_all);
-
 static void
 close_app_lock(Relation rel, bool wrote)
 {
@@ -113,14 +97,12 @@ acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 	return al_grant_datum(fcinfo, &key, &request.owner, &result);
 }
 
-Datum
-atomic_lock_acquire(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_acquire)
 {
 	return acquire(fcinfo, "lock_acquire()", true);
 }
 
-Datum
-atomic_lock_try_acquire(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_try_acquire)
 {
 	return acquire(fcinfo, "lock_try_acquire()", false);
 }
@@ -162,14 +144,12 @@ acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
 	return (Datum) 0;
 }
 
-Datum
-atomic_lock_acquire_all(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_acquire_all)
 {
 	return acquire_all(fcinfo, "lock_acquire_all()", true);
 }
 
-Datum
-atomic_lock_try_acquire_all(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_try_acquire_all)
 {
 	return acquire_all(fcinfo, "lock_try_acquire_all()", false);
 }
@@ -196,14 +176,12 @@ convert(FunctionCallInfo fcinfo, const char *function, bool raise)
 	return al_grant_datum(fcinfo, &key, &request.owner, &result);
 }
 
-Datum
-atomic_lock_convert(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_convert)
 {
 	return convert(fcinfo, "lock_convert()", true);
 }
 
-Datum
-atomic_lock_try_convert(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_try_convert)
 {
 	return convert(fcinfo, "lock_try_convert()", false);
 }
@@ -237,21 +215,18 @@ transfer(FunctionCallInfo fcinfo, const char *function, bool raise)
 	return al_grant_datum(fcinfo, &key, &new_owner, &result);
 }
 
-Datum
-atomic_lock_transfer(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_transfer)
 {
 	return transfer(fcinfo, "lock_transfer()", true);
 }
 
-Datum
-atomic_lock_try_transfer(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_try_transfer)
 {
 	return transfer(fcinfo, "lock_try_transfer()", false);
 }
 
 /* lock_release(key, owner): true, or raises */
-Datum
-atomic_lock_release(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_release)
 {
 	Relation	rel = al_open_for_writing("lock_release()");
 	AlKey		key;
@@ -268,8 +243,7 @@ atomic_lock_release(PG_FUNCTION_ARGS)
 }
 
 /* lock_try_release(key, owner): the outcome, in a word */
-Datum
-atomic_lock_try_release(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_try_release)
 {
 	Relation	rel = al_open_for_writing("lock_try_release()");
 	AlKey		key;
@@ -310,14 +284,12 @@ extend(FunctionCallInfo fcinfo, const char *function, bool raise)
 	PG_RETURN_TIMESTAMPTZ(result.holding.expires_at);
 }
 
-Datum
-atomic_lock_extend(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_extend)
 {
 	return extend(fcinfo, "lock_extend()", true);
 }
 
-Datum
-atomic_lock_try_extend(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_try_extend)
 {
 	return extend(fcinfo, "lock_try_extend()", false);
 }
@@ -378,8 +350,7 @@ for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 	return count;
 }
 
-Datum
-atomic_lock_release_all(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_release_all)
 {
 	Relation	rel = al_open_for_writing("lock_release_all()");
 	AlOwner		owner;
@@ -391,8 +362,7 @@ atomic_lock_release_all(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(count);
 }
 
-Datum
-atomic_lock_extend_all(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_extend_all)
 {
 	Relation	rel = al_open_for_writing("lock_extend_all()");
 	AlOwner		owner;
@@ -408,8 +378,7 @@ atomic_lock_extend_all(PG_FUNCTION_ARGS)
 }
 
 /* lock_transfer_all(owner, new_owner, holder): how many leases were handed over */
-Datum
-atomic_lock_transfer_all(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_transfer_all)
 {
 	Relation	rel = al_open_for_writing("lock_transfer_all()");
 	AlOwner		owner;

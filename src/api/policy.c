@@ -31,11 +31,6 @@
 #include "table/catalog.h"
 #include "table/policies.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_set_policy);
-PG_FUNCTION_INFO_V1(atomic_lock_drop_policy);
-PG_FUNCTION_INFO_V1(atomic_lock_policy);
-PG_FUNCTION_INFO_V1(atomic_lock_policy_changed);
-
 #define LONGEST		(100 * 365 * USECS_PER_DAY)
 
 /*
@@ -134,8 +129,7 @@ raise_longer(const char *what, const char *limit)
 }
 
 /* lock_set_policy(prefix, default_ttl, ...): the arguments that follow are "arguments" */
-Datum
-atomic_lock_set_policy(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_set_policy)
 {
 	AlPolicy	policy = {.prefix = prefix_arg(fcinfo)};
 	int64	   *parts = policy.parts;
@@ -164,8 +158,7 @@ atomic_lock_set_policy(PG_FUNCTION_ARGS)
 }
 
 /* lock_drop_policy(prefix): was there a policy? */
-Datum
-atomic_lock_drop_policy(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_drop_policy)
 {
 	AlString	prefix = prefix_arg(fcinfo);
 
@@ -214,8 +207,7 @@ show_part(AlString key, AlPolicyPart part, Datum *value)
 }
 
 /* lock_policy(key): the parts, and as JSON by which prefix each is ruled */
-Datum
-atomic_lock_policy(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_policy)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
 	StringInfoData prefixes;
@@ -245,8 +237,7 @@ atomic_lock_policy(PG_FUNCTION_ARGS)
 }
 
 /* app_lock_policy_changed(), a trigger of app_lock_policy for what SQL writes there */
-Datum
-atomic_lock_policy_changed(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_policy_changed)
 {
 	if (!CALLED_AS_TRIGGER(fcinfo))
 		ereport(ERROR,

@@ -35,17 +35,10 @@
 #include "table/events.h"
 #include "table/tickets.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_channel);
-PG_FUNCTION_INFO_V1(atomic_lock_ask);
-PG_FUNCTION_INFO_V1(atomic_lock_enqueue);
-PG_FUNCTION_INFO_V1(atomic_lock_leave);
-PG_FUNCTION_INFO_V1(atomic_lock_queue);
-
 #define DEFAULT_KEEP	USECS_PER_HOUR
 
 /* lock_channel(key): the name to LISTEN on */
-Datum
-atomic_lock_channel(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_channel)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
 	AlKey		key;
@@ -61,8 +54,7 @@ atomic_lock_channel(PG_FUNCTION_ARGS)
 }
 
 /* lock_ask(key, message): how many hold the key, all of whom are told */
-Datum
-atomic_lock_ask(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_ask)
 {
 	Relation	rel = al_open_for_writing("lock_ask()");
 	AlEvent		event = {.word = "asked", .by = GetUserId()};
@@ -121,8 +113,7 @@ enum
 };
 
 /* lock_enqueue(key, owner, holder, offer, keep): the key, or a place in line */
-Datum
-atomic_lock_enqueue(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_enqueue)
 {
 	Relation	rel = al_open_for_writing("lock_enqueue()");
 	AlKey		key;
@@ -170,8 +161,7 @@ atomic_lock_enqueue(PG_FUNCTION_ARGS)
 }
 
 /* lock_leave(key, owner): had the owner a place in line? */
-Datum
-atomic_lock_leave(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_leave)
 {
 	Relation	rel = al_open_for_writing("lock_leave()");
 	AlKey		key;
@@ -186,8 +176,7 @@ atomic_lock_leave(PG_FUNCTION_ARGS)
 }
 
 /* lock_queue(): a row for each ticket that is valid, in the order of keys and places */
-Datum
-atomic_lock_queue(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_queue)
 {
 	enum
 	{

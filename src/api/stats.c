@@ -21,10 +21,7 @@
 #include "shmem/contention.h"
 #include "shmem/shmem.h"
 #include "shmem/stat.h"
-
-PG_FUNCTION_INFO_V1(atomic_lock_stats);
-PG_FUNCTION_INFO_V1(atomic_lock_stats_reset);
-PG_FUNCTION_INFO_V1(atomic_lock_contention);
+#include "table/catalog.h"
 
 /* Attach to shared memory, or raise 55000 with this message */
 static void
@@ -39,8 +36,7 @@ attach_or_raise(const char *what)
 }
 
 /* lock_stats(): a row for each database in which something was counted */
-Datum
-atomic_lock_stats(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_stats)
 {
 	/* The columns between the name and "since" */
 	static const AlCounter columns[] = {
@@ -90,8 +86,7 @@ atomic_lock_stats(PG_FUNCTION_ARGS)
 }
 
 /* lock_stats_reset(): set the counters of this database to 0 */
-Datum
-atomic_lock_stats_reset(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_stats_reset)
 {
 	AlDatabase *database;
 
@@ -105,8 +100,7 @@ atomic_lock_stats_reset(PG_FUNCTION_ARGS)
 }
 
 /* lock_contention(): a row for each contended key of this database, worst first */
-Datum
-atomic_lock_contention(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_contention)
 {
 	enum
 	{

@@ -45,13 +45,6 @@
 #include "table/scan.h"
 #include "table/tickets.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_is_held);
-PG_FUNCTION_INFO_V1(atomic_lock_holder);
-PG_FUNCTION_INFO_V1(atomic_lock_status);
-PG_FUNCTION_INFO_V1(atomic_lock_status_all);
-PG_FUNCTION_INFO_V1(atomic_lock_waiters);
-PG_FUNCTION_INFO_V1(atomic_lock_longest_wait);
-
 enum
 {
 	KEY, LOCKED, MODE, OWNER, HOLDER, FENCING_TOKEN, ACQUIRED_AT, EXPIRES_AT,
@@ -115,8 +108,7 @@ choose(List *holdings)
 }
 
 /* lock_is_held(key, owner) */
-Datum
-atomic_lock_is_held(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_is_held)
 {
 	AlKey		key;
 	AlOwner		owner;
@@ -132,8 +124,7 @@ atomic_lock_is_held(PG_FUNCTION_ARGS)
 }
 
 /* lock_holder(key): the label of the holder, or NULL */
-Datum
-atomic_lock_holder(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_holder)
 {
 	AlKey		key;
 	const AlHolding *holding;
@@ -259,8 +250,7 @@ fill_free(const AlKey *key, Datum *values, bool *nulls)
 }
 
 /* lock_status(key): always one row */
-Datum
-atomic_lock_status(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_status)
 {
 	AlKey		key;
 	AlOwner		setting;
@@ -472,8 +462,7 @@ find_all_pending(void)
  * pending of other keys.  What transactions have comes before the rows, of which it may
  * be one by then.
  */
-Datum
-atomic_lock_status_all(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_status_all)
 {
 	Listing		listing = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo};
 	List	   *held = list_concat(al_held_mine(NULL), al_held_shown());
@@ -539,8 +528,7 @@ compare_waiters(const void *a, const void *b)
  * lock_waiters(): a row for every waiter in this database.  Raises 55000 where there
  * is no queue.
  */
-Datum
-atomic_lock_waiters(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_waiters)
 {
 	enum
 	{
@@ -611,8 +599,7 @@ atomic_lock_waiters(PG_FUNCTION_ARGS)
  * app_lock_longest_wait(key): the longest current wait; NULL: no waiter is known.  For a
  * view, which also shows keys of partitions that have moved.
  */
-Datum
-atomic_lock_longest_wait(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_longest_wait)
 {
 	AlKey		key;
 	TimestampTz since;

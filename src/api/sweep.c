@@ -30,14 +30,8 @@
 #include "sweep/worker.h"
 #include "table/catalog.h"
 
-PG_FUNCTION_INFO_V1(atomic_lock_sweep);
-PG_FUNCTION_INFO_V1(atomic_lock_schedule_sweep);
-PG_FUNCTION_INFO_V1(atomic_lock_unschedule_sweep);
-PG_FUNCTION_INFO_V1(atomic_lock_sweeper_status);
-
 /* lock_sweep(max_rows): the number of rows removed */
-Datum
-atomic_lock_sweep(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_sweep)
 {
 	Relation	rel = al_open_for_writing("lock_sweep()");
 	int64		max_rows = al_sweep_batch;
@@ -61,8 +55,7 @@ atomic_lock_sweep(PG_FUNCTION_ARGS)
 }
 
 /* lock_schedule_sweep(schedule): the id of the job */
-Datum
-atomic_lock_schedule_sweep(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_schedule_sweep)
 {
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
@@ -74,8 +67,7 @@ atomic_lock_schedule_sweep(PG_FUNCTION_ARGS)
 }
 
 /* lock_unschedule_sweep(): was there a schedule? */
-Datum
-atomic_lock_unschedule_sweep(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_unschedule_sweep)
 {
 	PG_RETURN_BOOL(al_cron_schedule(NULL, "lock_unschedule_sweep()") > 0);
 }
@@ -163,8 +155,7 @@ describe_database(const AlDatabase *database, const char **hint)
  * lock_sweeper_status(): a row for the launcher, whose database is null, and one for
  * each database that was swept since the server started
  */
-Datum
-atomic_lock_sweeper_status(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_sweeper_status)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	AlStats    *stats;

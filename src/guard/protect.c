@@ -40,9 +40,7 @@
 #include "guard/protect.h"
 #include "guard/template.h"
 #include "guard/trigger.h"
-
-PG_FUNCTION_INFO_V1(atomic_lock_protect);
-PG_FUNCTION_INFO_V1(atomic_lock_unprotect);
+#include "table/catalog.h"
 
 static object_access_hook_type previous_object_access_hook = NULL;
 
@@ -268,8 +266,7 @@ make_trigger(Oid relid, const char *name, const char *events, const char *level,
 }
 
 /* lock_protect(relation, key_template, events): nothing */
-Datum
-atomic_lock_protect(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_protect)
 {
 	List	   *family;
 	char	   *template;
@@ -313,8 +310,7 @@ atomic_lock_protect(PG_FUNCTION_ARGS)
 }
 
 /* lock_unprotect(relation): nothing; raises 42704 where there is no guard */
-Datum
-atomic_lock_unprotect(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_unprotect)
 {
 	static const char *const names[] = {AL_ROW_TRIGGER, AL_TRUNCATE_TRIGGER};
 	List	   *family;

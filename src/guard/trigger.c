@@ -36,9 +36,7 @@
 #include "lease/pin.h"
 #include "lease/report.h"
 #include "lease/state.h"
-
-PG_FUNCTION_INFO_V1(atomic_lock_guard);
-PG_FUNCTION_INFO_V1(atomic_lock_guard_problem);
+#include "table/catalog.h"
 
 /* A foreign key's action runs as the owner of the table, for the outer role. */
 static bool
@@ -110,7 +108,12 @@ al_refuse_truncate(Relation rel)
 	pg_unreachable();
 }
 
-/* lock_guard(template): the trigger function of row and TRUNCATE triggers */
+PG_FUNCTION_INFO_V1(atomic_lock_guard);
+
+/*
+ * lock_guard(template): the trigger function of row and TRUNCATE triggers.  Where guards
+ * are not enforced, writes pass with a library of any version.
+ */
 Datum
 atomic_lock_guard(PG_FUNCTION_ARGS)
 {
@@ -132,6 +135,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 	result = TRIGGER_FIRED_BY_UPDATE(event) ? trigger->tg_newtuple : trigger->tg_trigtuple;
 	if (!al_enforce_guards)
 		return PointerGetDatum(result);
+	al_check_version();
 	if (TRIGGER_FIRED_BY_TRUNCATE(event))
 	{
 		/* A detached partition has lost its row trigger, but kept this one. */
@@ -160,8 +164,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
  * app_lock_guard_problem(relation, template): why the template does not fit, or
  * NULL.  The table is not locked, and may have been dropped.
  */
-Datum
-atomic_lock_guard_problem(PG_FUNCTION_ARGS)
+AL_FUNCTION(atomic_lock_guard_problem)
 {
 	Oid			relid = PG_GETARG_OID(0);
 	AlTemplate	guard;

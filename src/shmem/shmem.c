@@ -13,6 +13,12 @@
  * allocated after the start of the server.  Then nobody is queued, nothing is
  * counted, and each session has hints of its own.
  *
+ * What is in the memory depends on the library.  Where the library is preloaded, all
+ * processes have the same one.  Otherwise each session loads the file that is there at
+ * the time, so a small segment, which is the same for all versions, tells whose layout
+ * the memory has.  A session whose library has another one cannot do without the
+ * memory, since others believe what is there: it raises 55000 until a restart.
+ *
  * No part can run out of memory later, since all sizes are known at the start.
  * Nothing here needs to outlive the server, because app_lock is the truth.
  *
@@ -30,10 +36,21 @@
 #include "storage/shmem.h"
 
 #include "base/compat.h"
+#include "base/errors.h"
 #include "shmem/shmem.h"
 
-/* Another layout needs another name. */
-#define MEMORY_NAME	"atomic_lock 5"
+/* Raise it with each change of what is in the parts, or of what that means. */
+#define LAYOUT	5
+
+#define MEMORY_NAME	"atomic_lock"
+#define LAYOUT_NAME	"atomic_lock layout"
+
+/* Whose layout a dynamic segment has.  This never changes. */
+typedef struct Layout
+{
+	uint64		number;
+	uint64		size;
+} Layout;
 
 /* At the start of the memory, before the parts */
 typedef struct Header
@@ -131,6 +148,12 @@ al_shmem_init(const AlShmemPart *const *new_parts, int count)
 }
 
 static void
+init_layout(void *memory)
+{
+	*(Layout *) memory = (Layout) {LAYOUT, memory_size()};
+}
+
+static void
 explain_memory(void *arg)
 {
 	errhint("Free shared memory, or add atomic_lock to shared_preload_libraries, so that its memory is allocated when the server starts.");
@@ -138,19 +161,27 @@ explain_memory(void *arg)
 
 /*
  * Attach to the memory; false if this server cannot have any.  The first call in a
- * session may raise the errors of dynamic shared memory (53200, 53100).
+ * session may raise the errors of dynamic shared memory (53200, 53100), and 55000.
  */
 bool
 al_shmem_attach(void)
 {
 	ErrorContextCallback explain = {error_context_stack, explain_memory, NULL};
+	const Layout *layout;
 
 	if (is_attached || !AL_HAS_DSM_REGISTRY)
 		return is_attached;
 
 	error_context_stack = &explain;
-	attach_memory(al_named_dsm_segment(MEMORY_NAME, memory_size(), init_memory));
+	layout = al_named_dsm_segment(LAYOUT_NAME, sizeof(Layout), init_layout);
+	if (layout->number == LAYOUT && layout->size == memory_size())
+		attach_memory(al_named_dsm_segment(MEMORY_NAME, memory_size(), init_memory));
 	error_context_stack = explain.previous;
+	if (!is_attached)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("shared memory of atomic_lock was made by another version of its library"),
+				 errhint("Restart the server.")));
 	return true;
 }
 

@@ -11,9 +11,9 @@
  *
  * A database needs no visit where nothing was counted since the last one
  * (shmem/stat.c) and no row that the last one saw is over, or where the extension is
- * not installed.  It is visited every tenth interval in any case, since rows can also
- * come in ways that are not counted.  A failed visit is repeated after a pause that
- * doubles each time, up to an hour.
+ * not installed or has another version.  It is visited every tenth interval in any
+ * case, since rows can also come in ways that are not counted.  A failed visit is
+ * repeated after a pause that doubles each time, up to an hour.
  *
  * A session that knows that somebody in line may have to be offered a key wakes the
  * launcher.  Then a worker sees to the queue, and to nothing else.
@@ -72,6 +72,7 @@ typedef struct Target
 	NameData	name;
 	bool		exists;			/* in this round */
 	int			failures;		/* in a row */
+	bool		other_version;	/* the last visit found one, and the log says so */
 	int64		next_visit;		/* no visit before this, by al_monotonic_now() */
 	TimestampTz next_due;		/* when a row will be over; 0: not known */
 	int64		unseen_until;	/* then a visit in any case, by al_monotonic_now() */
@@ -417,17 +418,30 @@ note_failure(Target *target)
 						   (int) ((target->next_visit - al_monotonic_now()) / USECS_PER_SEC))));
 }
 
+/* Log it once: the database is visited as if the extension were not installed. */
+static void
+note_version(Target *target, bool other_version)
+{
+	if (other_version && !target->other_version)
+		ereport(LOG,
+				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("no sweep of database \"%s\", where extension \"atomic_lock\" has another version than its library",
+						NameStr(target->name)),
+				 errhint("Run ALTER EXTENSION atomic_lock UPDATE there.")));
+	target->other_version = other_version;
+}
+
 static void
 show_failure(const Target *target)
 {
 	AlStats    *stats = al_stats();
 	AlDatabase *database;
+	bool		failed = target->failures > 0 || target->other_version;
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	database = target->failures > 0 ? al_stat_place(target->oid) :
-		al_stat_find(target->oid);
+	database = failed ? al_stat_place(target->oid) : al_stat_find(target->oid);
 	if (database)
-		database->failed_at = target->failures > 0 ? GetCurrentTimestamp() : 0;
+		database->failed_at = failed ? GetCurrentTimestamp() : 0;
 	LWLockRelease(&stats->lock);
 }
 
@@ -455,10 +469,13 @@ visit(Target *target)
 		target->failures = 0;
 	else if (is_free(target))	/* not dropped meanwhile */
 		note_failure(target);
+	if (visit.result != AL_VISIT_AWAY && visit.result != AL_VISIT_FAILED)
+		note_version(target, visit.result == AL_VISIT_OTHER_VERSION);
 	show_failure(target);
 	if (visit.result == AL_VISIT_UNFINISHED)
 		target->next_visit = 0;
-	if (visit.result == AL_VISIT_DONE || visit.result == AL_VISIT_NO_EXTENSION)
+	if (visit.result == AL_VISIT_DONE || visit.result == AL_VISIT_NO_EXTENSION ||
+		visit.result == AL_VISIT_OTHER_VERSION)
 	{
 		target->changes = changes;
 		target->next_due = visit.next_due;

@@ -122,7 +122,7 @@ sweep_batch(AlSwept *swept, bool is_first, bool only_queue, AlVisitResult *resul
 	if (al_lock_database(MyDatabaseId))
 		rel = al_open_now(&missing);
 	if (missing)
-		*result = AL_VISIT_NO_EXTENSION;
+		*result = al_is_installed() ? AL_VISIT_OTHER_VERSION : AL_VISIT_NO_EXTENSION;
 	if (rel)
 	{
 		GetUserIdAndSecContext(&user, &security);

@@ -24,7 +24,8 @@ typedef enum AlVisitResult
 	AL_VISIT_DONE,
 	AL_VISIT_UNFINISHED,		/* there may be more to remove */
 	AL_VISIT_AWAY,				/* somebody wants the database, or locks the table */
-	AL_VISIT_NO_EXTENSION
+	AL_VISIT_NO_EXTENSION,
+	AL_VISIT_OTHER_VERSION		/* the extension has not the version of the library */
 } AlVisitResult;
 
 /* The current visit; there is one at a time */

@@ -7,8 +7,12 @@
  * during a session.  So OIDs are looked up when they are first needed, without
  * search_path, and are forgotten when the relation cache says that one of the
  * relations has changed.  What other files rely on is checked here once after each
- * change: the relations are what the install script made, since a library of another
- * version must not read them, and no index needs user code to be kept up to date.
+ * change: the extension has the version of this library, the relations are what the
+ * install script made, and no index needs user code to be kept up to date.
+ *
+ * A library serves the SQL objects of its own version and no others.  Each script of
+ * the extension begins with al_begin_script(), which waits for all transactions that
+ * have written, and makes every session compare the versions again.
  *
  * Locking rules: a relation is opened with the lock that the caller asks for.
  * Taking it processes invalidations, so the OID is compared again under the lock.
@@ -47,6 +51,9 @@
 #include "shmem/tickets.h"
 #include "table/catalog.h"
 #include "table/columns.h"
+
+/* The default_version of atomic_lock.control; make checkver compares them. */
+#define VERSION "1.0"
 
 typedef struct ColumnDefinition
 {
@@ -225,9 +232,42 @@ al_catalog_init(void)
 	CacheRegisterRelcacheCallback(relcache_callback, (Datum) 0);
 }
 
-/* The schema of the extension.  Where it is not installed, 0, or raises 42704. */
+/* As strcmp(), for versions such as 1.0 and 1.10 */
+static int
+compare_versions(const char *a, const char *b)
+{
+	for (;;)
+	{
+		char	   *a_end;
+		char	   *b_end;
+		long		difference = strtol(a, &a_end, 10) - strtol(b, &b_end, 10);
+
+		if (difference != 0 || *a_end != '.' || *b_end != '.')
+			return difference != 0 ? (int) Max(Min(difference, 1), -1) : strcmp(a_end, b_end);
+		a = a_end + 1;
+		b = b_end + 1;
+	}
+}
+
+static void
+raise_version(const char *version)
+{
+	ereport(ERROR,
+			(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("extension \"atomic_lock\" has version %s in this database, and its library has version %s",
+					version, VERSION),
+			 compare_versions(version, VERSION) < 0 ?
+			 errhint("Run ALTER EXTENSION atomic_lock UPDATE.") :
+			 errhint("Install the package of version %s if it is not there, and restart the server.",
+					 version)));
+}
+
+/*
+ * The schema of the extension, and its version.  Where it is not installed, 0, or
+ * raises 42704.
+ */
 static Oid
-extension_schema(bool missing_ok)
+extension_schema(bool missing_ok, char **version)
 {
 	Relation	rel;
 	ScanKeyData key;
@@ -241,7 +281,13 @@ extension_schema(bool missing_ok)
 	scan = systable_beginscan(rel, ExtensionNameIndexId, true, NULL, 1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
+	{
+		bool		is_null;
+
 		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
+		*version = TextDatumGetCString(heap_getattr(tuple, Anum_pg_extension_extversion,
+													RelationGetDescr(rel), &is_null));
+	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 
@@ -260,7 +306,8 @@ extension_schema(bool missing_ok)
 char *
 al_schema_name(void)
 {
-	char	   *name = get_namespace_name(extension_schema(false));
+	char	   *version;
+	char	   *name = get_namespace_name(extension_schema(false, &version));
 
 	if (name == NULL)
 		ereport(ERROR,
@@ -271,18 +318,25 @@ al_schema_name(void)
 
 /*
  * Look our relations up.  OIDs are valid only after the last one, and if there was
- * no invalidation meanwhile.  Where the extension is not installed, returns false,
- * or raises 42704.
+ * no invalidation meanwhile.  Where the extension is not installed or has another
+ * version, returns false, or raises 42704 or 55000.
  */
 static bool
 look_up(bool missing_ok)
 {
 	uint32		seen = invalidations;
-	Oid			schema = extension_schema(missing_ok);
+	char	   *version;
+	Oid			schema = extension_schema(missing_ok, &version);
 
 	lock_status_oid = InvalidOid;
 	if (!OidIsValid(schema))
 		return false;
+	if (strcmp(version, VERSION) != 0)
+	{
+		if (missing_ok)
+			return false;
+		raise_version(version);
+	}
 	for (int i = 0; i < (int) lengthof(our_relations); i++)
 	{
 		Oid			oid = get_relname_relid(our_relations[i]->name, schema);
@@ -297,6 +351,34 @@ look_up(bool missing_ok)
 		al_policy_forget();
 	oids_valid = seen == invalidations;
 	return true;
+}
+
+/* Raise 42704 or 55000 where this library cannot serve the extension. */
+void
+al_check_version(void)
+{
+	if (!oids_valid)
+		(void) look_up(false);
+}
+
+/*
+ * A script begins, to make the version that the extension has already.  Raises 55000
+ * where that is newer than the library.  No transaction that has written with one
+ * version commits with another, so an update has app_lock for itself.
+ */
+void
+al_begin_script(void)
+{
+	char	   *version;
+	Oid			schema = extension_schema(false, &version);
+	Oid			relid = get_relname_relid("app_lock", schema);
+
+	if (compare_versions(version, VERSION) > 0)
+		raise_version(version);
+	if (!OidIsValid(relid))
+		return;
+	LockRelationOid(relid, AccessExclusiveLock);
+	CacheInvalidateRelcacheByRelid(relid);
 }
 
 static void
@@ -361,7 +443,7 @@ check_definition(Relation rel, const CachedRelation *cached)
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("definition of relation \"%s\" does not match this version of atomic_lock",
 						RelationGetRelationName(rel)),
-				 errhint("Run ALTER EXTENSION atomic_lock UPDATE, or undo what was altered in the relation.")));
+				 errhint("Undo what was altered in the relation, or drop the extension and create it again.")));
 }
 
 /*
@@ -423,8 +505,8 @@ check_indexes(Relation rel)
 
 /*
  * Open one of our relations.  Raises 42704 where the extension is not installed, and
- * 55000 where the relation is missing or changed so that we cannot use it.  With
- * "missing_ok", returns NULL where it is not there.
+ * 55000 where it has another version, or the relation is missing or changed so that
+ * we cannot use it.  With "missing_ok", returns NULL where it is not there.
  */
 static Relation
 open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
@@ -540,7 +622,8 @@ al_is_installed(void)
 
 /*
  * Open app_lock to write to it, without waiting for a lock.  Returns NULL where a
- * lock is not free, or, with "missing" set, where the extension is not installed.
+ * lock is not free, or, with "missing" set, where the extension is not installed or
+ * has another version.
  */
 Relation
 al_open_now(bool *missing)
@@ -612,12 +695,14 @@ al_open_audit(LOCKMODE lockmode)
 bool
 al_is_monitor(void)
 {
+	char	   *version;
+
 	if (!oids_valid)
 		(void) look_up(false);
 	if (!OidIsValid(lock_status_oid))
 		lock_status_oid = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
 										  CStringGetDatum("lock_status"),
 										  PointerGetDatum(buildoidvector(NULL, 0)),
-										  ObjectIdGetDatum(extension_schema(false)));
+										  ObjectIdGetDatum(extension_schema(false, &version)));
 	return OidIsValid(lock_status_oid) && al_may_execute(lock_status_oid, GetUserId());
 }

@@ -5,10 +5,29 @@
 #ifndef AL_TABLE_CATALOG_H
 #define AL_TABLE_CATALOG_H
 
+#include "fmgr.h"
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
 
+/*
+ * The head of a function that SQL calls.  The library is compared with the extension
+ * before anything else, so that arguments and results are what the function expects.
+ */
+#define AL_FUNCTION(function) \
+	PG_FUNCTION_INFO_V1(function); \
+	static Datum checked_##function(PG_FUNCTION_ARGS); \
+	Datum \
+	function(PG_FUNCTION_ARGS) \
+	{ \
+		al_check_version(); \
+		return checked_##function(fcinfo); \
+	} \
+	static Datum \
+	checked_##function(PG_FUNCTION_ARGS)
+
 extern void al_catalog_init(void);
+extern void al_check_version(void);
+extern void al_begin_script(void);
 extern char *al_schema_name(void);
 extern Datum al_mode_value(bool is_shared);
 extern Relation al_open_app_lock(LOCKMODE lockmode);

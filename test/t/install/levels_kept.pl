@@ -16,12 +16,13 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockNext;
 use AtomicLockTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($bin, $share) = copy_installation('levels') or plan skip_all => 'no installation that can be copied';
+my ($bin, $share, $lib) = copy_installation('levels') or plan skip_all => 'no installation that can be copied';
 my $node = PostgreSQL::Test::Cluster->new('levels', install_path => $bin =~ s{/bin$}{}r);
 $node->init;
 $node->append_conf('postgresql.conf', "autovacuum = off\nfsync = off\n");
@@ -72,7 +73,7 @@ $definition =~ s/('user', |)'lock_release_all'/$1'lock_release_all', 'lock_new_u
 $definition =~ s/'lock_sweeper_status'/'lock_sweeper_status', 'lock_new_monitor'/ or die;
 $definition =~ s/'lock_sweep'/'lock_sweep', 'lock_new_admin'/ or die;
 $definition =~ s/\('monitor', 'lock_stats', 'SELECT'\)/('monitor', 'lock_stats', 'SELECT'), ('monitor', 'lock_new', 'SELECT')/ or die;
-append_to_file("$share/extension/atomic_lock--1.0--next.sql", "$definition;\n" . q{
+my $new = "$definition;\n" . q{
 CREATE FUNCTION lock_new_user() RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION lock_new_monitor() RETURNS int LANGUAGE sql AS 'SELECT 1';
 CREATE FUNCTION lock_new_admin() RETURNS int LANGUAGE sql AS 'SELECT 1';
@@ -82,8 +83,11 @@ CREATE SEQUENCE app_lock_new_seq;
 DROP FUNCTION lock_stats_reset();
 CREATE FUNCTION lock_stats_reset(really bool DEFAULT true) RETURNS void LANGUAGE sql AS '';
 SELECT app_lock_refresh_access();
-});
-append_to_file("$share/extension/atomic_lock.control", "default_version = 'next'\n");
+};
+append_to_file("$share/extension/atomic_lock--1.0--1.1.sql", "SELECT app_lock_begin_script();\n$new");
+append_to_file("$share/extension/atomic_lock--1.1.sql", slurp_file("$share/extension/atomic_lock--1.0.sql") . $new);
+append_to_file("$share/extension/atomic_lock.control", "default_version = '1.1'\n");
+put_library(build_library($bin, '1.1'), $lib);
 
 my %before = rights('shop');
 psql('shop', 'ALTER EXTENSION atomic_lock UPDATE');
