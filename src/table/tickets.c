@@ -601,6 +601,9 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 	al_scan_end(&scan);
 	CommandCounterIncrement();
 	al_tickets_note(key, until);
+	/* Others know until when the ticket was to be kept. */
+	if (!al_tickets_is_shared() && until > ticket->expires_at)
+		CacheInvalidateRelcache(rel);
 	table_close(rel, NoLock);
 	return written;
 }
