@@ -14,6 +14,35 @@
 -- parameters.  They cannot be qualified: what CREATE EXTENSION offers for that
 -- refuses names of schemas that we allow.
 
+-- The first statement of this script and of each update script.  What follows is found by
+-- the name of the schema, so that may not change: its owner could rename it, and give the
+-- name to another one.  And since the script is run as a superuser, the owner of the
+-- extension must have the rights that it takes.
+DO $$
+DECLARE
+	extension	pg_catalog.pg_extension;
+	schema		pg_catalog.name;
+BEGIN
+	SELECT e.* INTO STRICT extension
+	FROM pg_catalog.pg_extension e
+	WHERE e.extname OPERATOR(pg_catalog.=) 'atomic_lock'::pg_catalog.name;
+	SELECT n.nspname INTO schema
+	FROM pg_catalog.pg_namespace n
+	WHERE n.oid OPERATOR(pg_catalog.=) extension.extnamespace
+	FOR SHARE;
+	IF NOT pg_catalog.starts_with(pg_catalog.current_setting('search_path'), pg_catalog.concat(pg_catalog.quote_ident(schema::pg_catalog.text), ', ')) THEN
+		RAISE object_in_use USING
+			MESSAGE = 'the schema of extension "atomic_lock" was renamed at the same time';
+	END IF;
+	IF NOT pg_catalog.has_schema_privilege(extension.extowner, extension.extnamespace, 'CREATE')
+		OR NOT pg_catalog.has_schema_privilege(extension.extowner, extension.extnamespace, 'USAGE WITH GRANT OPTION') THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = pg_catalog.concat('permission denied for schema ', pg_catalog.quote_ident(schema::pg_catalog.text)),
+			DETAIL = 'The owner of the extension must be able to create objects in its schema, and to let others use it.';
+	END IF;
+END
+$$;
+
 -- The first call of this script and of each update script
 CREATE FUNCTION app_lock_begin_script()
 RETURNS void
@@ -1311,7 +1340,8 @@ BEGIN
 			('owner', 'lock_audit', 'INSERT'), ('owner', 'lock_history', 'SELECT, INSERT'),
 			('owner', 'app_lock_policy', 'SELECT, INSERT'), ('owner', 'app_lock_policy_role', 'SELECT, INSERT'),
 			('owner', 'app_lock_fence', 'SELECT, UPDATE')) AS c (at_level, relname, privileges)
-		WHERE c.at_level = level OR is_owner AND c.at_level = 'owner'
+		WHERE c.at_level = level
+			OR c.at_level = 'owner' AND (is_owner OR NOT granting AND level = 'admin')
 	LOOP
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT %s ON TABLE %I.%I TO %s', privileges, schema, relation, grantee)

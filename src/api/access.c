@@ -48,7 +48,7 @@ Datum
 atomic_lock_repeat_access(PG_FUNCTION_ARGS)
 {
 	bool		in_script = creating_extension;
-	const char *schema = quote_identifier(al_schema_name());
+	const char *schema;
 	int			guc_level = NewGUCNestLevel();
 
 	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET,
@@ -57,6 +57,12 @@ atomic_lock_repeat_access(PG_FUNCTION_ARGS)
 	PG_TRY();
 	{
 		SPI_connect();
+		/* Until the end of the transaction, nobody can give this name to another schema. */
+		if (SPI_execute("SELECT nspname FROM pg_namespace JOIN pg_extension e"
+						" ON e.extnamespace = pg_namespace.oid WHERE extname = 'atomic_lock'"
+						" FOR SHARE OF pg_namespace", false, 0) < 0 || SPI_processed != 1)
+			elog(ERROR, "could not find the schema of the extension");
+		schema = quote_identifier(SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 		if (SPI_execute(psprintf("SELECT %s.app_lock_change_access(grantee::regrole, level, true)"
 								 " FROM (VALUES ('user', 'lock_release_all(text)'),"
 								 " ('monitor', 'lock_status()'),"

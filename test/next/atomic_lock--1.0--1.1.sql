@@ -6,6 +6,31 @@
 -- The script of a version that there is not, for tests: a column, a function, and
 -- another body of the guards' function.  It is also what an update script looks like:
 -- see "The next version" in doc/design.md.
+DO $$
+DECLARE
+	extension	pg_catalog.pg_extension;
+	schema		pg_catalog.name;
+BEGIN
+	SELECT e.* INTO STRICT extension
+	FROM pg_catalog.pg_extension e
+	WHERE e.extname OPERATOR(pg_catalog.=) 'atomic_lock'::pg_catalog.name;
+	SELECT n.nspname INTO schema
+	FROM pg_catalog.pg_namespace n
+	WHERE n.oid OPERATOR(pg_catalog.=) extension.extnamespace
+	FOR SHARE;
+	IF NOT pg_catalog.starts_with(pg_catalog.current_setting('search_path'), pg_catalog.concat(pg_catalog.quote_ident(schema::pg_catalog.text), ', ')) THEN
+		RAISE object_in_use USING
+			MESSAGE = 'the schema of extension "atomic_lock" was renamed at the same time';
+	END IF;
+	IF NOT pg_catalog.has_schema_privilege(extension.extowner, extension.extnamespace, 'CREATE')
+		OR NOT pg_catalog.has_schema_privilege(extension.extowner, extension.extnamespace, 'USAGE WITH GRANT OPTION') THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = pg_catalog.concat('permission denied for schema ', pg_catalog.quote_ident(schema::pg_catalog.text)),
+			DETAIL = 'The owner of the extension must be able to create objects in its schema, and to let others use it.';
+	END IF;
+END
+$$;
+
 SELECT app_lock_begin_script();
 
 ALTER TABLE app_lock ADD COLUMN note text;

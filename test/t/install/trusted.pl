@@ -5,7 +5,9 @@
 # has all access levels, and gives them to others; what it consists of belongs to a
 # superuser, and is the same whatever the session that creates it has set; its creator
 # can write neither holdings nor places, cannot set what superusers set, sees no owners,
-# and owns nothing by which code could run for others; policies written by hand are
+# and owns nothing by which code could run for others; the schema cannot change its name
+# while a script runs; it takes rights on the schema; another owner gets the levels and the
+# former one loses all; policies written by hand are
 # within the limits of lock_set_policy; the owner's dump has all, and the owner's restore
 # too, but the levels of others; the creator can drop it, and nobody else who has level
 # admin.
@@ -19,6 +21,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
+use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -157,6 +160,42 @@ psql('again', q{SELECT locks.lock_grant_access('app', 'user')}, 'dbo');
 is(psql('again', q{SELECT (locks.lock_acquire('order:1')).status}, 'app'), 'acquired', '... which the owner can do');
 
 is(psql('again', 'DROP EXTENSION atomic_lock CASCADE; SELECT count(*) FROM pg_class WHERE relname ~ $$lock_$$ AND relnamespace = $$locks$$::regnamespace', 'dbo'), '0', 'the creator can drop it');
+
+
+#
+# The schema is not exchanged for another one while the script runs.
+#
+psql('again', 'DROP SCHEMA locks CASCADE; CREATE SCHEMA locks; CREATE SCHEMA planted', 'dbo');
+my ($blocks, $creates, $renames) = map { session($node, $_, 'again') } ('Blocks', 'Creates', 'Renames');
+ask($_, 'SET ROLE dbo') for $blocks, $creates, $renames;
+ask($blocks, 'BEGIN; CREATE TABLE locks.lock_history ()');
+start($creates, 'CREATE EXTENSION atomic_lock SCHEMA locks');
+my $watch = session($node, 'Watch');
+poll($watch, sprintf q{SELECT %d = ANY (pg_blocking_pids(%d))}, pid($blocks), pid($creates));
+start($renames, 'ALTER SCHEMA locks RENAME TO locks_old; ALTER SCHEMA planted RENAME TO locks');
+my $waits = sprintf '%d = ANY (pg_blocking_pids(%d))', pid($creates), pid($renames);
+poll($watch, sprintf q{SELECT %s OR (SELECT state = 'idle' AND query ~ 'planted' FROM pg_stat_activity WHERE pid = %d)}, $waits, pid($renames));
+is(ask($watch, "SELECT $waits"), 't', 'a schema cannot be renamed while the script runs in it');
+ask($blocks, 'ROLLBACK');
+is(reply($creates), '', '... which ends well');
+reply($renames);
+is(psql('again', q{SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'atomic_lock'}), 'locks_old', '... and then it is renamed');
+end($_) for $blocks, $creates, $renames, $watch;
+psql('again', 'DROP EXTENSION atomic_lock');
+
+# Rights on the schema
+psql('again', 'CREATE SCHEMA secret; CREATE SCHEMA half; GRANT USAGE, CREATE ON SCHEMA half TO dbo');
+is(sqlstate($node, "CREATE EXTENSION atomic_lock SCHEMA $_", 'again', '-U', 'dbo'), '42501', "not in schema $_") for qw(secret half information_schema);
+psql('again', 'GRANT USAGE ON SCHEMA half TO dbo WITH GRANT OPTION');
+is(psql('again', 'CREATE EXTENSION atomic_lock SCHEMA half; SELECT count(*) FROM half.lock_activity; DROP EXTENSION atomic_lock', 'dbo'), '0', 'what PostgreSQL asks for otherwise is enough');
+
+# Another owner
+psql('again', 'CREATE ROLE heir LOGIN');
+psql('again', 'CREATE EXTENSION atomic_lock SCHEMA public', 'dbo');
+psql('again', 'REASSIGN OWNED BY dbo TO heir; SELECT app_lock_repeat_access()');
+psql('again', q{SELECT lock_grant_access('heir', 'user'), lock_revoke_access('dbo', 'user'), lock_revoke_access('dbo', 'monitor'), lock_revoke_access('dbo', 'admin')}, 'heir');
+is(psql('again', q{SELECT count(*) FROM lock_activity; SELECT count(*) FROM app_lock_policy}, 'heir'), "0\n0", 'another owner has the levels');
+is(psql('again', q{SELECT count(*) FROM (SELECT proacl FROM pg_proc UNION ALL SELECT relacl FROM pg_class) x (acl), aclexplode(acl) WHERE grantee = 'dbo'::regrole}), '0', '... and the former one has nothing');
 
 $node->stop;
 log_is_clean($node);
