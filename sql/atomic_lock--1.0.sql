@@ -253,8 +253,8 @@ ALTER TABLE app_lock_policy_role ENABLE ALWAYS TRIGGER app_lock_policy_changed,
 -- The line for a key.  A row with a positive ticket is a place in line.  Row 0 of a
 -- key tells to which ticket the key was offered last, and until when.  A row with a
 -- negative ticket tells that the end of the lease with that fencing token was
--- announced.  Its owners are for nobody; an admin may delete places.
--- A dump leaves it out, as it does leases.
+-- announced, or that the ticket with that number has ended.  Its owners are for
+-- nobody; an admin may delete places.  A dump leaves it out, as it does leases.
 CREATE TABLE app_lock_queue (
 	key				text COLLATE "C" NOT NULL,
 	ticket			bigint NOT NULL,
@@ -282,7 +282,7 @@ CREATE INDEX app_lock_queue_owner_idx ON app_lock_queue (owner_hash);
 
 COMMENT ON TABLE app_lock_queue IS 'places in line for keys, which lock_queue shows; what was offered and announced';
 COMMENT ON COLUMN app_lock_queue.key IS 'which lock';
-COMMENT ON COLUMN app_lock_queue.ticket IS 'number of the place, which rises in the order of arrival; 0: the offer; negative: the fencing token of a lease whose end was announced';
+COMMENT ON COLUMN app_lock_queue.ticket IS 'number of the place, which rises in the order of arrival; 0: the offer; negative: the fencing token of a lease whose end was announced, or the number of a place that has ended';
 COMMENT ON COLUMN app_lock_queue.expires_at IS 'when the place is given up, or the offer or the lease ends';
 COMMENT ON COLUMN app_lock_queue.queued_at IS 'when the place was taken';
 COMMENT ON COLUMN app_lock_queue.offer_us IS 'for how long the lock is offered, in microseconds';
@@ -856,7 +856,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_set_policy'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_set_policy(text, interval, interval, interval, interval, interval, interval, integer, integer, integer, regrole[], boolean, boolean) IS
-'rules what holds for all keys that begin with "prefix" (up to 1024 bytes; empty: all keys), in place of what was ruled for that prefix; null leaves a part to the policies of shorter prefixes, and then to the settings; in force for all sessions at their next call after the commit; max_keys_per_owner costs a look at each key that the owner holds, at each grant, and max_keys_per_role one at each row under the prefix, unless there is an index of app_lock on (role, key); raises 22004 for a null prefix or role, 22023 for a part out of range, 42704 for an unknown role';
+'says what holds for all keys that begin with "prefix" (up to 1024 bytes; empty: all keys), in place of the policy that this prefix had; null leaves a part to the policies of shorter prefixes, and then to the settings; in force for all sessions at their next call after the commit; max_keys_per_owner costs a look at each key that the owner holds, at each grant, and max_keys_per_role one at each row under the prefix, unless there is an index of app_lock on (role, key); raises 22004 for a null prefix or role, 22023 for a part out of range, 42704 for an unknown role';
 
 CREATE FUNCTION lock_drop_policy(prefix text)
 RETURNS boolean
@@ -864,7 +864,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_drop_policy'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_drop_policy(text) IS
-'ends what lock_set_policy has ruled for exactly this prefix and returns true; returns false if there was nothing';
+'drops the policy of exactly this prefix and returns true; returns false if there is none';
 
 CREATE FUNCTION lock_policy(
 	key text,
@@ -886,7 +886,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_policy'
 LANGUAGE C STABLE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_policy(text) IS
-'returns what holds for "key", always one row: by the policy with the longest prefix that rules the part, or else by a setting; null is no limit; "prefixes" has the prefix for each part that a policy rules';
+'returns what holds for "key", always one row: by the policy with the longest prefix that says something about the part, or else by a setting; null is no limit; "prefixes" has the prefix for each part that a policy decides';
 
 CREATE VIEW lock_policies AS
 	SELECT p.prefix,
@@ -908,7 +908,7 @@ CREATE VIEW lock_policies AS
 	FROM app_lock_policy p
 	ORDER BY p.prefix;
 
-COMMENT ON VIEW lock_policies IS 'what lock_set_policy has ruled, a row for each prefix; null is left to shorter prefixes and settings';
+COMMENT ON VIEW lock_policies IS 'policies that lock_set_policy has set, a row for each prefix; null is left to shorter prefixes and settings';
 COMMENT ON COLUMN lock_policies.prefix IS 'of the keys that the policy is for; empty: all keys';
 COMMENT ON COLUMN lock_policies.default_ttl IS 'length of a lease that is acquired without a ttl';
 COMMENT ON COLUMN lock_policies.max_ttl IS 'longest ttl that a call may ask for';
@@ -991,7 +991,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_sweep'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_sweep(bigint) IS
-'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases, keys that were released longer ago than atomic_lock.released_retention, and rows of lock_history that are older than atomic_lock.history_retention; returns how many; skips rows in use';
+'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases, keys that were released longer ago than atomic_lock.released_retention, and rows of lock_history that are older than atomic_lock.history_retention; returns how many; skips rows in use; also removes places in line that are over, offers free keys to the next in line, and sends events that are due';
 
 CREATE FUNCTION lock_schedule_sweep(schedule text DEFAULT '* * * * *')
 RETURNS bigint
@@ -1061,11 +1061,11 @@ COMMENT ON VIEW lock_stats IS 'counters of what has happened to locks since the 
 COMMENT ON COLUMN lock_stats.database IS 'name of the database; null for all databases that found no place of their own';
 COMMENT ON COLUMN lock_stats.grants IS 'new holdings that were granted and committed';
 COMMENT ON COLUMN lock_stats.regrants IS 'acquires of what the owner had already, and conversions';
-COMMENT ON COLUMN lock_stats.refusals IS 'acquires that answered or raised "held"';
+COMMENT ON COLUMN lock_stats.refusals IS 'acquires that answered or raised "held", and calls of lock_enqueue that answered "queued"';
 COMMENT ON COLUMN lock_stats.timeouts IS 'acquires whose wait ran out';
 COMMENT ON COLUMN lock_stats.deadlocks IS 'acquires that were refused because waiting would never have ended';
 COMMENT ON COLUMN lock_stats.releases IS 'holdings that their owner released, and those that ended with their transaction';
-COMMENT ON COLUMN lock_stats.extends IS 'leases extended by lock_extend, lock_try_extend and lock_extend_all';
+COMMENT ON COLUMN lock_stats.extends IS 'leases that were extended; a heartbeat counts each';
 COMMENT ON COLUMN lock_stats.expirations IS 'holdings that ran out, or whose session ended; counted when the next grant or the sweep finds them';
 COMMENT ON COLUMN lock_stats.steals IS 'grants by lock_steal';
 COMMENT ON COLUMN lock_stats.forced IS 'holdings that force_release and lock_steal ended';

@@ -180,7 +180,7 @@ al_settings_init(void)
 		refuse_from_client();
 	DefineCustomStringVariable("atomic_lock.owner",
 							   "Sets the owner that functions use if they are given none.",
-							   "The owner proves who holds a lock. Set it per session or per transaction.",
+							   "The owner proves who holds a lock. Set it for the transaction, and not on a connection of a pool.",
 							   &al_owner_setting, "", PGC_USERSET, 0,
 							   check_owner, assign_owner, NULL);
 	define_duration("atomic_lock.default_ttl",
@@ -245,7 +245,7 @@ al_settings_init(void)
 							&al_max_claims, 1000, 1, INT_MAX,
 							PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("atomic_lock.max_queue_places",
-							"Sets how many places a role may have in the queue of a key.",
+							"Sets how many places in line a role may have for a key.",
 							"Those who wait in a call do not count.", &al_max_tickets, 10000, 0, INT_MAX,
 							PGC_SUSET, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("atomic_lock.partitions",
