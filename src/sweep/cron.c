@@ -343,20 +343,25 @@ change_schedule_in(Oid database, Request *request)
 }
 
 /*
- * A superuser's job calls a function in our schema.  Raise 42501 if the schema's owner
- * is not a superuser, and so could put another schema in its place.
+ * A superuser's job calls a function in our schema, in this database, by their names.
+ * Raise 42501 if the owner of either is not a superuser, and so could put another one in
+ * its place.
  */
 static void
-check_schema_owner(const char *schema)
+check_owners(const char *schema)
 {
+	Oid			database_owner = owner_of(DatabaseRelationId, MyDatabaseId);
 	Oid			owner = owner_of(NamespaceRelationId, get_namespace_oid(schema, false));
 
 	if (owner == ROLE_PG_DATABASE_OWNER)
-		owner = owner_of(DatabaseRelationId, MyDatabaseId);
-	if (!superuser_arg(owner))
+		owner = database_owner;
+	if (!superuser_arg(owner) || !superuser_arg(database_owner))
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("superusers cannot schedule sweeps of this database"),
+				 superuser_arg(owner) ?
+				 errdetail("The database belongs to role \"%s\", which could make the job run other code as superuser.",
+						   GetUserNameFromId(database_owner, false)) :
 				 errdetail("Schema \"%s\" belongs to role \"%s\", which could make the job run other code as superuser.",
 						   schema, GetUserNameFromId(owner, false)),
 				 errhint("Use SET ROLE to become a role that has access level admin and is not a superuser.")));
@@ -395,7 +400,7 @@ al_cron_schedule(const char *schedule, const char *function)
 		snprintf(request.job, sizeof(request.job), "atomic_lock sweep of database %u",
 				 MyDatabaseId);
 	if (request.is_schedule && superuser())
-		check_schema_owner(schema);
+		check_owners(schema);
 
 	/*
 	 * Sweep in transactions of 1000 rows.  The owner of the database can set the

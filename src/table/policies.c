@@ -23,12 +23,14 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
 
 #include "atomic_lock.h"
+#include "base/errors.h"
 #include "base/policy.h"
 #include "base/str.h"
 #include "table/catalog.h"
@@ -93,7 +95,10 @@ read_roles(Relation rel, AlPolicy *policies, int count)
 	al_scan_end(&scan);
 }
 
-/* All policies, as of now: see AlPolicySource */
+/* More than these would take each session, and each visit of a sweep, too long to read. */
+#define MOST_POLICIES	100000
+
+/* All policies, as of now: see AlPolicySource.  Raises 53400 where there are too many. */
 AlPolicy *
 al_policies_read(MemoryContext context, int *count)
 {
@@ -109,6 +114,13 @@ al_policies_read(MemoryContext context, int *count)
 	al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
+		CHECK_FOR_INTERRUPTS();
+		if (*count == MOST_POLICIES)
+			ereport(ERROR,
+					(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+					 errmsg("too many policies"),
+					 errdetail("There can be %d.", MOST_POLICIES),
+					 errhint("Drop policies with lock_drop_policy().")));
 		if (*count == size)
 		{
 			size *= 2;

@@ -177,8 +177,8 @@ my $waits = sprintf '%d = ANY (pg_blocking_pids(%d))', pid($creates), pid($renam
 poll($watch, sprintf q{SELECT %s OR (SELECT state = 'idle' AND query ~ 'planted' FROM pg_stat_activity WHERE pid = %d)}, $waits, pid($renames));
 is(ask($watch, "SELECT $waits"), 't', 'a schema cannot be renamed while the script runs in it');
 ask($blocks, 'ROLLBACK');
-is(reply($creates), '', '... which ends well');
-reply($renames);
+is(answer($creates), '', '... which ends well');
+answer($renames);
 is(psql('again', q{SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'atomic_lock'}), 'locks_old', '... and then it is renamed');
 end($_) for $blocks, $creates, $renames, $watch;
 psql('again', 'DROP EXTENSION atomic_lock');

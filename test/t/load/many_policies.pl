@@ -130,6 +130,12 @@ ask($watch, 'TRUNCATE app_lock_policy');
 ask($session, q{SELECT lock_policy('k')});
 cmp_ok((split /\|/, contexts())[1], '<=', 8192, '... until they are gone');
 
+# More than there can be
+ask($watch, q{INSERT INTO app_lock_policy (prefix) SELECT 'too many ' || n FROM generate_series(1, 100001) n});
+like(reply($session, q{SELECT lock_holder('k')}), qr/^ERROR: .*too many policies/, 'more than 100,000 are refused');
+ask($watch, q{SELECT lock_drop_policy('too many 1')});
+is(reply($session, q{SELECT lock_holder('k') IS NULL}), 't', '... until one is dropped');
+
 end($watch, $session);
 $node->stop;
 log_is_clean($node);

@@ -323,6 +323,11 @@ ask($watch, 'GRANT USAGE ON SCHEMA cron TO boss; GRANT EXECUTE ON FUNCTION cron.
 ask($boss, q{SELECT lock_grant_access('boss', 'admin'); SET SESSION AUTHORIZATION boss});
 is(ask($boss, 'SELECT lock_schedule_sweep() > 0; SELECT lock_unschedule_sweep()'), "t\nt", '... but for its owner');
 end($boss);
+ask($watch, 'CREATE DATABASE another OWNER boss');
+my $another = session($node, 'Another', 'another');
+ask($another, 'CREATE SCHEMA ours; CREATE EXTENSION atomic_lock SCHEMA ours');
+like(reply($another, 'SELECT ours.lock_schedule_sweep()'), qr/^ERROR:  42501: .*\nDETAIL: +The database belongs to role "boss"/, 'a database that belongs to no superuser: not for a superuser');
+end($another);
 
 SKIP:
 {
