@@ -30,9 +30,14 @@ BEGIN
 	FROM pg_catalog.pg_namespace n
 	WHERE n.oid OPERATOR(pg_catalog.=) extension.extnamespace
 	FOR SHARE;
-	IF NOT pg_catalog.starts_with(pg_catalog.current_setting('search_path'), pg_catalog.concat(pg_catalog.quote_ident(schema::pg_catalog.text), ', ')) THEN
+	-- The path has the name that the schema had, and "$user" stands for another one.
+	IF pg_catalog.starts_with(pg_catalog.current_setting('search_path'), pg_catalog.concat(pg_catalog.quote_ident(schema::pg_catalog.text), ', '))
+		AND schema OPERATOR(pg_catalog.=) pg_catalog.current_schema() THEN
+		NULL;
+	ELSE
 		RAISE object_in_use USING
-			MESSAGE = 'the schema of extension "atomic_lock" was renamed at the same time';
+			MESSAGE = pg_catalog.concat('schema ', pg_catalog.quote_ident(schema::pg_catalog.text), ' cannot have extension "atomic_lock"'),
+			DETAIL = 'It is not what its name stands for in search_path, or was renamed at the same time.';
 	END IF;
 	IF NOT pg_catalog.has_schema_privilege(extension.extowner, extension.extnamespace, 'CREATE')
 		OR NOT pg_catalog.has_schema_privilege(extension.extowner, extension.extnamespace, 'USAGE WITH GRANT OPTION') THEN

@@ -36,7 +36,7 @@ sub psql
 	my ($db, $sql, $user) = @_;
 	return $node->safe_psql($db, $sql, extra_params => defined $user ? [ '-U', $user ] : []);
 }
-my $superuser = psql('postgres', 'SELECT current_user');
+my $superuser = psql('postgres', 'SELECT quote_ident(current_user)');
 my $space = PostgreSQL::Test::Utils::tempdir();
 psql('postgres', q{
 CREATE ROLE dbo LOGIN CREATEROLE; CREATE ROLE app LOGIN; CREATE ROLE boss LOGIN; CREATE ROLE stranger LOGIN});
@@ -182,6 +182,12 @@ answer($renames);
 is(psql('again', q{SELECT extnamespace::regnamespace FROM pg_extension WHERE extname = 'atomic_lock'}), 'locks_old', '... and then it is renamed');
 end($_) for $blocks, $creates, $renames, $watch;
 psql('again', 'DROP EXTENSION atomic_lock');
+
+# Nor one whose name stands for another one
+psql('again', 'CREATE SCHEMA "$user"; CREATE SCHEMA ' . $superuser, 'dbo');
+# Recent minor versions of PostgreSQL refuse it by themselves.
+like(sqlstate($node, 'CREATE EXTENSION atomic_lock SCHEMA "$user"', 'again', '-U', 'dbo'), qr/^(?:55006|42939)$/, 'not in a schema that search_path takes for the one of the superuser');
+is(psql('again', "SELECT count(*) FROM pg_class WHERE relnamespace = '$superuser'::regnamespace"), '0', '... where nothing is');
 
 # Rights on the schema
 psql('again', 'CREATE SCHEMA secret; CREATE SCHEMA half; GRANT USAGE, CREATE ON SCHEMA half TO dbo');
