@@ -298,6 +298,9 @@ class Checker:
                             fate = 'unknown'
                         elif prepared[1]:
                             self.say('loss', 'what was prepared is gone', record)
+                    elif outcome == 'error' and fate == 'done' and not prepared[1]:
+                        # it was committed before, or never prepared
+                        fate = 'unknown'
                     for j in prepared[0]:
                         fates[j] = (fate, prepared[2], record['comp'])
                     prepared = None
