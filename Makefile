@@ -144,7 +144,7 @@ checkver:
 		{ echo 'no install script of version $(EXTVERSION)' >&2; exit 1; }
 	@case '$(DISTVERSION)' in '$(EXTVERSION)'.*) ;; *) \
 		echo 'META.json has $(DISTVERSION), atomic_lock.control $(EXTVERSION)' >&2; exit 1;; esac
-	@for f in sql/*--*.sql; do sed -n '/^DO/,/^SELECT/p; /^SELECT/q' $$f | tr '\n' ' ' | grep -q '^DO .*[[:space:]]FOR SHARE;.*SELECT app_lock_begin_script(); $$' && \
+	@for f in sql/*--*.sql; do sed -n '/^DO/,/^SELECT/p; /^SELECT/q' $$f | tr '\n' ' ' | grep -q '^DO .*[[:space:]]FOR NO KEY UPDATE;.*SELECT app_lock_begin_script(); $$' && \
 		[ "$$(tail -n 1 $$f)" = 'SELECT app_lock_refresh_access();' ] || \
 		{ echo "$$f does not begin and end as a script has to" >&2; exit 1; }; done
 	@grep -q '^#define VERSION "$(EXTVERSION)"$$' src/table/catalog.c || \

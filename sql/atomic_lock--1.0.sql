@@ -29,7 +29,7 @@ BEGIN
 	SELECT n.nspname INTO schema
 	FROM pg_catalog.pg_namespace n
 	WHERE n.oid OPERATOR(pg_catalog.=) extension.extnamespace
-	FOR SHARE;
+	FOR NO KEY UPDATE;
 	-- The path has the name that the schema had, and "$user" stands for another one.
 	IF pg_catalog.starts_with(pg_catalog.current_setting('search_path'), pg_catalog.concat(pg_catalog.quote_ident(schema::pg_catalog.text), ', '))
 		AND schema OPERATOR(pg_catalog.=) pg_catalog.current_schema() THEN
@@ -1252,6 +1252,7 @@ DECLARE
 	is_kept		boolean;
 	had_any		boolean;
 	is_owner	boolean;
+	has_usage	boolean;
 BEGIN
 	IF role IS NULL OR level IS NULL THEN
 		RAISE null_value_not_allowed USING
@@ -1287,13 +1288,15 @@ BEGIN
 			HINT = 'Valid levels are user, monitor and admin.';
 	END IF;
 
-	SELECT e.oid, n.nspname, e.extowner = role INTO STRICT extension, schema, is_owner
+	-- Until the end of the transaction, nobody can give the name of the schema to another
+	-- one.  And without this lock, two sessions that change the same privileges at the
+	-- same time would get an internal error of PostgreSQL.
+	SELECT e.oid, n.nspname, e.extowner = role, has_schema_privilege(e.extowner, n.oid, 'USAGE WITH GRANT OPTION')
+	INTO STRICT extension, schema, is_owner, has_usage
 	FROM pg_catalog.pg_extension e
 		JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
-	WHERE e.extname = 'atomic_lock';
-	-- Without this lock, two sessions that change the same privileges at the same
-	-- time would get an internal error of PostgreSQL.
-	EXECUTE format('LOCK TABLE %I.lock_audit IN SHARE UPDATE EXCLUSIVE MODE', schema);
+	WHERE e.extname = 'atomic_lock'
+	FOR NO KEY UPDATE OF n;
 
 	had_any := EXISTS (
 		SELECT FROM pg_catalog.pg_proc p
@@ -1355,8 +1358,11 @@ BEGIN
 
 	-- USAGE on the schema would keep the role from being dropped.  It stays where
 	-- something else in the schema does so anyway, where the role had nothing of the
-	-- level, and where the role may pass it on, since then it is not from here.
-	IF granting AND NOT has_schema_privilege(role, schema, 'USAGE') THEN
+	-- level, and where the role may pass it on, since then it is not from here.  It is
+	-- the owner's of the extension to give.
+	IF NOT has_usage THEN
+		NULL;
+	ELSIF granting AND NOT has_schema_privilege(role, schema, 'USAGE') THEN
 		EXECUTE format('GRANT USAGE ON SCHEMA %I TO %s', schema, grantee);
 	ELSIF NOT granting AND had_any AND EXISTS (
 			SELECT FROM pg_catalog.pg_namespace n, aclexplode(n.nspacl) a

@@ -60,7 +60,7 @@ atomic_lock_repeat_access(PG_FUNCTION_ARGS)
 		/* Until the end of the transaction, nobody can give this name to another schema. */
 		if (SPI_execute("SELECT nspname FROM pg_namespace JOIN pg_extension e"
 						" ON e.extnamespace = pg_namespace.oid WHERE extname = 'atomic_lock'"
-						" FOR SHARE OF pg_namespace", false, 0) < 0 || SPI_processed != 1)
+						" FOR NO KEY UPDATE OF pg_namespace", false, 0) < 0 || SPI_processed != 1)
 			elog(ERROR, "could not find the schema of the extension");
 		schema = quote_identifier(SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));
 		if (SPI_execute(psprintf("SELECT %s.app_lock_change_access(grantee::regrole, level, true)"

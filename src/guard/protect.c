@@ -245,7 +245,8 @@ run(const char *command)
 
 /*
  * Make or replace a trigger.  One that was enabled as ALWAYS or REPLICA stays so,
- * although CREATE OR REPLACE would reset that.
+ * although CREATE OR REPLACE would reset that.  Raises 55006 where the names of schemas
+ * have changed meanwhile, and something else has come of it.
  */
 static void
 make_trigger(Oid relid, const char *name, const char *events, const char *level,
@@ -253,6 +254,7 @@ make_trigger(Oid relid, const char *name, const char *events, const char *level,
 {
 	Relation	rel = table_open(relid, NoLock);
 	const Trigger *former = al_find_trigger(rel, name);
+	const Trigger *made;
 	char		state = former ? former->tgenabled : TRIGGER_FIRES_ON_ORIGIN;
 	char	   *table = table_name(rel);
 
@@ -263,6 +265,15 @@ make_trigger(Oid relid, const char *name, const char *events, const char *level,
 		run(psprintf("ALTER TABLE %s ENABLE %s TRIGGER %s", table,
 					 state == TRIGGER_FIRES_ALWAYS ? "ALWAYS" : "REPLICA",
 					 quote_identifier(name)));
+
+	rel = table_open(relid, NoLock);
+	made = al_find_trigger(rel, name);
+	if (made == NULL || made->tgfoid != al_guard_function())
+		ereport(ERROR,
+				(al_errcode(ERRCODE_OBJECT_IN_USE),
+				 errmsg("schemas were renamed while table \"%s\" was to be protected",
+						RelationGetRelationName(rel))));
+	table_close(rel, NoLock);
 }
 
 /* lock_protect(relation, key_template, events): nothing */

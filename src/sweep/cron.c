@@ -343,28 +343,38 @@ change_schedule_in(Oid database, Request *request)
 }
 
 /*
- * A superuser's job calls a function in our schema, in this database, by their names.
- * Raise 42501 if the owner of either is not a superuser, and so could put another one in
- * its place.
+ * A superuser's job calls a function of the extension, in our schema, in this database, by
+ * their names.  Raise 42501 if the owner of any of these is not a superuser, and so could
+ * put another one in its place.
  */
 static void
 check_owners(const char *schema)
 {
 	Oid			database_owner = owner_of(DatabaseRelationId, MyDatabaseId);
-	Oid			owner = owner_of(NamespaceRelationId, get_namespace_oid(schema, false));
+	Oid			schema_owner = owner_of(NamespaceRelationId, get_namespace_oid(schema, false));
+	const struct
+	{
+		const char *what;
+		Oid			owner;
+	}			owned[] = {
+		{"Database", database_owner},
+		{"Extension", al_extension_owner()},
+		{"Schema", schema_owner == ROLE_PG_DATABASE_OWNER ? database_owner : schema_owner}
+	};
 
-	if (owner == ROLE_PG_DATABASE_OWNER)
-		owner = database_owner;
-	if (!superuser_arg(owner) || !superuser_arg(database_owner))
+	for (int i = 0; i < (int) lengthof(owned); i++)
+	{
+		if (superuser_arg(owned[i].owner))
+			continue;
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("superusers cannot schedule sweeps of this database"),
-				 superuser_arg(owner) ?
-				 errdetail("The database belongs to role \"%s\", which could make the job run other code as superuser.",
-						   GetUserNameFromId(database_owner, false)) :
-				 errdetail("Schema \"%s\" belongs to role \"%s\", which could make the job run other code as superuser.",
-						   schema, GetUserNameFromId(owner, false)),
+				 errdetail("%s \"%s\" belongs to role \"%s\", which could make the job run other code as superuser.",
+						   owned[i].what,
+						   i == 0 ? get_database_name(MyDatabaseId) : i == 1 ? "atomic_lock" : schema,
+						   GetUserNameFromId(owned[i].owner, false)),
 				 errhint("Use SET ROLE to become a role that has access level admin and is not a superuser.")));
+	}
 }
 
 /*

@@ -263,11 +263,11 @@ raise_version(const char *version)
 }
 
 /*
- * The schema of the extension, and its version.  Where it is not installed, 0, or
- * raises 42704.
+ * The schema of the extension, its version and owner, unless NULL.  Where it is not
+ * installed, 0, or raises 42704.
  */
 static Oid
-extension_schema(bool missing_ok, char **version)
+extension_schema(bool missing_ok, char **version, Oid *owner)
 {
 	Relation	rel;
 	ScanKeyData key;
@@ -285,6 +285,8 @@ extension_schema(bool missing_ok, char **version)
 		bool		is_null;
 
 		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
+		if (owner)
+			*owner = ((Form_pg_extension) GETSTRUCT(tuple))->extowner;
 		*version = TextDatumGetCString(heap_getattr(tuple, Anum_pg_extension_extversion,
 													RelationGetDescr(rel), &is_null));
 	}
@@ -307,13 +309,35 @@ char *
 al_schema_name(void)
 {
 	char	   *version;
-	char	   *name = get_namespace_name(extension_schema(false, &version));
+	char	   *name = get_namespace_name(extension_schema(false, &version, NULL));
 
 	if (name == NULL)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_UNDEFINED_SCHEMA),
 				 errmsg("the schema of extension \"atomic_lock\" is being dropped")));
 	return name;
+}
+
+/* lock_guard(), by the schema and not by its name; 0: it is not there */
+Oid
+al_guard_function(void)
+{
+	char	   *version;
+
+	return GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum("lock_guard"),
+						   PointerGetDatum(buildoidvector(NULL, 0)),
+						   ObjectIdGetDatum(extension_schema(false, &version, NULL)));
+}
+
+/* The owner of the extension, who can drop it */
+Oid
+al_extension_owner(void)
+{
+	char	   *version;
+	Oid			owner;
+
+	(void) extension_schema(false, &version, &owner);
+	return owner;
 }
 
 /*
@@ -326,7 +350,7 @@ look_up(bool missing_ok)
 {
 	uint32		seen = invalidations;
 	char	   *version;
-	Oid			schema = extension_schema(missing_ok, &version);
+	Oid			schema = extension_schema(missing_ok, &version, NULL);
 
 	lock_status_oid = InvalidOid;
 	if (!OidIsValid(schema))
@@ -370,7 +394,7 @@ void
 al_begin_script(void)
 {
 	char	   *version;
-	Oid			schema = extension_schema(false, &version);
+	Oid			schema = extension_schema(false, &version, NULL);
 	Oid			relid = get_relname_relid("app_lock", schema);
 
 	if (compare_versions(version, VERSION) > 0)
@@ -703,6 +727,6 @@ al_is_monitor(void)
 		lock_status_oid = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
 										  CStringGetDatum("lock_status"),
 										  PointerGetDatum(buildoidvector(NULL, 0)),
-										  ObjectIdGetDatum(extension_schema(false, &version)));
+										  ObjectIdGetDatum(extension_schema(false, &version, NULL)));
 	return OidIsValid(lock_status_oid) && al_may_execute(lock_status_oid, GetUserId());
 }

@@ -17,7 +17,7 @@ BEGIN
 	SELECT n.nspname INTO schema
 	FROM pg_catalog.pg_namespace n
 	WHERE n.oid OPERATOR(pg_catalog.=) extension.extnamespace
-	FOR SHARE;
+	FOR NO KEY UPDATE;
 	-- The path has the name that the schema had, and "$user" stands for another one.
 	IF pg_catalog.starts_with(pg_catalog.current_setting('search_path'), pg_catalog.concat(pg_catalog.quote_ident(schema::pg_catalog.text), ', '))
 		AND schema OPERATOR(pg_catalog.=) pg_catalog.current_schema() THEN

@@ -183,6 +183,28 @@ is(psql('again', q{SELECT extnamespace::regnamespace FROM pg_extension WHERE ext
 end($_) for $blocks, $creates, $renames, $watch;
 psql('again', 'DROP EXTENSION atomic_lock');
 
+# Nor while rights are granted
+my ($grants, $other) = map { session($node, $_, 'shop') } ('Grants', 'Other');
+ask($grants, q{BEGIN; SELECT locks.lock_grant_access('app', 'user')});
+$watch = session($node, 'Watch');
+start($other, 'SET ROLE dbo; ALTER SCHEMA locks RENAME TO other; ALTER SCHEMA other RENAME TO locks');
+$waits = sprintf '%d = ANY (pg_blocking_pids(%d))', pid($grants), pid($other);
+poll($watch, sprintf q{SELECT %s OR (SELECT state = 'idle' AND query ~ 'other' FROM pg_stat_activity WHERE pid = %d)}, $waits, pid($other));
+is(ask($watch, "SELECT $waits"), 't', '... nor while rights are granted');
+ask($grants, 'COMMIT');
+is(answer($other), '', '... but then');
+end($_) for $grants, $other, $watch;
+
+# Nor does it become another one while a table is protected.  An event trigger does so here
+# at the right moment, which only a superuser can make.
+psql('shop', q{
+CREATE SCHEMA planted; CREATE TABLE public.protected (id int PRIMARY KEY);
+CREATE FUNCTION planted.lock_guard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE FUNCTION planted.exchange() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN ALTER SCHEMA locks RENAME TO other; ALTER SCHEMA planted RENAME TO locks; END';
+CREATE EVENT TRIGGER exchange ON ddl_command_start WHEN tag IN ('CREATE TRIGGER') EXECUTE FUNCTION planted.exchange()});
+is(sqlstate($node, q{SELECT locks.lock_protect('public.protected', 'p:{id}')}, 'shop'), '55006', '... nor while a table is protected');
+is(psql('shop', q{DROP EVENT TRIGGER exchange; DROP SCHEMA planted CASCADE; SELECT locks.lock_protect('public.protected', 'p:{id}'); SELECT count(*) FROM locks.lock_guards WHERE relation = 'public.protected'::regclass}), "\n1", '... which is what it was');
+
 # Nor one whose name stands for another one
 psql('again', 'CREATE SCHEMA "$user"; CREATE SCHEMA ' . $superuser, 'dbo');
 # Recent minor versions of PostgreSQL refuse it by themselves.
@@ -194,6 +216,12 @@ psql('again', 'CREATE SCHEMA secret; CREATE SCHEMA half; GRANT USAGE, CREATE ON 
 is(sqlstate($node, "CREATE EXTENSION atomic_lock SCHEMA $_", 'again', '-U', 'dbo'), '42501', "not in schema $_") for qw(secret half information_schema);
 psql('again', 'GRANT USAGE ON SCHEMA half TO dbo WITH GRANT OPTION');
 is(psql('again', 'CREATE EXTENSION atomic_lock SCHEMA half; SELECT count(*) FROM half.lock_activity; DROP EXTENSION atomic_lock', 'dbo'), '0', 'what PostgreSQL asks for otherwise is enough');
+
+psql('again', 'CREATE EXTENSION atomic_lock SCHEMA half', 'dbo');
+psql('again', 'REVOKE GRANT OPTION FOR USAGE ON SCHEMA half FROM dbo');
+psql('again', q{SELECT half.lock_grant_access('app', 'user')}, 'dbo');
+is(psql('again', q{SELECT has_schema_privilege('app', 'half', 'USAGE'), has_function_privilege('app', 'half.lock_holder(text)', 'EXECUTE')}), 'f|t', 'what the owner cannot give is not given');
+psql('again', 'DROP EXTENSION atomic_lock', 'dbo');
 
 # Another owner
 psql('again', 'CREATE ROLE heir LOGIN');

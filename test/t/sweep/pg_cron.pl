@@ -326,8 +326,13 @@ end($boss);
 ask($watch, 'CREATE DATABASE another OWNER boss');
 my $another = session($node, 'Another', 'another');
 ask($another, 'CREATE SCHEMA ours; CREATE EXTENSION atomic_lock SCHEMA ours');
-like(reply($another, 'SELECT ours.lock_schedule_sweep()'), qr/^ERROR:  42501: .*\nDETAIL: +The database belongs to role "boss"/, 'a database that belongs to no superuser: not for a superuser');
+like(reply($another, 'SELECT ours.lock_schedule_sweep()'), qr/^ERROR:  42501: .*\nDETAIL: +Database "another" belongs to role "boss"/, 'a database that belongs to no superuser: not for a superuser');
 end($another);
+ask($watch, 'CREATE DATABASE half; GRANT CREATE ON DATABASE half TO boss');
+my $half = session($node, 'Half', 'half');
+ask($half, 'CREATE SCHEMA ours; GRANT CREATE, USAGE ON SCHEMA ours TO boss WITH GRANT OPTION; SET ROLE boss; CREATE EXTENSION atomic_lock SCHEMA ours; RESET ROLE');
+like(reply($half, 'SELECT ours.lock_schedule_sweep()'), qr/^ERROR:  42501: .*\nDETAIL: +Extension "atomic_lock" belongs to role "boss"/, '... nor where the extension does not');
+end($half);
 
 SKIP:
 {
