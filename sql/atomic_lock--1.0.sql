@@ -1288,6 +1288,11 @@ BEGIN
 			HINT = 'Valid levels are user, monitor and admin.';
 	END IF;
 
+	IF current_setting('transaction_read_only')::boolean THEN
+		RAISE read_only_sql_transaction USING
+			MESSAGE = format('cannot execute %s in a read-only transaction', CASE WHEN granting THEN 'lock_grant_access()' ELSE 'lock_revoke_access()' END);
+	END IF;
+
 	-- Until the end of the transaction, nobody can give the name of the schema to another
 	-- one.  And without this lock, two sessions that change the same privileges at the
 	-- same time would get an internal error of PostgreSQL.
