@@ -594,7 +594,7 @@ al_attempt_drop(AlAttempt *attempt)
 
 /* May an attempt try again, because a sweep claimed the key, or the claim has gone? */
 static bool
-may_retry(const AlAttempt *attempt, int *retries)
+may_retry(AlAttempt *attempt, int *retries)
 {
 	if (attempt->result->outcome != AL_CLAIMED || *retries >= MOST_RETRIES)
 		return false;
@@ -606,7 +606,16 @@ may_retry(const AlAttempt *attempt, int *retries)
 		pg_usleep(RETRY_PAUSE);
 	}
 	else
-		return false;
+	{
+		int			blocker = attempt->result->blocker;
+
+		/* A sweep may have ended since its claim was seen; then that is gone. */
+		AL_TEST_POINT("claim-explained");
+		explain_claim(attempt);
+		if (attempt->result->blocker == blocker && !al_queue_is_sweeping(blocker))
+			return false;
+		*retries = MOST_RETRIES;
+	}
 	return true;
 }
 

@@ -55,7 +55,8 @@ CREATE FUNCTION try(statement text, OUT got int) LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE statement;
 	got := 1;
-EXCEPTION WHEN configuration_limit_exceeded THEN
+-- A sweep may have a key in hand for longer than a machine that stands still is patient.
+EXCEPTION WHEN configuration_limit_exceeded OR lock_not_available THEN
 	got := 0;
 END $$});
 
