@@ -598,6 +598,7 @@ may_retry(AlAttempt *attempt, int *retries)
 {
 	if (attempt->result->outcome != AL_CLAIMED || *retries >= MOST_RETRIES)
 		return false;
+	AL_TEST_POINT("claim-explained");
 	if (attempt->result->blocker == 0)
 		*retries = MOST_RETRIES;	/* it has gone, or is a prepared transaction's */
 	else if (al_queue_is_sweeping(attempt->result->blocker))
@@ -610,7 +611,6 @@ may_retry(AlAttempt *attempt, int *retries)
 		int			blocker = attempt->result->blocker;
 
 		/* A sweep may have ended since its claim was seen; then that is gone. */
-		AL_TEST_POINT("claim-explained");
 		explain_claim(attempt);
 		if (attempt->result->blocker == blocker && !al_queue_is_sweeping(blocker))
 			return false;

@@ -91,6 +91,16 @@ cmp_ok(go_on(), '>', $token, '... as does who takes a set');
 clean();
 
 #
+# A sweep that was in the way, and ends before it is known as one
+#
+ask($other, q{SELECT lock_acquire('k', '1 ms', 'other'), pg_sleep(0.002)});
+ask($other, q{BEGIN; SELECT lock_sweep()});
+start_early(q{SELECT status FROM lock_try_acquire('k', owner => 'early')}, 'claim-explained');
+ask($other, 'COMMIT');
+is(go_on(), 'acquired', 'a sweep that has just ended refuses nobody');
+clean();
+
+#
 # Refused under the claim: nothing is left of it in a transaction that goes on.
 #
 my $left = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid > 2 AND pid = " . pid($early);
