@@ -30,6 +30,7 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "executor/instrument.h"
 
 #include "base/compat.h"
@@ -93,10 +94,23 @@ al_durability_before_commit(bool prepare)
 }
 
 /*
+ * Do standbys that have confirmed all before this lack the record of a PREPARE, or a
+ * part of it?  Only its beginning is known.  Who has a part has all up to the end of a
+ * page.  If nothing follows there but the header of the next page, that is no part.
+ */
+static bool
+lacks_prepare(XLogRecPtr confirmed)
+{
+	uint32		header = XLogSegmentOffset(confirmed, wal_segment_size) == 0 ?
+		SizeOfXLogLongPHD : SizeOfXLogShortPHD;
+
+	return confirmed <= ProcLastRecPtr ||
+		(confirmed % XLOG_BLCKSZ == 0 && GetXLogInsertRecPtr() > confirmed + header);
+}
+
+/*
  * Must standbys confirm this commit, and have they not done so yet?  This is judged
- * as in SyncRepWaitForLSN(), at the level of the commit.  Of the record of PREPARE
- * only the beginning is known; standbys that have confirmed a part of it have done
- * so up to the end of a page.
+ * as in SyncRepWaitForLSN(), at the level of the commit.
  */
 static bool
 lacks_standbys(bool prepare)
@@ -114,9 +128,7 @@ lacks_standbys(bool prepare)
 	/* The server releases the waiters before it notes that no standby is needed. */
 	LWLockAcquire(SyncRepLock, LW_SHARED);
 	if (prepare)
-		lacks = WalSndCtl->lsn[mode] <= ProcLastRecPtr ||
-			(WalSndCtl->lsn[mode] % XLOG_BLCKSZ == 0 &&
-			 WalSndCtl->lsn[mode] < GetXLogInsertRecPtr());
+		lacks = lacks_prepare(WalSndCtl->lsn[mode]);
 	else
 		lacks = WalSndCtl->lsn[mode] < XactLastCommitEnd;
 	lacks = lacks && al_standbys_wanted();

@@ -52,7 +52,7 @@ check_count(const AlKey *key, const AlAcquire *request, int of_role)
 		return;
 	ereport(ERROR,
 			(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-			 errmsg("too many places in the queue of lock \"%s\"", al_display(key->name)),
+			 errmsg("too many places in line for lock \"%s\"", al_display(key->name)),
 			 errdetail("Role \"%s\" has %d of at most %d places.",
 					   role ? al_display(al_cstring(role)) : "?", of_role, al_max_tickets),
 			 errhint("Retry later, or ask an administrator to raise atomic_lock.max_queue_places.")));

@@ -355,11 +355,12 @@ check_owners(const char *schema)
 	const struct
 	{
 		const char *what;
+		const char *name;
 		Oid			owner;
 	}			owned[] = {
-		{"Database", database_owner},
-		{"Extension", al_extension_owner()},
-		{"Schema", schema_owner == ROLE_PG_DATABASE_OWNER ? database_owner : schema_owner}
+		{"Database", get_database_name(MyDatabaseId), database_owner},
+		{"Extension", "atomic_lock", al_extension_owner()},
+		{"Schema", schema, schema_owner == ROLE_PG_DATABASE_OWNER ? database_owner : schema_owner}
 	};
 
 	for (int i = 0; i < (int) lengthof(owned); i++)
@@ -370,9 +371,7 @@ check_owners(const char *schema)
 				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("superusers cannot schedule sweeps of this database"),
 				 errdetail("%s \"%s\" belongs to role \"%s\", which could make the job run other code as superuser.",
-						   owned[i].what,
-						   i == 0 ? get_database_name(MyDatabaseId) : i == 1 ? "atomic_lock" : schema,
-						   GetUserNameFromId(owned[i].owner, false)),
+						   owned[i].what, owned[i].name, GetUserNameFromId(owned[i].owner, false)),
 				 errhint("Use SET ROLE to become a role that has access level admin and is not a superuser.")));
 	}
 }

@@ -263,8 +263,8 @@ raise_version(const char *version)
 }
 
 /*
- * The schema of the extension, its version and owner, unless NULL.  Where it is not
- * installed, 0, or raises 42704.
+ * The schema of the extension; where they are not NULL, also its version and owner.
+ * Where it is not installed, 0, or raises 42704.
  */
 static Oid
 extension_schema(bool missing_ok, char **version, Oid *owner)
@@ -282,13 +282,15 @@ extension_schema(bool missing_ok, char **version, Oid *owner)
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 	{
+		Form_pg_extension form = (Form_pg_extension) GETSTRUCT(tuple);
 		bool		is_null;
 
-		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
+		schema = form->extnamespace;
 		if (owner)
-			*owner = ((Form_pg_extension) GETSTRUCT(tuple))->extowner;
-		*version = TextDatumGetCString(heap_getattr(tuple, Anum_pg_extension_extversion,
-													RelationGetDescr(rel), &is_null));
+			*owner = form->extowner;
+		if (version)
+			*version = TextDatumGetCString(heap_getattr(tuple, Anum_pg_extension_extversion,
+														RelationGetDescr(rel), &is_null));
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -308,8 +310,7 @@ extension_schema(bool missing_ok, char **version, Oid *owner)
 char *
 al_schema_name(void)
 {
-	char	   *version;
-	char	   *name = get_namespace_name(extension_schema(false, &version, NULL));
+	char	   *name = get_namespace_name(extension_schema(false, NULL, NULL));
 
 	if (name == NULL)
 		ereport(ERROR,
@@ -318,25 +319,29 @@ al_schema_name(void)
 	return name;
 }
 
-/* lock_guard(), by the schema and not by its name; 0: it is not there */
+/* Our function without arguments, by the schema and not by its name; 0: it is not there */
+static Oid
+own_function(const char *name)
+{
+	return GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum(name),
+						   PointerGetDatum(buildoidvector(NULL, 0)),
+						   ObjectIdGetDatum(extension_schema(false, NULL, NULL)));
+}
+
+/* lock_guard(); 0: it is not there */
 Oid
 al_guard_function(void)
 {
-	char	   *version;
-
-	return GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum("lock_guard"),
-						   PointerGetDatum(buildoidvector(NULL, 0)),
-						   ObjectIdGetDatum(extension_schema(false, &version, NULL)));
+	return own_function("lock_guard");
 }
 
 /* The owner of the extension, who can drop it */
 Oid
 al_extension_owner(void)
 {
-	char	   *version;
 	Oid			owner;
 
-	(void) extension_schema(false, &version, &owner);
+	(void) extension_schema(false, NULL, &owner);
 	return owner;
 }
 
@@ -719,14 +724,9 @@ al_open_audit(LOCKMODE lockmode)
 bool
 al_is_monitor(void)
 {
-	char	   *version;
-
 	if (!oids_valid)
 		(void) look_up(false);
 	if (!OidIsValid(lock_status_oid))
-		lock_status_oid = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
-										  CStringGetDatum("lock_status"),
-										  PointerGetDatum(buildoidvector(NULL, 0)),
-										  ObjectIdGetDatum(extension_schema(false, &version, NULL)));
+		lock_status_oid = own_function("lock_status");
 	return OidIsValid(lock_status_oid) && al_may_execute(lock_status_oid, GetUserId());
 }

@@ -3,8 +3,9 @@
 # Properties: with synchronous standbys a grant is acknowledged only when they
 # have it, even for a session that set synchronous_commit = local or off; a
 # release waits for nobody; an acquire whose wait for the standby is cancelled
-# counts as held, and is not acknowledged; after a failover to the standby every acknowledged lease is
-# there.
+# counts as held, and is not acknowledged; a PREPARE that the standby has is, also where
+# its record ends with a page; after a failover to the standby every acknowledged lease
+# is there.
 #
 # Turns red when: grants are only flushed locally (ForceSyncCommit alone); the
 # relaxed release waits like any commit.
@@ -20,7 +21,7 @@ use Test::More;
 
 my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1);
-$primary->append_conf('postgresql.conf', "log_statement = none\nautovacuum = off\n");
+$primary->append_conf('postgresql.conf', "log_statement = none\nautovacuum = off\nmax_prepared_transactions = 1\n");
 $primary->start;
 $primary->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 $primary->backup('backup');
@@ -71,6 +72,41 @@ $session->{run}->finish;
 like($session->{stderr}, qr/FATAL:  terminating connection because a granted lock/, 'a cancelled wait ends the connection');
 $session = $primary->background_psql('postgres', on_error_stop => 0);
 is(ask($session, q{SELECT lock_is_held('doubtful', 'me')}), 't', '... and the lease is held');
+
+# A PREPARE whose record fills a page is confirmed like any other.  What it writes is
+# measured, and what is before it chosen so that it ends where the page does.
+{
+	my $page = $primary->safe_psql('postgres', 'SHOW wal_block_size');
+	my ($cost, $full) = (0, 0);
+
+	$standby->start;
+	$primary->poll_query_until('postgres', q{SELECT sync_state = 'sync' FROM pg_stat_replication}) or die;
+	sub inserted { return $primary->safe_psql('postgres', q{SELECT pg_current_wal_insert_lsn() - '0/0'}); }
+	sub filled { return $primary->safe_psql('postgres', "SELECT pg_logical_emit_message(false, '', repeat('x', $_[0]))"); }
+	foreach my $try (1 .. 50)
+	{
+		my ($before, $after, $size, $stderr);
+
+		# At the beginning of a page, and how long such a message is
+		$before = inserted();
+		filled($page - $before % $page + 304);
+		$before = inserted();
+		filled(304);
+		$size = inserted() - $before;
+		my $left = $page - ($before + $size) % $page - $size - $cost;
+		filled(304 + $left) if $left >= 0;
+		$before = inserted();
+		$primary->psql('postgres', q{BEGIN; SELECT lock_acquire('page', '1 hour', 'me'); PREPARE TRANSACTION 'page'}, stderr => \$stderr);
+		$after = inserted();
+		$primary->safe_psql('postgres', q{COMMIT PREPARED 'page'});
+		die "PREPARE at $before: $stderr" if $stderr;
+		# The next record would begin behind the header of a page.
+		last if $full = int($before / $page) < int($after / $page) && $after % $page == 24;
+		$cost = $after - $before - ($after % $page < $before % $page ? 24 : 0);
+	}
+	ok($full, 'PREPARE at the end of a page is acknowledged');
+	$standby->stop;
+}
 
 # Failover: the standby has every lease that was acknowledged.
 $standby->start;
