@@ -29,6 +29,7 @@ cluster_map() {
 		map+="${map:+, }p$n 'host=$AL_SCRATCH/c$n dbname=postgres user=postgres'"
 		cluster_psql "$n" -c "ALTER SYSTEM SET atomic_lock.partitions = $1" -c "ALTER SYSTEM SET atomic_lock.partition = $n" \
 			-c 'SELECT pg_reload_conf()' >/dev/null
+		until [ "$(cluster_psql "$n" -c "SELECT current_setting('atomic_lock.partitions') || ' ' || current_setting('atomic_lock.partition')")" = "$1 $n" ]; do :; done
 	done
 	cluster_psql p -c 'SET client_min_messages = warning' -c 'DROP SERVER IF EXISTS locks CASCADE' -c "CREATE SERVER locks FOREIGN DATA WRAPPER plproxy OPTIONS ($map)" \
 		-c 'CREATE USER MAPPING FOR PUBLIC SERVER locks'
@@ -45,7 +46,7 @@ cluster_start() {
 	done
 	cluster_psql p -c 'CREATE EXTENSION plproxy' -c 'ALTER DATABASE postgres SET search_path = locks, public'
 	cluster_psql 0 -f "$("$AL_PG_CONFIG" --sharedir)/extension/atomic_lock/plproxy.sql" | as_user tee "$here/facade.sql" >/dev/null
-	cluster_map 1
+	cluster_map $cluster_shards
 	for n in p $(seq 0 $((cluster_shards - 1))); do cluster_psql "$n" -f "$here/facade.sql" >/dev/null; done
 	as_user tee "$here/cluster_pair.sql" >/dev/null <<-'END'
 		\set n random(0, 9999)

@@ -83,28 +83,3 @@ print_handoffs() {
 	say 'after somebody who still waits: with many who poll one of them comes soon, but'
 	say 'hardly the one who has waited longest, and max_wait_ms is what some of them wait.'
 }
-
-# Whether it is as it should be: p50 with whatever number of waiters, the rest
-# with 8
-expect_handoffs() {
-	step 'Hand-overs of atomic_lock, grants flushed'
-	awk -F '\t' '
-		'"$awk_median"'
-		function say(what, value, format, unit, want, good) {
-			printf "  %-36s " format "%s, expected %s: %s\n", what, value, unit, want, (good ? "yes" : "not in this run")
-		}
-		$1 == "pg_advisory_lock" && $2 == 8 { base[$3] = $5 }
-		$1 == "atomic_lock" { p50[$2] = p50[$2] " " $5 }
-		$1 == "atomic_lock" && $2 == 8 { p99 = p99 " " $6; at[$3] = $5 }
-		$1 ~ /^atomic_lock/ { inversions += $8 }
-		END {
-			for (w in p50) if (median(p50[w]) > worst) worst = median(p50[w])
-			for (r in at) ratio = ratio " " at[r] / base[r]
-			say("p50, worst of them", worst / 1000, "%5.2f", " ms", "below 0.50", worst < 500)
-			if (p99 != "") {
-				say("p50, 8 waiters, to pg_advisory_lock", median(ratio), "%5.2f", "", "below 5.00", median(ratio) < 5)
-				say("p99, 8 waiters", median(p99) / 1000, "%5.2f", " ms", "below 2.00", median(p99) < 2000)
-			}
-			say("inversions", inversions, "%5d", "", "0", inversions == 0)
-		}' "$handoff_runs"
-}

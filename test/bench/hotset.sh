@@ -112,26 +112,3 @@ print_hotsets() {
 	say 'per_s counts acquires with their releases, the percentiles are of the wait for a grant, and'
 	say 'the last column is how many times as many there were with atomic_lock, the same flushed.'
 }
-
-# Beside the best of those who keep locks in a table and flush them
-expect_hotsets() {
-	local clients
-	step 'Ten keys that many want, times the best lock in a table, grants flushed'
-	for clients in $all_hotset; do
-		awk -F '\t' -v clients="$clients" '
-			'"$awk_median"'
-			$2 != clients || $1 !~ /^(atomic_lock|sql_[0-9a]|laravel|spring)/ || $1 ~ /_relaxed$/ { next }
-			{ per_s[$1, $3] = $5; lanes[$1]; rounds_seen[$3] }
-			END {
-				for (lane in lanes) {
-					if (lane == "atomic_lock") continue
-					list = ""
-					for (r in rounds_seen) list = list " " per_s["atomic_lock", r] / per_s[lane, r]
-					ratio = median(list)
-					if (best == "" || ratio < least) { best = lane; least = ratio }
-				}
-				if (best != "") printf "  %-36s %6.2f, expected 2.0: %s\n", clients " clients, times " best, least,
-					(least >= 2 ? "yes" : "not in this run")
-			}' "$hotset_runs"
-	done
-}

@@ -12,8 +12,8 @@
 # for pgbench, or ":redis_always own", ":etcd own" or ":laravel refused": another
 # program and what it shall do.
 #
-# Lanes named "..._one" call what answers a row as in "SELECT (f(...)).column"; in
-# all others of ours it stands in FROM.
+# Lanes named "..._one" call what answers a row as in "SELECT (f(...)).column", and so
+# does lock_next, beside its release; in all others of ours it stands in FROM.
 
 lanes=() groups=()
 declare -A group statements script role changes title base group_title
@@ -60,6 +60,8 @@ lane redis_always durable 2 ':redis_always own' '' '' 'Redis, appendfsync always
 lane lock_pair_one ways 2 lock_pair_one app 'tokens=1' 'atomic_lock, one column'
 lane lock_pair_owner ways 2 lock_pair_owner app 'tokens=1' 'atomic_lock, owner named'
 lane lock_pair_owners ways 2 lock_pair_owners app 'tokens=1' 'atomic_lock, owners changing'
+lane lock_next ways 1 lock_next app 'tokens=1' 'atomic_lock, with the next'
+lane lock_pipeline ways 2 lock_pipeline app 'tokens=1' 'atomic_lock, in a pipeline'
 lane lock_shared ways 2 lock_shared app 'tokens=1' 'atomic_lock, 10 keys shared'
 lane advisory_pair memory 2 advisory_pair app '' 'pg_try_advisory_lock'
 lane redis_default relaxed 2 ':redis_default own' '' '' 'Redis, default'
@@ -119,7 +121,6 @@ lane_clients() {
 	case ${group[$1]} in
 		floor | memory | durable | relaxed) few=$all_clients ;;
 	esac
-	if [ "${group[$1]}" = set ] || [[ $1 == roundtrip && " ${groups[*]} " == *' set '* ]]; then few+=' 2'; fi
 	xargs -n 1 <<<"$few" | sort -nu | xargs
 }
 
@@ -220,9 +221,13 @@ run_lane() {
 	rm -f "$AL_SCRATCH"/t/latency.*
 	run_pgbench "lane $lane" "$out" "$AL_BIN/pgbench" -n -M $protocol -h "$socket" -U "${role[$lane]}" \
 		-c "$clients" -j $threads -T "$duration" -D keys="$keys" -D clients="$clients" -D first=1 \
-		-D now="$now" -D at="$(date -u -d "@$now" +%FT%T)" -D until="$(date -u -d "@$((now + 300))" +%FT%T)" \
+		-D before=0 -D now="$now" -D at="$(date -u -d "@$now" +%FT%T)" -D until="$(date -u -d "@$((now + 300))" +%FT%T)" \
 		-l --sampling-rate=0.2 --log-prefix="$AL_SCRATCH/t/latency" \
 		-f "$here/${script[$lane]}.sql" bench
+	# Who takes the next key as it gives one back has one in the end.
+	if [[ $lane == lock_next || $lane == lock_pipeline ]]; then
+		psql -c "SELECT sum(lock_release_all('worker:' || n)) FROM generate_series(0, $clients - 1) n" >/dev/null
+	fi
 	check "$lane" "$n"
 	printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "${group[$lane]}" "$lane" "$clients" "$round" "$n" "$tps" "$(percentiles latency)" >>"$runs"
 }
@@ -306,12 +311,6 @@ summarize_lanes() {
 		}' "$AL_SCRATCH/lanes.tsv" "$runs" >"$summary"
 }
 
-# value LANE CLIENTS COLUMN
-value() {
-	awk -F '\t' -v lane="$1" -v clients="$2" -v column="$3" \
-		'$2 == lane && $3 == clients { print $column }' "$summary"
-}
-
 print_lanes() {
 	local g clients numbers name
 	step "Medians of $rounds rounds; $setting"
@@ -334,71 +333,4 @@ print_lanes() {
 	say 'per_s counts pairs, sets of 100 keys, or acquires where nothing is released; to_the_SQL is'
 	say 'to the hand-written SQL, or what stands for it in a group; to_SELECT_1 is how many of their'
 	say 'statements got through in the time of one SELECT 1.'
-}
-
-# ratio LANE CLIENTS OTHER: the median of that within each round, if both were run
-ratio() {
-	awk -F '\t' -v lane="$1" -v clients="$2" -v other="$3" '
-		'"$awk_median"'
-		$3 == clients && $2 == lane { mine[$4] = $6 }
-		$3 == clients && $2 == other { theirs[$4] = $6 }
-		END {
-			for (r in mine) if (r in theirs) list = list " " mine[r] / theirs[r]
-			if (list != "") print median(list)
-		}' "$runs"
-}
-
-# expect RATIO WANT WHAT: says whether it is so, where it was measured
-expect() {
-	[ -n "$1" ] || return 0
-	awk -v ratio="$1" -v want="$2" -v what="$3" 'BEGIN {
-		printf "  %-58s %5.2f, expected %4.2f: %s\n", what, ratio, want,
-			(ratio >= want ? "yes" : "not in this run")
-	}'
-}
-
-# expect_best CLIENTS WANT: atomic_lock beside the best of those who flush
-expect_best() {
-	local name found least='' best=''
-	for name in "${lanes[@]}"; do
-		if [ "${group[$name]}" != durable ] || [[ $name == lock_* ]]; then continue; fi
-		found=$(ratio lock_pair "$1" "$name")
-		[ -n "$found" ] || continue
-		if [ -z "$least" ] || awk -v a="$found" -v b="$least" 'BEGIN { exit !(a < b) }'; then
-			least=$found best=${title[$name]}
-		fi
-	done
-	expect "$least" "$2" "pairs, flushed, $1 client$([ "$1" = 1 ] || echo s), to the best peer ($best)"
-}
-
-expect_lanes() {
-	local clients locks
-	[ -n "$(value lock_pair 8 4)$(value lock_pair 1 4)$(value lock_relaxed 8 4)$(value lock_relaxed_one 8 4)$(
-		value lock_refused 8 4)$(value lock_refused_one 8 4)$(value lock_status 8 4)$(value lock_status_one 8 4)$(
-		value lock_set 2 4)" ] || return 0
-	step 'What is expected of atomic_lock'
-	for clients in $all_clients; do
-		case $clients in
-			1) expect_best 1 1.2 ;;
-			8)
-				expect_best 8 1.5
-				expect "$(ratio lock_pair 8 one_flush)" 0.85 'pairs, flushed, 8 clients, to what one flush a pair allows'
-				expect "$(ratio lock_relaxed 8 sql_relaxed)" 1.2 'pairs, nothing flushed, 8 clients, to SQL'
-				expect "$(ratio lock_relaxed_one 8 sql_relaxed)" 1.2 'pairs, nothing flushed, one column, 8 clients, to SQL'
-				expect "$(ratio lock_refused 8 roundtrip)" 0.75 'refused acquires, 8 clients, to SELECT 1'
-				expect "$(ratio lock_refused_one 8 roundtrip)" 0.75 'refused, one column, 8 clients, to SELECT 1'
-				expect "$(ratio lock_refused 8 sql_refused)" 4 'refused acquires, 8 clients, to INSERT ... ON CONFLICT'
-				expect "$(ratio lock_refused_one 8 sql_refused)" 4 'refused, one column, 8 clients, to INSERT ... ON CONFLICT'
-				expect "$(ratio lock_status 8 roundtrip)" 0.75 'lock_status, 8 clients, to SELECT 1'
-				expect "$(ratio lock_status_one 8 roundtrip)" 0.75 'lock_status, one column, 8 clients, to SELECT 1'
-				expect "$(ratio lock_is_held 8 roundtrip)" 0.75 'lock_is_held, 8 clients, to SELECT 1'
-				expect "$(ratio lock_set 8 sql_singles)" 10 '100 keys at once, 8 clients, to an acquire for each'
-				;;
-		esac
-	done
-	locks=$(value lock_set 2 4)
-	[ -z "$locks" ] || awk -v locks="$((locks * 100))" 'BEGIN {
-		printf "  %-52s %7d/s, expected 150000: %s\n", "locks taken 100 at once and released, 2 clients", locks,
-			(locks >= 150000 ? "yes" : "not in this run")
-	}'
 }

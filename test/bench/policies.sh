@@ -29,9 +29,8 @@ declare -A policy_title=(
 	[refused]='refused, as it is held'
 	[quota]='refused, by a quota'
 )
-# What a lane is compared with, and what its ratio should be
+# What a lane is compared with
 declare -A policy_base=([few]=none [many]=none [history]=none [flushed_history]=flushed [quota]=refused)
-policy_expected='few 0.95 many 0.95 history 0.6 flushed_history 0.6 quota 0.5'
 
 policies_psql() { psql -d policies "$@"; }
 
@@ -184,19 +183,4 @@ print_policies() {
 	say
 	say 'The last column is to the same without a policy, and for the quota to the refusal of a key that is held.'
 	[ -z "$policy_rows" ] || say "Refusals are beside $policy_rows leases of others, and are errors that a function catches."
-}
-
-expect_policies() {
-	step 'Policies'
-	awk -F '\t' -v rounds="$rounds" -v bases="$(policies_bases)" -v expected="$policy_expected" "$awk_median$awk_policies"'
-		END {
-			n = split(expected, list, " ")
-			for (i = 1; i < n; i += 2) {
-				lane = list[i]
-				if (!(lane in title)) continue
-				ratio = times(lane)
-				printf "  %-60s %5.2f, expected %4.2f: %s\n", title[lane] ", times " title[base[lane]], ratio, list[i + 1],
-					(ratio >= list[i + 1] ? "yes" : "not in this run")
-			}
-		}' "$policy_runs"
 }

@@ -118,25 +118,3 @@ queue_titles() {
 	local mode
 	for mode in "${!queue_title[@]}"; do printf '%s|%s|' "$mode" "${queue_title[$mode]}"; done
 }
-
-expect_queues() {
-	step 'Waiting without a connection'
-	awk -F '\t' -v places="${all_places##* }" "$awk_median"'
-		function say(what, value, format, unit, want, good) {
-			printf "  %-52s " format "%s, expected %s: %s\n", what, value, unit, want, (good ? "yes" : "not in this run")
-		}
-		$1 == "queue" { p50 = p50 " " $5 }
-		$1 ~ /^queue/ { over += $8 }
-		$1 ~ /^line_/ { line[$1, $2] = line[$1, $2] " " $5 }
-		$1 == "plain" || $1 == "notify" { rate[$1] = rate[$1] " " $8 }
-		END {
-			say("p50 of a hand-over through the line", median(p50) / 1000, "%5.2f", " ms", "below 5.00", median(p50) < 5000)
-			say("overtaken", over, "%5d", "", "0", over == 0)
-			if (places > 0) {
-				more = median(line["line_release", places]) - median(line["line_release", 0])
-				write = median(line["line_write", 0])
-				say("a release with " places " places, to one without", more / write, "%5.2f", " writes more", "below 1.50", more < 1.5 * write)
-			}
-			say("pairs with events, times without", median(rate["notify"]) / median(rate["plain"]), "%5.2f", "", "0.50", median(rate["notify"]) >= 0.5 * median(rate["plain"]))
-		}' "$queue_runs"
-}

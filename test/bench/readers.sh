@@ -157,20 +157,3 @@ print_readers() {
 	say 'The last column is to the same with the fewest readers, and with max_holders to sharing the'
 	say 'same key without it.'
 }
-
-expect_readers() {
-	step 'Keys with many readers'
-	awk -F '\t' -v rounds="$rounds" "$awk_median$awk_readers"'
-		END {
-			split("share 0.8 refused 0.5 status 0.5 is_held 0.8 limited 0.5", list, " ")
-			for (i = 1; i in list; i += 2) want[list[i]] = list[i + 1]
-			for (l = 1; l <= lines; l++) {
-				split(order[l], k, SUBSEP)
-				ratio = times(k[1], k[2])
-				if (!(k[1] in want) || ratio == "" || k[1] != "limited" && k[2] == fewest) continue
-				what = k[1] == "limited" ? " " limit[order[l]] ", times no limit" : ", " k[2] " readers, times " fewest
-				printf "  %-58s %5.2f, expected %4.2f: %s\n", title[k[1]] what, ratio, want[k[1]],
-					(ratio >= want[k[1]] ? "yes" : "not in this run")
-			}
-		}' "$readers_runs"
-}

@@ -19,6 +19,8 @@ TITLES = {
     'lock_pair_one': 'atomic_lock, one column',
     'lock_pair_owner': 'atomic_lock, owner named',
     'lock_pair_owners': 'atomic_lock, owners changing',
+    'lock_next': 'atomic_lock, with the next',
+    'lock_pipeline': 'atomic_lock, in a pipeline',
     'lock_shared': 'atomic_lock, 10 keys shared',
     'lock_relaxed_one': 'atomic_lock, one column',
     'lock_transaction': 'atomic_lock',
@@ -133,6 +135,8 @@ class Results:
                                       ('handovers', 'inversions', 'longest_wait_us'))
         self.readers = self.read_runs('readers.tsv', 'lane', 'readers', 'per_s', ('max_holders',))
         self.policies = self.read_policies()
+        self.queue, self.fills = self.read_queue(), self.read_fills()
+        self.sweeps = [row for row in self.read('sweep.tsv') if row['what'] == 'expired']
         self.growth = self.read_growth()
 
     def read(self, name):
@@ -198,6 +202,25 @@ class Results:
                 lane.rest[column].append(number(row[column]))
         return dict(lanes)
 
+    def read_queue(self):
+        """{(mode, number): Lane}, whose "p99s" are p90s, and whose rates are how many were
+        overtaken, the mean of "line_..." in us, or pairs a second of "plain" and "notify" """
+        lanes = defaultdict(Lane)
+        for row in self.read('queue.tsv'):
+            lane, r = lanes[row['mode'], int(row['number'])], int(row['round'])
+            lane.p50s[r], lane.p99s[r], lane.rates[r] = (number(row[c]) for c in ('p50_us', 'p90_us', 'overtaken'))
+        return dict(lanes)
+
+    def read_fills(self):
+        """{(role, clients): {fill: Lane}}"""
+        fills = defaultdict(lambda: defaultdict(Lane))
+        for row in self.read('fill.tsv'):
+            lane = fills[row['role'], int(row['clients'])][row['fill']]
+            lane.rates[int(row['round'])] = number(row['per_s'])
+            for column in ('pairs', 'prunes', 'hot', 'not_hot'):
+                lane.rest[column].append(number(row[column]) or 0)
+        return dict(fills)
+
     def read_growth(self):
         """{(section, what, unit): {x: {round: [value]}}}"""
         growth = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
@@ -228,12 +251,11 @@ class Results:
     def rate(self, lane, clients):
         return self.lanes[lane, clients].rate if (lane, clients) in self.lanes else None
 
-    def times(self, mine, theirs, clients, statements=1):
+    def times(self, mine, theirs, clients):
         """How many times the rate of another lane"""
         if (mine, clients) not in self.lanes or (theirs, clients) not in self.lanes:
             return None
-        value = ratio(self.lanes[mine, clients].rates, self.lanes[theirs, clients].rates)
-        return value * statements if value is not None else None
+        return ratio(self.lanes[mine, clients].rates, self.lanes[theirs, clients].rates)
 
     def hardest(self, runs, ours, clients, peers):
         """(how many times its rate ours is, peer), of the one for which that is least"""
@@ -318,6 +340,10 @@ def plain_ms(value):
 
 def times(value):
     return NONE if value is None else f'{value:.{2 if value < 10 else 1 if value < 100 else 0}f}'
+
+
+def small(value):
+    return NONE if value is None else f'{value:.3f}'
 
 
 def size(value):

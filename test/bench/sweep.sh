@@ -184,20 +184,3 @@ print_sweeps() {
 			END { printf "  %-40s %10d %9.3f %9.3f\n", title, median(n), median(p50) / 1000, median(p99) / 1000 }' "$sweep_runs"
 	done
 }
-
-expect_sweeps() {
-	[ "$sweep_rows" = 1000000 ] || return 0
-	step 'Sweeps'
-	awk -F '\t' '
-		'"$awk_median"'
-		function say(what, value, unit, want) {
-			printf "  %-36s %6.2f%s, expected below %s: %s\n", what, value, unit, want, (value < want ? "yes" : "not in this run")
-		}
-		$1 == "expired" { rows = rows " " $3; ratio = ratio " " $9 / $6 }
-		$1 == "live" && $2 > 0 { none = none " " $3 }
-		END {
-			say("a million expired leases are gone in", median(rows), " s", 30)
-			say("p99 of pairs meanwhile, times before", median(ratio), "", 2)
-			say("a sweep that finds a million live", median(none), " s", 0.3)
-		}' "$sweep_runs"
-}

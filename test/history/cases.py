@@ -33,6 +33,12 @@ class Case(History):
               'holders': holders, 'max_holders': (limit or 0) if max_holders is None else max_holders}],
             mode=mode, lifetime=lifetime, ttl=ttl, wait=wait, limit=limit)
 
+    def loses(self, owner, begin, end, token=1, ttl=100):
+        """Acquired, but the answer was lost on its way"""
+        return self.call(owner, 'acquire', begin, end, 'info', mode='shared', lifetime='lease', ttl=ttl, wait=0, limit=None,
+                         unseen={'acquired': 't', 'status': 'acquired', 'fencing_token': str(token), 'mode': 'shared',
+                                 'expires': str(begin + ttl)})
+
     def fetches(self, owner, begin, end):
         return self.call(owner, 'fetch', begin, end, rows=[{'value': 1}], mode='exclusive', lifetime='lease', ttl=5, wait=0)
 
@@ -88,6 +94,13 @@ def relied(how='assert'):
     elif how == 'again':
         case.asks('a', 2, 3, 'reacquired', limit=1, ttl=3, lifetime='transaction', token=1)
     return case
+
+
+def ended(client):
+    """b's session is over while c is let in, as b learns when it leaves; client's backend was terminated"""
+    case = Case().asks('a', 0, 1, limit=2).asks('b', 1, 2, limit=2, lifetime='session')
+    case.faults.append((3, 4, 'terminate', [client, 0.1, 'atomic_lock']))
+    return case.asks('c', 5, 6, limit=2).end('b', 8, 9, 'disconnect')
 
 
 def lined(offer=50, keep=100):
@@ -242,7 +255,17 @@ CASES = (
     ('', two().asks('c', 3, 10, 'timeout', limit=2, wait=7).asks('a', 5, 6, 'reacquired', token=1)),
     ('', two().releases('b', 7, 8).asks('c', 3, 8.1, limit=2, wait=7).asks('d', 5, 7.9, wait=7)),
     ('line', two().releases('b', 9, 10).asks('c', 3, 10, limit=2, wait=7).asks('d', 5, 7.9, wait=7)),
-    ('', two().releases('b', 5, 6).asks('c', 3, 10, 'deadlock', limit=2, wait=7)))
+    ('', two().releases('b', 5, 6).asks('c', 3, 10, 'deadlock', limit=2, wait=7)),
+    ('', ended('b')),
+    ('limits', ended('a')),
+    # asked again, as the answer was lost
+    ('', Case().loses('a', 0, 1).end('a', 1, 2, 'connect').asks('a', 3, 4, 'reacquired', token=1)),
+    ('retry', Case().loses('a', 0, 1).end('a', 1, 2, 'connect').asks('a', 3, 4, token=2)),
+    ('', Case().end('a', 0, 0.1, 'begin').loses('a', 0.2, 1).end('a', 1, 2, 'connect').asks('a', 3, 4, token=2)),
+    ('', Case().loses('a', 0, 1).end('a', 1, 2, 'connect').releases('a', 2, 2.5).asks('a', 3, 4, token=2)),
+    ('retry', Case().loses('a', 0, 1).end('a', 1, 2, 'connect').call('a', 'release', 2, 2.5, key='j', rows=[{'released': 'released'}])
+     .asks('a', 3, 4, token=2)),
+    ('', Case().loses('a', 0, 1).call('admin', 'force', 2, 2.5).end('a', 1, 2, 'connect').asks('a', 3, 4, token=2)))
 
 
 def misjudged():

@@ -14,6 +14,8 @@ sorting, in O(n log n):
               have been held
   limits      who asked with max_holders was granted the key at a moment when
               fewer others had it, and was refused where that many can have had it
+  retry       who repeats an acquire whose answer was lost has the same grant, if nobody
+              can have ended it since
   count       as many have a key as lock_status says, from those who certainly
               have it, and have committed, to those who possibly have it
   cause       nobody is refused a key that nobody can have had: a call that was
@@ -224,8 +226,9 @@ class Checker:
         self.extended_all = set()		# owners of which nobody knows when what they have ends
         self.upgraded = set()			# (key, token) that may have ended with an upgrade
         self.doubtful = set()			# (key, owner) of which nobody knows all
-        self.unseen = {}
-        self.retried = 0
+        self.unseen = {}			# (key, owner): the record of an acquire whose answer was lost
+        self.asked = []				# (that record, the same asked again, its row)
+        self.in_block = set()			# ids of calls that ended a transaction which cannot have committed
         self.writes = {}			# id of a write: certainly committed True, False or None
 
     def say(self, kind, text, *records):
@@ -252,6 +255,7 @@ class Checker:
             self.number()
             self.limits()
             self.count()
+            self.retries()
             self.cause()
             self.line()
             self.lines.run()
@@ -322,6 +326,8 @@ class Checker:
                     for j in block:
                         fates[j] = (fate, min(failed.get(j, math.inf), certain), record['comp'] + late)
                     block = None
+                    if operation != 'commit':
+                        self.in_block.add(record['id'])
                 elif outcome == 'info':
                     fates[i] = ('unknown', record['inv'], record['comp'] + LINGER)
             if block is not None and operation not in ('begin', 'savepoint', 'rollback to'):
@@ -364,11 +370,18 @@ class Checker:
             if operation in ('connect', 'disconnect') or outcome == 'info':
                 # what ended with the session that was
                 end = record['inv'] if operation == 'disconnect' else alive
+                if any(kind == 'terminate' and detail[0] == record['client'] and ended >= alive and begun < end
+                       for begun, ended, kind, detail in self.history.faults):
+                    end = alive		# it does not know yet
                 for holding in held.values():
                     if holding.lifetime == 'session':
                         holding.close(end, record['comp'] + LINGER)
                         holding.lifetime = 'ended'
             self.lines.follow(record, fate)
+            if operation in ('release', 'release_all', 'extend', 'extend_all', 'convert', 'transfer', 'enqueue'):
+                for k in [k for k in self.unseen if k[1] in (record.get('owner'), record.get('heir')) and
+                          record.get('key') in (None, k[0])]:
+                    del self.unseen[k]		# it may have been ended, or be another now
             if operation == 'enqueue':
                 self.enqueued(record, fate, held)
             elif operation in ('acquire', 'acquire_all', 'fetch', 'steal'):
@@ -456,9 +469,9 @@ class Checker:
                     if before is not None and record['lifetime'] == 'session':
                         before.end = min(before.end, record['inv'])	# it may have ended with the session
                     unseen = record.get('unseen')
-                    if unseen and unseen.get('acquired') == 't' and fate[0] == 'unknown' and \
+                    if unseen and unseen.get('acquired') == 't' and record['id'] not in self.in_block and \
                        record['op'] == 'acquire' and record['lifetime'] == 'lease':
-                        self.unseen[key, owner] = unseen
+                        self.unseen[key, owner] = record
                 self.may_have(record, key, until, holds=outcome == 'info')
                 self.may_wait(record, key, until)
                 if outcome == 'refused':
@@ -506,16 +519,23 @@ class Checker:
         self.may_have(record, record['key'], record['comp'], holds=False)
         self.refused(record, record['key'], held.get((record['key'], record['owner'])))
 
-    def asked_again(self, record, row, unseen):
-        """Who repeats an acquire whose answer was lost has the same grant"""
-        if unseen is None or record['op'] != 'acquire' or record['outcome'] not in ('ok', 'refused') or \
-           record['mode'] != unseen['mode'] or record['lifetime'] != 'lease':
+    def asked_again(self, record, row, lost):
+        """Remembers who repeats an acquire whose answer was lost"""
+        if lost is None or record['op'] != 'acquire' or record['outcome'] not in ('ok', 'refused') or \
+           record['mode'] != lost['mode'] or record['lifetime'] != 'lease':
             return
-        if record['comp'] > self.local(float(unseen['expires'])) - CLOCK:
+        if record['comp'] > self.local(float(lost['unseen']['expires'])) - CLOCK:
             return			# it may have run out
-        self.retried += 1
-        if row.get('status') != 'reacquired' or row['fencing_token'] != int(unseen['fencing_token']):
-            self.say('retry', f'the lost answer was {unseen}', record)
+        self.asked.append((lost, record, row))
+
+    def retries(self):
+        """Who repeats an acquire whose answer was lost has the same grant, where nobody forced its end"""
+        for lost, record, row in self.asked:
+            unseen = lost['unseen']
+            if any(inv < record['comp'] and ended > lost['inv'] for inv, ended, _, _ in self.forced[record['key']]):
+                continue
+            if row.get('status') != 'reacquired' or row['fencing_token'] != int(unseen['fencing_token']):
+                self.say('retry', f'the lost answer was {unseen}', lost, record)
 
     def converted(self, record, fate, held):
         key, owner = record['key'], record['owner']

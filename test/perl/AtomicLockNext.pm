@@ -100,8 +100,10 @@ sub next_scripts
 	my $dir = "$share/extension";
 	my $update = slurp_file("$top/test/next/atomic_lock--1.0--1.1.sql");
 	my ($begin) = $update =~ /^(ALTER TABLE.*?)^DO /ms;
+	my ($first) = slurp_file("$top/sql/atomic_lock--1.0.sql") =~ /^(DO .*?^\$\$;\n\n)/ms;
 
 	system_or_bail('cp', "$top/test/next/atomic_lock--1.0--1.1.sql", $dir);
+	change("$dir/atomic_lock--1.0--1.1.sql", qr/(?=^SELECT app_lock_begin_script)/m, $first);
 	change("$dir/atomic_lock.control", qr/default_version = '[^']*'/, "default_version = '1.1'");
 	system_or_bail('cp', "$top/sql/atomic_lock--1.0.sql", "$dir/atomic_lock--1.1.sql");
 	change("$dir/atomic_lock--1.1.sql", qr/'lock_leave'\]/, "'lock_leave', 'lock_note']");

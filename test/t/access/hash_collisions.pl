@@ -104,7 +104,7 @@ sub connect_sessions
 
 	($admin, $owner, $other, $attacker) = map { session($to, $_) } ('Admin', 'Owner', 'Other', 'Attacker');
 	# A call that would wait for ever is an error.
-	ask($_, q{SET statement_timeout = '20 s'}) for ($admin, $owner);
+	ask($_, "SET statement_timeout = '$PostgreSQL::Test::Utils::timeout_default s'") for ($admin, $owner);
 	ask($owner, "SET atomic_lock.owner = '$ada'");
 	ask($_, 'SET SESSION AUTHORIZATION usual') for ($owner, $other, $attacker);
 	return;

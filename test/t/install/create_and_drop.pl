@@ -101,10 +101,9 @@ foreach my $preload ('on', 'off')
 }
 
 #
-# Two databases
+# Two databases.  One is a copy of the other, so that keys have the same hashes in both.
 #
-$node->safe_psql('postgres', 'CREATE DATABASE other');
-$node->safe_psql('other', 'CREATE EXTENSION atomic_lock');
+$node->safe_psql('postgres', 'CREATE DATABASE other TEMPLATE postgres');
 my $here = $node->background_psql('postgres', on_error_stop => 0);
 my $there = $node->background_psql('other', on_error_stop => 0);
 ask($here, q{BEGIN; SELECT lock_acquire('k', '1 hour', 'me')});

@@ -74,10 +74,10 @@ foreach my $load (sort keys %loads)
 
 	# A machine that stands still for a tenth of a second may cause a refusal.
 	my %count = answers($load, q{SELECT lock_try_force_release('KEY', 'busy')});
-	cmp_ok($count{pending} // 0, '<', $calls / 2, "$load: force_release gets through");
-	cmp_ok($count{released} // 0, '>', 0, '... and ends what is held');
+	cmp_ok($count{pending}, '<', $calls / 2, "$load: force_release gets through");
+	cmp_ok($count{released}, '>', 0, '... and ends what is held');
 	%count = answers($load, q{SELECT (lock_steal('KEY', 'thief', 'busy')).status});
-	cmp_ok($count{acquired} // 0, '>', 0, '... and lock_steal');
+	cmp_ok($count{acquired} // 0, '>', $calls / 2, '... and lock_steal');
 	$run->signal('INT');
 	$run->finish;
 	unlike($output, qr/ERROR|FATAL|abort/, '... no client hears an error') or diag($output);
@@ -94,7 +94,9 @@ is(told($admin, q{SELECT lock_steal('readers', 'thief', 'busy')}), '55P03', '...
 is(told($admin, q{SELECT lock_try_force_release('readers', 'busy')}), 'pending', '... nor lock_try_force_release');
 ask($slow, 'COMMIT');
 my %count = answers('readers', q{SELECT lock_try_force_release('KEY', 'busy')});
-cmp_ok($count{released} // 0, '>', 0, '... but once it has ended they get through');
+# A key that was free at the moment is no refusal.
+cmp_ok($count{released} + ($count{not_found} // 0), '>', $calls / 2, '... but once it has ended they get through');
+cmp_ok($count{released}, '>', 0, '... and end what is held');
 $run->signal('INT');
 $run->finish;
 unlike($output, qr/ERROR|FATAL|abort/, '... no client hears an error') or diag($output);

@@ -55,8 +55,7 @@ CREATE FUNCTION try(statement text, OUT got int) LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE statement;
 	got := 1;
--- A sweep may have a key in hand for longer than a machine that stands still is patient.
-EXCEPTION WHEN configuration_limit_exceeded OR lock_not_available THEN
+EXCEPTION WHEN configuration_limit_exceeded THEN
 	got := 0;
 END $$});
 
