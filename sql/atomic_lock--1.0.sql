@@ -1288,11 +1288,6 @@ BEGIN
 			HINT = 'Valid levels are user, monitor and admin.';
 	END IF;
 
-	IF current_setting('transaction_read_only')::boolean THEN
-		RAISE read_only_sql_transaction USING
-			MESSAGE = format('cannot execute %s in a read-only transaction', CASE WHEN granting THEN 'lock_grant_access()' ELSE 'lock_revoke_access()' END);
-	END IF;
-
 	-- Until the end of the transaction, nobody can give the name of the schema to another
 	-- one.  And without this lock, two sessions that change the same privileges at the
 	-- same time would get an internal error of PostgreSQL.
@@ -1394,11 +1389,20 @@ $$;
 COMMENT ON FUNCTION app_lock_change_access(regrole, text, boolean) IS
 'internal: what lock_grant_access and lock_revoke_access do';
 
+CREATE FUNCTION app_lock_prevent_writing(function text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'atomic_lock_prevent_writing'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION app_lock_prevent_writing(text) IS
+'internal: raises 25006 in a read-only transaction, and 25000 in a parallel worker';
+
 CREATE FUNCTION lock_grant_access(role regrole, level text)
 RETURNS void
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
+	SELECT app_lock_prevent_writing('lock_grant_access()'::text);
 	SELECT app_lock_change_access(role, level, true);
 END;
 
@@ -1410,6 +1414,7 @@ RETURNS void
 LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
+	SELECT app_lock_prevent_writing('lock_revoke_access()'::text);
 	SELECT app_lock_change_access(role, level, false);
 END;
 

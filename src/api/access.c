@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * access.c
- *		What scripts of the extension call.
+ *		What scripts of the extension call, and functions that grant access.
  *
  * Model: a script begins with app_lock_begin_script(), and ends by giving new objects
  * to the roles that have their level, with app_lock_repeat_access().  A library runs
@@ -29,6 +29,7 @@
 
 PG_FUNCTION_INFO_V1(atomic_lock_begin_script);
 PG_FUNCTION_INFO_V1(atomic_lock_repeat_access);
+PG_FUNCTION_INFO_V1(atomic_lock_prevent_writing);
 
 /* app_lock_begin_script() */
 Datum
@@ -84,5 +85,14 @@ atomic_lock_repeat_access(PG_FUNCTION_ARGS)
 	}
 	PG_END_TRY();
 	AtEOXact_GUC(true, guc_level);
+	PG_RETURN_VOID();
+}
+
+/* app_lock_prevent_writing(), for functions that are not in C */
+Datum
+atomic_lock_prevent_writing(PG_FUNCTION_ARGS)
+{
+	al_prevent_writing(PG_ARGISNULL(0) ? "functions of atomic_lock" :
+					   text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	PG_RETURN_VOID();
 }

@@ -285,8 +285,7 @@ AL_FUNCTION(atomic_lock_protect)
 	char	   *function;
 	ListCell   *cell;
 
-	PreventCommandDuringRecovery("lock_protect()");
-	PreventCommandIfReadOnly("lock_protect()");
+	al_prevent_writing("lock_protect()");
 	if (PG_ARGISNULL(1))
 		ereport(ERROR,
 				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -328,8 +327,7 @@ AL_FUNCTION(atomic_lock_unprotect)
 	ListCell   *cell;
 	bool		found = false;
 
-	PreventCommandDuringRecovery("lock_unprotect()");
-	PreventCommandIfReadOnly("lock_unprotect()");
+	al_prevent_writing("lock_unprotect()");
 	family = family_arg(fcinfo);
 
 	SPI_connect();

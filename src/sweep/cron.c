@@ -396,8 +396,7 @@ al_cron_schedule(const char *schedule, const char *function)
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("schedule must not be longer than %d bytes",
 						(int) sizeof(request.schedule) - 1)));
-	PreventCommandDuringRecovery(function);
-	PreventCommandIfReadOnly(function);
+	al_prevent_writing(function);
 	/* Where pg_cron is not loaded, any role can set this placeholder. */
 	if (GetConfigOptionFlags("cron.database_name", true) & GUC_CUSTOM_PLACEHOLDER)
 		cron_database = NULL;

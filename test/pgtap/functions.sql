@@ -74,6 +74,7 @@ INSERT INTO expected VALUES
 	('app_lock_guard_problem', 'relation regclass, key_template text', 'text', 'stable', 'safe', 'c', false),
 	('lock_grant_access', 'role regrole, level text', 'void', 'volatile', 'unsafe', 'sql', true),
 	('lock_revoke_access', 'role regrole, level text', 'void', 'volatile', 'unsafe', 'sql', true),
+	('app_lock_prevent_writing', 'function text', 'void', 'volatile', 'unsafe', 'c', false),
 	('app_lock_begin_script', '', 'void', 'volatile', 'unsafe', 'c', false),
 	('app_lock_repeat_access', '', 'void', 'volatile', 'unsafe', 'c', false),
 	('app_lock_refresh_access', '', 'void', 'volatile', 'unsafe', 'plpgsql', false),

@@ -16,7 +16,8 @@ INSERT INTO t.writers (stmt) VALUES ('lock_acquire(''k'')'), ('lock_acquire(''he
 	('lock_acquire(''k'', mode => ''shared'')'), ('lock_acquire(''k'', lifetime => ''session'')'), ('lock_try_acquire(''k'', lifetime => ''transaction'')'),
 	('lock_acquire_all(ARRAY[''j'', ''k''])'), ('lock_try_acquire_all(ARRAY[''held''])'), ('lock_convert(''held'', ''alice-1'')'), ('lock_convert(''held'', ''alice-1'', ''shared'')'), ('lock_transfer(''held'', ''alice-1'', ''bob-1'')'),
 	('lock_set_policy(''k'', max_ttl => ''1 h'')'), ('lock_drop_policy(''k'')'),
-	('lock_grant_access(current_user::regrole, ''user'')'), ('lock_revoke_access(current_user::regrole, ''user'')');
+	('lock_grant_access(current_user::regrole, ''user'')'), ('lock_revoke_access(current_user::regrole, ''user'')'),
+	('lock_protect(''t.writers'', ''w:{id}'')'), ('lock_unprotect(''t.writers'')'), ('lock_schedule_sweep()'), ('lock_unschedule_sweep()');
 BEGIN READ ONLY;
 SELECT stmt, t.raises('SELECT ' || stmt) FROM t.writers ORDER BY id;
 SELECT locked, owner, holder FROM lock_status('held');
@@ -54,3 +55,18 @@ COMMIT;
 
 SELECT lock_is_held('held', 'alice-1');
 SELECT lock_try_release('k', 'alice-1');
+
+-- Nor does a worker of a parallel query write.  Whoever calls these functions in one has
+-- labelled a function wrongly.
+CREATE FUNCTION t.labelled(stmt text) RETURNS text LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
+DECLARE
+	answer	text;
+BEGIN
+	EXECUTE stmt INTO answer;
+	RETURN answer;
+END $$;
+CREATE TABLE t.many AS SELECT FROM generate_series(1, 1000);
+SET parallel_setup_cost = 0;
+SET parallel_tuple_cost = 0;
+SET min_parallel_table_scan_size = 0;
+SELECT t.code(format('SELECT t.labelled(%L) FROM t.many', 'SELECT ' || stmt)), count(*) FROM t.writers GROUP BY 1;
