@@ -996,7 +996,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_sweep'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 
 COMMENT ON FUNCTION lock_sweep(bigint) IS
-'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases, keys that were released longer ago than atomic_lock.released_retention, and rows of lock_history that are older than atomic_lock.history_retention; returns how many; skips rows in use; also removes places in line that are over, offers free keys to the next in line, and sends events that are due';
+'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases, keys that were released longer ago than atomic_lock.released_retention, places in line that are over, and rows of lock_history that are older than atomic_lock.history_retention; returns how many; skips rows in use; also offers free keys to the next in line, and sends events that are due';
 
 CREATE FUNCTION lock_schedule_sweep(schedule text DEFAULT '* * * * *')
 RETURNS bigint

@@ -30,7 +30,7 @@
 #include "sweep/worker.h"
 #include "table/catalog.h"
 
-/* lock_sweep(max_rows): the number of rows removed */
+/* lock_sweep(max_rows): the number of rows removed, of all tables */
 AL_FUNCTION(atomic_lock_sweep)
 {
 	Relation	rel = al_open_for_writing("lock_sweep()");
@@ -51,7 +51,7 @@ AL_FUNCTION(atomic_lock_sweep)
 	al_stat_count(AL_COUNT_SWEEPS, 1);
 	al_stat_swept(started_at, swept.removed, false);
 	table_close(rel, swept.removed > 0 || al_claimed_count() > 0 ? NoLock : RowExclusiveLock);
-	PG_RETURN_INT64(swept.removed + swept.trimmed);
+	PG_RETURN_INT64(swept.removed + swept.tickets + swept.trimmed);
 }
 
 /* lock_schedule_sweep(schedule): the id of the job */

@@ -161,17 +161,16 @@ announce(Relation rel, HeapTuple tuple, const AlHolding *seen, TimestampTz now)
 static bool
 sweep_queue(Relation rel, int64 max_rows, TimestampTz now, AlSwept *swept)
 {
-	int64		removed;
 	ListCell   *cell;
 
-	foreach(cell, al_tickets_sweep(max_rows, now, &removed, &swept->next_due))
+	foreach(cell, al_tickets_sweep(max_rows, now, &swept->tickets, &swept->next_due))
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (al_claimed_count() >= al_max_claims)
 			return false;
 		al_line_offer(rel, lfirst(cell), false);
 	}
-	return removed < max_rows;
+	return swept->tickets < max_rows;
 }
 
 /* At the end of a transaction, when its claims are gone.  Raises nothing. */
@@ -223,7 +222,7 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	if (database)
 		stopped_at = pg_atomic_read_u64(&database->sweep_from);
 	first = stopped_at < blocks ? (BlockNumber) stopped_at : 0;
-	swept->removed = 0;
+	swept->removed = swept->tickets = 0;
 	al_scan_begin_at(&scan, rel, first, count);
 	for (;;)
 	{
@@ -280,9 +279,10 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 		if (!swept->queue_done)
 			swept->left = 1;
 	}
-	swept->trimmed = al_history_trim(rel, max_rows - swept->removed, &swept->trim_from);
+	swept->trimmed = al_history_trim(rel, max_rows - swept->removed - swept->tickets,
+									 &swept->trim_from);
 	/* There may be more to trim. */
-	if (swept->removed + swept->trimmed >= max_rows)
+	if (swept->removed + swept->tickets + swept->trimmed >= max_rows)
 		swept->left = Max(swept->left, 1);
 	if (blocks > 0)
 		stopped_at = ((uint64) first + looked) % blocks;

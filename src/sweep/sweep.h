@@ -13,6 +13,7 @@
 typedef struct AlSwept
 {
 	int64		removed;		/* rows of app_lock, by the last call */
+	int64		tickets;		/* rows of app_lock_queue, by the last call */
 	int64		trimmed;		/* rows of lock_history, by the last call */
 	TimestampTz trim_from;		/* where that went so far */
 	bool		queue_done;		/* app_lock_queue has been swept */

@@ -501,3 +501,14 @@ SELECT (lock_acquire(repeat('k', 1024), '1 h', repeat('a', 255))).status, (lock_
 SELECT length(holder), length(key), (lock_enqueue(key, repeat('o', 254), repeat('ö', 127))).place FROM lock_queue WHERE key LIKE 'kkk%';
 SELECT lock_release(repeat('k', 1024), repeat('a', 255));
 SELECT (lock_try_acquire(repeat('k', 1024), '1 h', repeat('o', o))).status FROM generate_series(254, 255) o;
+
+-- A sweep counts the places that it removes, so that whoever calls it until it returns 0
+-- has removed all.
+SELECT t.take('counted', 'Ann');
+SELECT count(t.enter('counted', n)) FROM unnest('{Bob,Cid,Dan,Eve,Zoe}'::text[]) n;
+SELECT lock_sweep(1000) IS NOT NULL AS swept;
+UPDATE app_lock_queue SET expires_at = clock_timestamp() WHERE key = 'counted';
+SELECT lock_sweep(2);
+SELECT lock_sweep(2);
+SELECT lock_sweep(2);
+SELECT lock_sweep(2), t.line('counted');
