@@ -16,6 +16,7 @@
 #include "access/xact.h"
 #include "utils/resowner.h"
 
+#include "base/testpoint.h"
 #include "claim/claimed.h"
 #include "claim/durability.h"
 #include "claim/held.h"
@@ -36,6 +37,8 @@
 static void
 release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, void *arg)
 {
+	if (phase == RESOURCE_RELEASE_BEFORE_LOCKS && isTopLevel)
+		AL_TEST_POINT("before-release");
 	if (phase != RESOURCE_RELEASE_AFTER_LOCKS)
 		return;
 	if (!isTopLevel)

@@ -14,12 +14,14 @@
 
 #ifdef AL_TEST_HOOKS
 
+#include "access/xact.h"
 #include "miscadmin.h"
 #include "storage/proc.h"
 
 /*
  * If atomic_lock.test_pause_at names this point, wait until the test releases the
- * advisory lock (0, 1706).
+ * advisory lock (0, 1706).  A transaction that has ended cannot take a lock: it waits until
+ * no transaction of the test has the advisory lock (0, 1707).
  */
 void
 al_test_pause(const char *point)
@@ -29,6 +31,13 @@ al_test_pause(const char *point)
 
 	if (al_test_pause_at == NULL || strcmp(al_test_pause_at, point) != 0)
 		return;
+	if (!IsTransactionState())
+	{
+		SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, 1707, 1);
+		while (VirtualTransactionIdIsValid(*GetLockConflicts(&tag, ShareLock, NULL)))
+			pg_usleep(1000L);
+		return;
+	}
 	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, 0, 1706, 1);
 	LockTimeout = 0;
 	(void) LockAcquire(&tag, ShareLock, false, false);

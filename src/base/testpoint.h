@@ -8,7 +8,8 @@
  *
  * "before-wake", "leaving" and "exit" are for injection points only.  They are where a
  * transaction has released its locks, fails or has ended, so atomic_lock.test_pause_at
- * must not name them: al_test_pause() would take a lock there.
+ * must not name them: al_test_pause() would take a lock there.  "before-release" is where a
+ * transaction has ended and still has its locks.
  */
 #ifndef AL_BASE_TESTPOINT_H
 #define AL_BASE_TESTPOINT_H

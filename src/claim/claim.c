@@ -655,19 +655,39 @@ al_claim_blockers(uint64 hash, bool *prepared)
 	return pids_of(procs);
 }
 
+/* Who has what al_claim_try() did not get; see conflicts() for the list */
+static List *
+blockers(const AlClaim *claim)
+{
+	List	   *procs = conflicts(KEY, claim->hash, key_mode(claim));
+
+	if (claim->holding != 0)
+		procs = list_concat(procs, conflicts(HOLDING, claim->holding, holding_mode(claim)));
+	/* Otherwise it is a pin, which only al_claim_may_share() has noticed. */
+	if (procs == NIL && claim->mode == AL_CLAIM_SHARE)
+		procs = conflicts(KEY, claim->hash, ExclusiveLock);
+	return procs;
+}
+
 /*
  * The process id of one backend that has what al_claim_try() did not get, for
- * messages.  0: a prepared transaction has it, or nobody has it any more.
+ * messages.  0: a prepared transaction has it, or nobody does; see al_claim_is_ending().
  */
 int
 al_claim_blocker(const AlClaim *claim)
 {
-	List	   *pids = pids_of(conflicts(KEY, claim->hash, key_mode(claim)));
+	List	   *pids = pids_of(blockers(claim));
 
-	if (pids == NIL && claim->holding != 0)
-		pids = pids_of(conflicts(HOLDING, claim->holding, holding_mode(claim)));
-	/* Otherwise it is a pin, which only al_claim_may_share() has noticed. */
-	if (pids == NIL && claim->mode == AL_CLAIM_SHARE)
-		pids = pids_of(conflicts(KEY, claim->hash, ExclusiveLock));
 	return pids == NIL ? 0 : linitial_int(pids);
+}
+
+/*
+ * Has what al_claim_try() did not get been given back, or is it about to be?  A
+ * transaction keeps its locks for a moment after it has ended for all others.  The server
+ * does not list it any more then.
+ */
+bool
+al_claim_is_ending(const AlClaim *claim)
+{
+	return blockers(claim) == NIL;
 }

@@ -61,5 +61,6 @@ extern bool al_claim_is_extended(const AlKey *key, const AlOwner *owner,
 								 bool is_shared);
 extern List *al_claim_blockers(uint64 hash, bool *prepared);
 extern int al_claim_blocker(const AlClaim *claim);
+extern bool al_claim_is_ending(const AlClaim *claim);
 
 #endif							/* AL_CLAIM_CLAIM_H */

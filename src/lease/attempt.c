@@ -15,9 +15,9 @@
  * nobody else can be let in by a limit.  Those who are let in without one are not kept
  * out, and count from the moment at which they are seen.
  *
- * Locking rules: claims are tried, without waiting, except for those of a sweep, which
- * are usually gone within milliseconds: an attempt tries for half a second to get past
- * one, since its key is free.  A refused attempt drops its claim.  The places of a key are
+ * Locking rules: claims are tried, without waiting, except for those of a sweep, or of a
+ * transaction that has ended, which are usually gone within milliseconds: an attempt tries
+ * for half a second to get past one.  A refused attempt drops its claim.  The places of a key are
  * claimed last, and waited for: nobody who has them waits for anything else.
  *
  *-------------------------------------------------------------------------
@@ -50,7 +50,7 @@
 #include "table/pending.h"
 #include "table/tickets.h"
 
-/* How often an attempt that meets a sweep tries again, and microseconds in between */
+/* How often an attempt that meets such a claim tries again, and microseconds in between */
 #define MOST_RETRIES	500
 #define RETRY_PAUSE		1000L
 
@@ -596,26 +596,23 @@ al_attempt_drop(AlAttempt *attempt)
 static bool
 may_retry(AlAttempt *attempt, int *retries)
 {
+	int			blocker = attempt->result->blocker;
+
 	if (attempt->result->outcome != AL_CLAIMED || *retries >= MOST_RETRIES)
 		return false;
 	AL_TEST_POINT("claim-explained");
-	if (attempt->result->blocker == 0)
-		*retries = MOST_RETRIES;	/* it has gone, or is a prepared transaction's */
-	else if (al_queue_is_sweeping(attempt->result->blocker))
+	if (blocker != 0 && !al_queue_is_sweeping(blocker))
 	{
-		(*retries)++;
-		pg_usleep(RETRY_PAUSE);
-	}
-	else
-	{
-		int			blocker = attempt->result->blocker;
-
-		/* A sweep may have ended since its claim was seen; then that is gone. */
+		/* A sweep may have ended since its claim was seen. */
 		explain_claim(attempt);
 		if (attempt->result->blocker == blocker && !al_queue_is_sweeping(blocker))
 			return false;
-		*retries = MOST_RETRIES;
 	}
+	else if (blocker == 0 && !al_claim_is_ending(&attempt->claim))
+		*retries = MOST_RETRIES;	/* a prepared transaction's, or one that is new */
+	/* What was in the way has usually gone by now. */
+	if ((*retries)++ > 0)
+		pg_usleep(RETRY_PAUSE);
 	return true;
 }
 

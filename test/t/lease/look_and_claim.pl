@@ -3,7 +3,7 @@
 # Needs a build with AL_TEST_HOOKS, in which who has looked at a key can be made to
 # stand still before it claims it.
 #
-# Properties: fencing tokens rise in the order of the grants, also where one that
+# Properties: a claim that is about to be given back refuses nobody; fencing tokens rise in the order of the grants, also where one that
 # began earlier is granted later; an acquire that learns under its claim that
 # somebody else has the key has taken no transaction id and keeps no claim, be it
 # for one key or a set, alone or to share it; what was judged before the claim is
@@ -98,6 +98,26 @@ ask($other, q{BEGIN; SELECT lock_sweep()});
 start_early(q{SELECT status FROM lock_try_acquire('k', owner => 'early')}, 'claim-explained');
 ask($other, 'COMMIT');
 is(go_on(), 'acquired', 'a sweep that has just ended refuses nobody');
+clean();
+
+# One that has ended for all others, and still has its locks: it is looked for again and again.
+ask($other, q{SELECT lock_acquire('k', '1 ms', 'other'), pg_sleep(0.002)});
+ask($other, q{SET atomic_lock.test_pause_at = 'before-release'; BEGIN; SELECT lock_sweep()});
+ask($third, 'BEGIN; SELECT pg_advisory_lock(1707)');
+start($other, 'COMMIT');
+poll($watch, "SELECT bool_and(virtualtransaction LIKE '%/0') FROM pg_locks WHERE locktype = 'advisory' AND pid = " . pid($other));
+start_early(q{SELECT status FROM lock_try_acquire('k', owner => 'early')}, 'claim-explained');
+# Who stands behind it gets the advisory lock next, so that Early stops there once more.
+start($watch, 'SELECT pg_advisory_lock(1706)');
+poll($third, 'SELECT count(*) = 2 FROM pg_locks WHERE NOT granted AND objid = 1706');
+ask($gate, 'SELECT pg_advisory_unlock_all()');
+answer($watch);
+poll($watch, "SELECT state = 'idle' OR wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
+ask($third, 'COMMIT');
+answer($other);
+ask($other, 'RESET atomic_lock.test_pause_at');
+ask($watch, 'SELECT pg_advisory_unlock_all()');
+is(go_on(), 'acquired', '... nor does one that is about to give back its claims');
 clean();
 
 #
