@@ -51,6 +51,7 @@ static struct
 	bool		force_flush;	/* ... which must be durable */
 	Wrote		wrote;
 	int64		wal_records;	/* of pgWalUsage, after the last release */
+	uint64		wal_bytes;		/* of pgWalUsage, before a PREPARE */
 }			xact;
 
 static int	session_level = -1; /* synchronous_commit to restore, or -1 */
@@ -79,6 +80,7 @@ restore_commit_level(void)
 void
 al_durability_before_commit(bool prepare)
 {
+	xact.wal_bytes = pgWalUsage.wal_bytes;
 	if (xact.force_flush)
 	{
 		if (synchronous_commit < SYNCHRONOUS_COMMIT_ON)
@@ -94,18 +96,26 @@ al_durability_before_commit(bool prepare)
 }
 
 /*
- * Do standbys that have confirmed all before this lack the record of a PREPARE, or a
- * part of it?  Only its beginning is known.  Who has a part has all up to the end of a
- * page.  If nothing follows there but the header of the next page, that is no part.
+ * Where the record of the PREPARE ends that this backend has just written.  If another
+ * module wrote more after our pre-commit, that is an upper bound.
  */
-static bool
-lacks_prepare(XLogRecPtr confirmed)
+static XLogRecPtr
+end_of_prepare(void)
 {
-	uint32		header = XLogSegmentOffset(confirmed, wal_segment_size) == 0 ?
-		SizeOfXLogLongPHD : SizeOfXLogShortPHD;
+	XLogRecPtr	end = ProcLastRecPtr;
+	uint64		left = MAXALIGN64(pgWalUsage.wal_bytes - xact.wal_bytes);
 
-	return confirmed <= ProcLastRecPtr ||
-		(confirmed % XLOG_BLCKSZ == 0 && GetXLogInsertRecPtr() > confirmed + header);
+	for (;;)
+	{
+		uint64		room = XLOG_BLCKSZ - end % XLOG_BLCKSZ;
+
+		if (left <= room)
+			return end + left;
+		left -= room;
+		end += room;
+		end += XLogSegmentOffset(end, wal_segment_size) == 0 ?
+			SizeOfXLogLongPHD : SizeOfXLogShortPHD;
+	}
 }
 
 /*
@@ -115,6 +125,7 @@ lacks_prepare(XLogRecPtr confirmed)
 static bool
 lacks_standbys(bool prepare)
 {
+	XLogRecPtr	end = prepare ? end_of_prepare() : XactLastCommitEnd;
 	int			mode = SYNC_REP_WAIT_FLUSH;
 	bool		lacks;
 
@@ -127,11 +138,7 @@ lacks_standbys(bool prepare)
 
 	/* The server releases the waiters before it notes that no standby is needed. */
 	LWLockAcquire(SyncRepLock, LW_SHARED);
-	if (prepare)
-		lacks = lacks_prepare(WalSndCtl->lsn[mode]);
-	else
-		lacks = WalSndCtl->lsn[mode] < XactLastCommitEnd;
-	lacks = lacks && al_standbys_wanted();
+	lacks = WalSndCtl->lsn[mode] < end && al_standbys_wanted();
 	LWLockRelease(SyncRepLock);
 	return lacks;
 }

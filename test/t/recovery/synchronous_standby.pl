@@ -7,7 +7,8 @@
 # its record ends with a page; after a failover to the standby every acknowledged lease
 # is there.
 #
-# Turns red when: grants are only flushed locally (ForceSyncCommit alone); the
+# Turns red when: grants are only flushed locally (ForceSyncCommit alone); a record is
+# taken to end behind the header of the next page, or what is behind it to belong to it; the
 # relaxed release waits like any commit.
 
 use strict;
@@ -15,6 +16,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
+use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -73,40 +75,43 @@ like($session->{stderr}, qr/FATAL:  terminating connection because a granted loc
 $session = $primary->background_psql('postgres', on_error_stop => 0);
 is(ask($session, q{SELECT lock_is_held('doubtful', 'me')}), 't', '... and the lease is held');
 
-# A PREPARE whose record fills a page is confirmed like any other.  What it writes is
-# measured, and what is before it chosen so that it ends where the page does.
+# A PREPARE whose record ends with a page, and the standby has that page, but not what
+# others have written behind.  What a PREPARE writes is measured, and what is before it
+# chosen so that it ends there.
+my $page = $primary->safe_psql('postgres', 'SHOW wal_block_size');
+my ($cost, $full) = (0, 0);
+my $preparing = session($primary, 'Preparing');
+
+sub inserted { return $primary->safe_psql('postgres', q{SELECT pg_current_wal_insert_lsn() - '0/0'}); }
+sub filled { return $primary->safe_psql('postgres', "SELECT pg_logical_emit_message(false, '', repeat('x', $_[0]))"); }
+for (my $try = 1; $try <= 20 && !$full; $try++)
 {
-	my $page = $primary->safe_psql('postgres', 'SHOW wal_block_size');
-	my ($cost, $full) = (0, 0);
+	my ($before, $after, $size);
 
+	# At the beginning of a page, and how long such a message is
+	$before = inserted();
+	filled($page - $before % $page + 304);
+	$before = inserted();
+	filled(304);
+	$size = inserted() - $before;
+	my $left = $page - ($before + $size) % $page - $size - $cost;
+	filled(304 + $left) if $left >= 0;
+	$before = inserted();
+	start($preparing, q{BEGIN; SELECT lock_acquire('page', '1 hour', 'me'); PREPARE TRANSACTION 'page'});
+	$primary->poll_query_until('postgres', q{SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = } . pid($preparing)) or die;
+	$after = inserted();
+	# The next record would begin behind the header of a page.
+	$full = int($before / $page) < int($after / $page) && $after % $page == 24;
+	$cost = $after - $before - ($after % $page < $before % $page ? 24 : 0);
+	filled(304);
 	$standby->start;
-	$primary->poll_query_until('postgres', q{SELECT sync_state = 'sync' FROM pg_stat_replication}) or die;
-	sub inserted { return $primary->safe_psql('postgres', q{SELECT pg_current_wal_insert_lsn() - '0/0'}); }
-	sub filled { return $primary->safe_psql('postgres', "SELECT pg_logical_emit_message(false, '', repeat('x', $_[0]))"); }
-	foreach my $try (1 .. 50)
-	{
-		my ($before, $after, $size, $stderr);
-
-		# At the beginning of a page, and how long such a message is
-		$before = inserted();
-		filled($page - $before % $page + 304);
-		$before = inserted();
-		filled(304);
-		$size = inserted() - $before;
-		my $left = $page - ($before + $size) % $page - $size - $cost;
-		filled(304 + $left) if $left >= 0;
-		$before = inserted();
-		$primary->psql('postgres', q{BEGIN; SELECT lock_acquire('page', '1 hour', 'me'); PREPARE TRANSACTION 'page'}, stderr => \$stderr);
-		$after = inserted();
-		$primary->safe_psql('postgres', q{COMMIT PREPARED 'page'});
-		die "PREPARE at $before: $stderr" if $stderr;
-		# The next record would begin behind the header of a page.
-		last if $full = int($before / $page) < int($after / $page) && $after % $page == 24;
-		$cost = $after - $before - ($after % $page < $before % $page ? 24 : 0);
-	}
-	ok($full, 'PREPARE at the end of a page is acknowledged');
+	unlike(answer($preparing), qr/FATAL|WARNING/, 'PREPARE is acknowledged');
+	$primary->safe_psql('postgres', q{COMMIT PREPARED 'page'});
+	ask($preparing, q{SELECT lock_release('page', 'me')});
 	$standby->stop;
 }
+end($preparing);
+ok($full, '... where its record ends with a page');
 
 # Failover: the standby has every lease that was acknowledged.
 $standby->start;
