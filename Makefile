@@ -146,9 +146,8 @@ checkver:
 		echo 'META.json has $(DISTVERSION), atomic_lock.control $(EXTVERSION)' >&2; exit 1;; esac
 	@test "$$(for f in sql/*--*.sql; do sed -n '/^DO/,/^\$$\$$;/p; /^\$$\$$;/q' $$f | cksum; done | sort -u | wc -l)" = 1 || \
 		{ echo 'scripts do not begin with the same DO block' >&2; exit 1; }
-	@for f in sql/*--*.sql; do sed -n '/^DO/,/^\$$\$$;/p; /^\$$\$$;/q' $$f | grep -q 'FOR NO KEY UPDATE;' && \
-		[ "$$(grep -m 1 '^SELECT' $$f) $$(tail -n 1 $$f)" = \
-			'SELECT app_lock_begin_script(); SELECT app_lock_refresh_access();' ] || \
+	@for f in sql/*--*.sql; do sed -n '/^DO/,/^SELECT/p; /^SELECT/q' $$f | tr '\n' ' ' | grep -q '^DO .*[[:space:]]FOR NO KEY UPDATE;.*SELECT app_lock_begin_script(); $$' && \
+		[ "$$(tail -n 1 $$f)" = 'SELECT app_lock_refresh_access();' ] || \
 		{ echo "$$f does not begin and end as a script has to" >&2; exit 1; }; done
 	@grep -q '^#define VERSION "$(EXTVERSION)"$$' src/table/catalog.c || \
 		{ echo 'src/table/catalog.c has another version than $(EXTVERSION)' >&2; exit 1; }

@@ -1326,6 +1326,8 @@ BEGIN
 				AND d.refclassid = 'pg_catalog.pg_extension'::regclass
 				AND d.refobjid = extension
 		WHERE p.proname = ANY (names)
+			-- The owner of the extension can add a procedure to it.
+			AND p.prokind = 'f'
 			-- lock_status() is for monitors only
 			AND (p.proname <> 'lock_status' OR p.pronargs > 0 OR level = 'monitor')
 			AND NOT (is_kept AND p.pronargs > 0
@@ -1452,7 +1454,7 @@ BEGIN
 				ON d.refclassid = 'pg_catalog.pg_extension'::regclass
 				AND d.refobjid = e.oid AND d.deptype = 'e'
 			JOIN (
-				SELECT 'pg_catalog.pg_proc'::regclass, p.oid, 'FUNCTION ' || p.oid::regprocedure,
+				SELECT 'pg_catalog.pg_proc'::regclass, p.oid, 'ROUTINE ' || p.oid::regprocedure,
 					p.proowner, p.proacl
 				FROM pg_catalog.pg_proc p
 				UNION ALL

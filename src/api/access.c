@@ -5,8 +5,9 @@
  *
  * Model: a script begins with app_lock_begin_script(), and ends by giving new objects
  * to the roles that have their level, with app_lock_repeat_access().  A library runs
- * the scripts of all versions up to its own, so these two do not ask for the version
- * that the others ask for (table/catalog.h).
+ * the scripts of all versions up to its own, so these functions do not ask for the
+ * version that the others ask for (table/catalog.h).  Nor does app_lock_prevent_writing():
+ * between a restart and the update, access can be granted and revoked.
  *
  * Whoever has a level has the function by which it is known here.  A role that
  * has lock_grant_access() could give itself the rest of level admin.  The owner of the

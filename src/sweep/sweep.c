@@ -7,7 +7,7 @@
  * grant of its key reuses the row; a sweep removes the rows of keys that nobody uses
  * any more.  A row is over lock_delay after its lease expired or its session died, or
  * released_retention after it was released, but not before min_hold.  What is left of the
- * number of rows is used to trim lock_history.
+ * number of rows is used for tickets that are over, and then to trim lock_history.
  *
  * Listeners learn from a sweep that a lease will end before the next sweep, or has ended,
  * and who is next in line (lease/line.c).
@@ -196,8 +196,8 @@ al_sweep_begin(Relation rel, AlSwept *swept)
 
 /*
  * Go on with a sweep, and note in "swept" what was done and is left.  Removes at most
- * max_rows rows, of app_lock no more than the transaction may still claim, from at most
- * max_blocks blocks, and the rest of lock_history.
+ * max_rows rows: of app_lock no more than the transaction may still claim, from at most
+ * max_blocks blocks, then of app_lock_queue, and the rest of lock_history.
  */
 void
 al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
@@ -273,9 +273,9 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	if (blocks == 0)
 		swept->left = 0;
 	/* What is over by now is to be told before it is offered to others. */
-	if (swept->left == 0 && !swept->queue_done)
+	if (swept->left == 0 && !swept->queue_done && swept->removed < max_rows)
 	{
-		swept->queue_done = sweep_queue(rel, Max(max_rows - swept->removed, 1), now, swept);
+		swept->queue_done = sweep_queue(rel, max_rows - swept->removed, now, swept);
 		if (!swept->queue_done)
 			swept->left = 1;
 	}

@@ -98,8 +98,9 @@ read_row(Relation rel, HeapTuple tuple, AlTicket *row, Offer *offer)
 	row->offer = DatumGetInt64(VALUE(offer_us));
 	row->offered_until = offer && row->number == offer->number ? offer->until : 0;
 	row->role = DatumGetObjectId(VALUE(role));
-	row->holder = DatumGetTextPP(VALUE(holder));
-	row->owner = DatumGetTextPP(VALUE(owner));
+	/* Somebody may have written the row by hand.  Nobody can present an empty owner. */
+	row->holder = IS_NULL(holder) ? al_string_text(al_cstring("")) : DatumGetTextPP(VALUE(holder));
+	row->owner = IS_NULL(owner) ? al_string_text(al_cstring("")) : DatumGetTextPP(VALUE(owner));
 }
 
 /* Until when is a ticket valid, if it is not void? */

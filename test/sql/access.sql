@@ -302,3 +302,12 @@ DROP OWNED BY regress_al_other, regress_al_next;
 DROP ROLE regress_al_other, regress_al_next;
 \set SHOW_CONTEXT never
 SELECT lock_revoke_access(current_user::regrole, 'admin');
+
+-- A procedure that somebody has added to the extension is none of its functions.
+BEGIN;
+CREATE PROCEDURE lock_leave() LANGUAGE plpgsql AS 'BEGIN END';
+ALTER EXTENSION atomic_lock ADD PROCEDURE lock_leave();
+CREATE ROLE regress_al_added;
+SELECT lock_grant_access('regress_al_added', 'user'), has_function_privilege('regress_al_added', 'lock_leave(text, text)', 'EXECUTE');
+SELECT app_lock_refresh_access();
+ROLLBACK;
