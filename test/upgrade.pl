@@ -22,6 +22,7 @@
 
 use strict;
 use warnings FATAL => 'all';
+use Cwd;
 use FindBin;
 use lib "$FindBin::RealBin/perl";
 use AtomicLockNext;
@@ -328,6 +329,39 @@ sub restored
 	return;
 }
 
+# Run pg_upgrade in a directory of its own.  The logs of its servers are kept: they say who
+# was there.  Returns what the restore of a database failed with, or nothing.
+sub pg_upgrade
+{
+	my ($source, $target, $dir, @options) = @_;
+	my $top = getcwd;
+
+	mkdir $dir or die "mkdir $dir: $!";
+	chdir $dir or die "chdir $dir: $!";
+	my $upgraded = run_log([
+			$target->installed_command('pg_upgrade'), '--no-sync', '--retain',
+			'-d', $source->data_dir, '-D', $target->data_dir,
+			'-b', $source->config_data('--bindir'), '-B', $target->config_data('--bindir'),
+			'-s', $target->host, '-p', $source->port, '-P', $target->port, @options ]);
+	chdir $top or die "chdir $top: $!";
+	return if $upgraded;
+	my $log = join('', map { slurp_file($_) } glob($target->data_dir . '/pg_upgrade_output.d/*/log/pg_upgrade_dump_*.log'));
+	return $log =~ /(error: .*)/ ? $1 : 'pg_upgrade failed, not in a restore';
+}
+
+# What does pg_upgrade say of a plain table, where no atomic_lock has ever been?
+sub plain_upgrade
+{
+	my $source = PostgreSQL::Test::Cluster->new('old_plain', install_path => $old_path);
+	my $target = PostgreSQL::Test::Cluster->new('new_plain', install_path => $new_path);
+
+	$_->init(extra => ['-k']) foreach $source, $target;
+	$source->start;
+	$source->safe_psql('postgres', 'CREATE TABLE plain (id integer)');
+	$source->stop;
+	return pg_upgrade($source, $target, "$PostgreSQL::Test::Utils::tmp_check/upgrade_plain") // '';
+}
+
 sub try_mode
 {
 	my ($mode, $next) = @_;
@@ -340,17 +374,17 @@ sub try_mode
 	$source->append_conf('postgresql.conf', $eager);
 	$target->init(extra => ['-k']);
 	$target->append_conf('postgresql.conf', $settings . $eager);
-	mkdir $dir or die "mkdir $dir: $!";
-	chdir $dir or die "chdir $dir: $!";
-
-	# The logs of its servers are kept: they say who was there
-	command_ok([
-			$target->installed_command('pg_upgrade'), '--no-sync', '--retain',
-			'-d', $source->data_dir, '-D', $target->data_dir,
-			'-b', $source->config_data('--bindir'), '-B', $target->config_data('--bindir'),
-			'-s', $target->host, '-p', $source->port, '-P', $target->port,
-			$mode eq 'copy' && $target->pg_version < 16 ? () : "--$mode" ],
-		"$name: pg_upgrade");
+	my $problem = pg_upgrade($source, $target, $dir, $mode eq 'copy' && $target->pg_version < 16 ? () : "--$mode");
+	if (defined $problem && $problem eq plain_upgrade())
+	{
+		# Minor versions that do not fit, such as 17.12, which stores an option with each
+		# column, and 18.6, which does not know it
+		diag("pg_upgrade cannot upgrade a plain table between these two either: $problem");
+		$_->clean_node foreach $source, $target;
+		done_testing();
+		exit 0;
+	}
+	is($problem, undef, "$name: pg_upgrade");
 	my @logs = glob($target->data_dir . '/pg_upgrade_output.d/*/log/pg_upgrade_server.log');
 	is(scalar @logs, 1, "$name: the log of its servers");
 	my $log = slurp_file($logs[0]);

@@ -382,14 +382,16 @@ for my $node ($one, $proxy)
 {
 	my $name = $node->name;
 	my $set = "lock_try_acquire_all('{$early,$late}', '1 min', 'owner-w', wait => '20 s')";
+	# It is taken in the session that then waits for it, so that it does not end while
+	# connections are made.
+	my $held = "SELECT lock_acquire('$late', '1 s', 'owner-v') AS held \\gset\n";
 
-	$node->safe_psql('postgres', "SELECT lock_acquire('$early', '10 h', 'owner-w'), lock_acquire('$late', '200 ms', 'owner-v')");
-	is($node->safe_psql('postgres', "SELECT key = '$early', status, ttl_remaining > '9 h', ttl_remaining <= expires_at - statement_timestamp(), waited > '0' FROM $set ORDER BY 1 DESC"),
+	$node->safe_psql('postgres', "SELECT lock_acquire('$early', '10 h', 'owner-w')");
+	is($node->safe_psql('postgres', "$held SELECT key = '$early', status, ttl_remaining > '9 h', ttl_remaining <= expires_at - statement_timestamp(), waited > '0' FROM $set ORDER BY 1 DESC"),
 		"t|reacquired|t|t|t\nf|acquired|f|t|t", "$name: a longer lease stays as it is after a wait");
 	$node->safe_psql('postgres', q{SELECT lock_release_all('owner-w')});
 
-	$node->safe_psql('postgres', "SELECT lock_acquire('$late', '200 ms', 'owner-v')");
-	is($node->safe_psql('postgres', "SELECT bool_and(acquired), bool_and(ttl_remaining <= '1 ms' AND waited > '0'), count(*) FROM lock_try_acquire_all('{$early,$late}', '1 ms', 'owner-w', wait => '20 s')"),
+	is($node->safe_psql('postgres', "$held SELECT bool_and(acquired), bool_and(ttl_remaining <= '1 ms' AND waited > '0'), count(*) FROM lock_try_acquire_all('{$early,$late}', '1 ms', 'owner-w', wait => '20 s')"),
 		't|t|2', "$name: leases may be shorter than the wait");
 	is($node->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', owner => 'owner-v'), pg_sleep(0.002)"), 'acquired', "$name: ... and have ended");
 	$node->safe_psql('postgres', q{SELECT lock_release_all('owner-v')});
