@@ -1249,6 +1249,7 @@ DECLARE
 	routine		regprocedure;
 	relation	name;
 	privileges	text;
+	is_table	boolean;
 	is_kept		boolean;
 	had_any		boolean;
 	is_owner	boolean;
@@ -1338,8 +1339,12 @@ BEGIN
 			ELSE format('REVOKE EXECUTE ON FUNCTION %s FROM %s CASCADE', routine, grantee) END;
 	END LOOP;
 
-	FOR relation, privileges IN
-		SELECT c.relname, c.privileges
+	-- VACUUM FULL, CLUSTER and ALTER TABLE change the same row of pg_class as GRANT.  With a
+	-- lock that conflicts with theirs, nobody gets that internal error of PostgreSQL.
+	FOR relation, privileges, is_table IN
+		SELECT c.relname, c.privileges, EXISTS (
+			SELECT FROM pg_catalog.pg_class r
+			WHERE r.oid = to_regclass(format('%I.%I', schema, c.relname)) AND r.relkind = 'r')
 		FROM (VALUES ('monitor', 'lock_waiters', 'SELECT'), ('monitor', 'lock_guards', 'SELECT'),
 			('monitor', 'lock_stats', 'SELECT'), ('monitor', 'lock_contention', 'SELECT'),
 			('monitor', 'lock_activity', 'SELECT'), ('monitor', 'lock_policies', 'SELECT'),
@@ -1353,6 +1358,9 @@ BEGIN
 		WHERE c.at_level = level
 			OR c.at_level = 'owner' AND (is_owner OR NOT granting AND level = 'admin')
 	LOOP
+		IF is_table THEN
+			EXECUTE format('LOCK TABLE %I.%I IN SHARE UPDATE EXCLUSIVE MODE', schema, relation);
+		END IF;
 		EXECUTE CASE WHEN granting
 			THEN format('GRANT %s ON TABLE %I.%I TO %s', privileges, schema, relation, grantee)
 			ELSE format('REVOKE %s ON TABLE %I.%I FROM %s CASCADE', privileges, schema, relation, grantee) END;

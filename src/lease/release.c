@@ -30,7 +30,7 @@
 #include "table/tickets.h"
 
 /* To end a holding by force, a claim is tried so often, after so many microseconds */
-#define MOST_TRIES		100
+#define MOST_TRIES		500
 #define TRY_PAUSE		1000L
 
 /* Write that a holding is over; "forget": as if its owner had never had it */
