@@ -264,7 +264,6 @@ al_require() {
 			history)
 				/usr/bin/python3 -c 'import psycopg2' 2>/dev/null || p+=(python3 python3-psycopg2)
 				[ -x /usr/sbin/pgbouncer ] || p+=(pgbouncer)
-				compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || p+=(libfaketime)
 				;;
 			libpq)
 				[ -f "$("$PG_CONFIG" --includedir 2>/dev/null)/libpq-fe.h" ] || p+=(libpq-dev)
