@@ -36,7 +36,7 @@ PROVE_TESTS := $(sort $(wildcard test/t/*/*.pl))
 PG_CONFIG ?= pg_config
 
 # These see to a PostgreSQL themselves, so they must work before there is one.
-OWN_GOALS = demo demo-stop demo-cluster test quick quick-stop bench bench-report soak test-matrix test-assert \
+OWN_GOALS = demo demo-stop demo-cluster test quick quick-stop bench bench-report soak test-matrix test-assert nightly \
 	mutants lint sanitize valgrind coverage dist deb checkver
 .PHONY: $(OWN_GOALS)
 
@@ -123,6 +123,10 @@ test-matrix:
 
 test-assert:
 	@test/assert
+
+# What .ci/run leaves out, since it takes hours: make nightly SUITE="busy mutants"
+nightly:
+	@test/nightly
 
 mutants:
 	@test/mutants/run

@@ -1,7 +1,8 @@
 #!/usr/bin/perl
-# test/harness.pl KIND TALLY FILE... - runs TAP files like prove(1), and writes
-# "PASSED FAILED BAD-FILE..." to the file TALLY, where a file that died or broke
-# its plan without a failed assertion counts as one failure.
+# test/harness.pl KIND TALLY FILE... - runs TAP files like prove(1), and keeps the
+# file TALLY: a line "PASSED FAILED", one with the files that failed, and one with those
+# that have not ended.  A file that died or broke its plan without a failed assertion
+# counts as one failure.
 #
 # KIND tap: Perl files.  KIND pgtap: SQL files, each in a new copy of the
 # database al_template on the server that PGHOST and PGUSER name.
@@ -37,14 +38,28 @@ if ($kind eq 'pgtap')
 	};
 }
 
-my $result = TAP::Harness->new(\%options)->runtests(@files);
+my ($passed, $failed, @bad) = (0, 0);
+my %unfinished = map { $_ => 1 } @files;
 
-# Files that died without a failed assertion to show for it count, too
-my $died = grep { $_->has_problems && !$_->failed } $result->parsers($result->descriptions);
-my @bad  = grep { ($result->parsers($_))[0]->has_problems } $result->descriptions;
+sub write_tally
+{
+	open(my $fh, '>', "$tally.new") or die "could not write $tally.new: $!\n";
+	print $fh "$passed $failed\n@bad\n@{[ sort keys %unfinished ]}\n";
+	close $fh;
+	rename("$tally.new", $tally) or die "could not write $tally: $!\n";
+	return;
+}
 
-open(my $fh, '>', $tally) or die "could not write $tally: $!\n";
-print $fh join(' ', scalar $result->passed, $result->failed + $died, @bad), "\n";
-close $fh;
+my $harness = TAP::Harness->new(\%options);
+$harness->callback(
+	after_test => sub {
+		my ($job, $parser) = @_;
 
-exit($result->all_passed ? 0 : 1);
+		$passed += $parser->passed;
+		$failed += $parser->failed || ($parser->has_problems ? 1 : 0);
+		push @bad, $job->[0] if $parser->has_problems;
+		delete $unfinished{ $job->[0] };
+		write_tally();
+	});
+write_tally();
+exit($harness->runtests(@files)->all_passed ? 0 : 1);

@@ -43,7 +43,11 @@
 #   al_stop DATA            stops it, if it runs.
 #   al_running DATA         whether it runs.
 #
-#   say, step, die          output.
+#   al_within SECONDS CMD.. runs CMD and ends it when that time has run out.  Where the
+#                           machine has n times more to do than it has processors, a
+#                           second counts as 1/n.  Sets al_late if the time ran out.
+#
+#   say, step, die, bad_input   output.
 #
 # Connect with:  as_user "$AL_BIN/psql" -X -h SOCKETDIR -U postgres -d postgres
 
@@ -74,6 +78,11 @@ die() {
 	printf '%s: %s\n' "${0##*/}" "$*" >&2
 	exit 1
 }
+# What the caller has named does not exist: one line, exit status 2
+bad_input() {
+	printf '%s: %s\n' "${0##*/}" "$*" >&2
+	exit 2
+}
 
 # A script that defines al_at_exit has it called last, with the exit status.
 al_exit() {
@@ -101,6 +110,34 @@ al_end_tree() {
 	for child in $(ps -o pid= --ppid "$1"); do al_end_tree "$child"; done
 	kill -TERM "$1" 2>/dev/null || true
 	kill -CONT "$1" 2>/dev/null || true
+}
+
+al_within() {
+	local limit=$1 job watch status=0 late
+	shift
+	al_late='' late=$(mktemp)
+	"$@" &
+	job=$!
+	(
+		exec >/dev/null 2>&1
+		left=$((limit * 1000)) processors=$(nproc || echo 1)
+		while [ "$left" -gt 0 ]; do
+			sleep 5
+			load=0
+			read -r load _ </proc/loadavg || true
+			load=$((10#${load/./})) # hundredths
+			left=$((left - 5000 * processors * 100 / (load > processors * 100 ? load : processors * 100)))
+		done
+		rm "$late"
+		al_end_tree "$job"
+	) &
+	watch=$!
+	wait "$job" || status=$?
+	al_end_tree "$watch"
+	wait "$watch" || true
+	if [ ! -e "$late" ]; then al_late=yes; fi
+	rm -f "$late"
+	return $status
 }
 
 # ---------------------------------------------------------------------------
@@ -463,11 +500,11 @@ al_keep_end() {
 # with every version and packaging; the setting extension_destdir is Debian's
 # alone and gone with PostgreSQL 18.
 al_private_pg() {
-	local root=$1 bin share lib inc f
+	local root=$1 bin share lib inc dir f
 	bin=$("$PG_CONFIG" --bindir) share=$("$PG_CONFIG" --sharedir)
 	lib=$("$PG_CONFIG" --pkglibdir)
 	rm -rf "$root"
-	mkdir -p "$root$bin" "$root$share/extension" "$root$lib"
+	mkdir -p "$root$bin"
 	for f in postgres psql initdb createdb dropdb createuser dropuser vacuumdb reindexdb clusterdb pgbench; do
 		[ ! -x "$bin/$f" ] || cp "$bin/$f" "$root$bin/"
 	done
@@ -476,15 +513,17 @@ al_private_pg() {
 		mv "$root$bin/postgres" "$root$bin/postgres.real"
 		install -m 755 "$AL_POSTGRES" "$root$bin/postgres"
 	fi
-	for f in "$lib"/*; do
-		[ "${f##*/}" = atomic_lock.so ] || ln -sf "$f" "$root$lib/"
-	done
-	for f in "$share"/*; do
-		[ "${f##*/}" = extension ] || ln -sf "$f" "$root$share/"
-	done
-	for f in "$share"/extension/*; do
-		case ${f##*/} in atomic_lock.control | atomic_lock--*) continue ;; esac
-		ln -sf "$f" "$root$share/extension/"
+	# Where atomic_lock is installed, nothing of it is linked: neither a directory, through
+	# which one would write into the system, nor bitcode, which is of another build.
+	for dir in "$lib" "$lib/bitcode" "$share" "$share/extension"; do
+		[ -d "$dir" ] || continue
+		mkdir -p "$root$dir"
+		for f in "$dir"/*; do
+			case $f in
+				*/atomic_lock | */atomic_lock.* | */atomic_lock--* | "$lib/bitcode" | "$share/extension") ;;
+				*) ln -sf "$f" "$root$dir/" ;;
+			esac
+		done
 	done
 	for inc in "$("$PG_CONFIG" --includedir-server)" "$("$PG_CONFIG" --pkgincludedir)/internal"; do
 		mkdir -p "$root${inc%/*}"
@@ -560,7 +599,7 @@ al_start() {
 	END
 	# The server outlives this script where that is wanted, so it must not
 	# keep our output open.
-	if ! as_user "$AL_BIN/pg_ctl" -D "$data" -w -t 60 -l "$data.log" start >/dev/null 2>&1 </dev/null 9>&-; then
+	if ! as_user "$AL_BIN/pg_ctl" -D "$data" -w -t 600 -l "$data.log" start >/dev/null 2>&1 </dev/null 9>&-; then
 		tail -n 20 "$data.log" >&2
 		die "the server did not start; its log is $data.log"
 	fi
@@ -568,6 +607,6 @@ al_start() {
 
 al_stop() {
 	al_running "$1" || return 0
-	as_user "$AL_BIN/pg_ctl" -D "$1" -m fast -w -t 30 stop >/dev/null 2>&1 ||
-		as_user "$AL_BIN/pg_ctl" -D "$1" -m immediate -w -t 30 stop >/dev/null
+	as_user "$AL_BIN/pg_ctl" -D "$1" -m fast -w -t 60 stop >/dev/null 2>&1 ||
+		as_user "$AL_BIN/pg_ctl" -D "$1" -m immediate -w -t 300 stop >/dev/null
 }

@@ -1,0 +1,40 @@
+# shellcheck shell=bash
+# test/look.sh - several commands one after the other, and one table of what they
+# counted.  Sourced by .ci/run and test/nightly.
+#
+#   look NAME CMD...   runs CMD, also where an earlier one has failed.  The last line "N
+#                      passed, N failed" that CMD prints counts.  Without one, CMD
+#                      counts as one test.
+#   look_end           prints the table, what failed, and "N passed, N failed"; returns 1
+#                      if anything failed.
+#
+# A command that ran no test has failed, unless it says "not offered": then the package
+# archive lacks that version of PostgreSQL today.
+
+# Variables of make's command line are not for those that are called.
+unset MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL
+look_log=$(mktemp) look_failures=$(mktemp) look_table=$(mktemp) look_passed=0 look_failed=0
+trap 'rm -f "$look_log" "$look_failures" "$look_table"' EXIT
+
+look() {
+	local name=$1 status=0 ok='' bad='' note='' began=$SECONDS
+	shift
+	"$@" 2>&1 </dev/null | tee "$look_log" || status=1
+	grep -E -A 9 'Failed test |(^|\] )(test .* \.\.\. FAILED|not ok |diff |.*: the time ran out)' "$look_log" >>"$look_failures"
+	# make may have had the last word
+	read -r ok bad < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$look_log" | tail -n 1)
+	if [ -z "$bad" ]; then ok=$((1 - status)) bad=$status; fi
+	note=$(grep -oE '[^ ]+ +not offered.*' "$look_log" | sort -u | tr '\n' ';')
+	if [ $((ok + bad)) = 0 ] && [ -z "$note" ]; then note='no test was run' bad=1; fi
+	if [ "$status" != 0 ] && [ "$bad" = 0 ]; then bad=1; fi
+	printf '%-14s %6d passed %5d failed %5d s  %s\n' "$name" "$ok" "$bad" $((SECONDS - began)) "$note" >>"$look_table"
+	look_passed=$((look_passed + ok)) look_failed=$((look_failed + bad))
+}
+
+look_end() {
+	printf '\n'
+	cat "$look_table"
+	if [ -s "$look_failures" ]; then printf '\nWhat failed:\n%s\n' "$(head -n 60 "$look_failures" | cut -c 1-200)"; fi
+	printf '\n%d passed, %d failed\n' "$look_passed" "$look_failed"
+	[ "$look_failed" = 0 ]
+}
