@@ -13,7 +13,7 @@
 #                           PG_MAJOR.
 #                           PG_CONFIG=/path/pg_config or PGVERSION=17 in the
 #                           environment choose one of several PostgreSQLs.
-#   al_offer THING          the same for what we can do without (redis etcd drivers
+#   al_offer THING          the same for things that are optional (redis etcd drivers
 #                           plproxy patroni):
 #                           where it cannot be had it says so, and fails; of the
 #                           drivers it installs those that there are.
@@ -78,7 +78,7 @@ die() {
 	printf '%s: %s\n' "${0##*/}" "$*" >&2
 	exit 1
 }
-# What the caller has named does not exist: one line, exit status 2
+# The caller named a suite, test or version that does not exist: one line, exit status 2
 bad_input() {
 	printf '%s: %s\n' "${0##*/}" "$*" >&2
 	exit 2
@@ -95,8 +95,8 @@ trap al_exit EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# al_end_jobs: ends what a script still runs in the background, and all that this
-# has started, so that nothing works on in what is removed
+# al_end_jobs: ends the background jobs of a script and their children, so that no process
+# uses a directory that the script removes
 al_end_jobs() {
 	local job
 	for job in $(jobs -pr); do al_end_tree "$job"; done
@@ -145,7 +145,7 @@ al_within() {
 # ---------------------------------------------------------------------------
 
 # al_apt_conf: while our packages are unpacked, no "main" cluster is made and
-# no service is started.  What is made for that is new, and goes away again.
+# no service is started.  al_apt_done removes the files that this takes.
 al_apt_made=()
 
 al_apt_conf() {
@@ -338,8 +338,8 @@ al_offer() {
 			[ -d /usr/share/gocode/src/go.etcd.io/etcd ] || p+=(golang-etcd-server-dev)
 			;;
 		drivers)
-			# The real drivers of doc/clients.md.  What a distribution has not is left out
-			# by itself, and said by the tests.
+			# The real drivers of doc/clients.md.  A package that the
+			# distribution lacks is left out, and the tests say so.
 			local go=/usr/share/gocode/src/github.com/jackc/pgx
 			command -v php >/dev/null || p+=(php-cli)
 			php -m 2>/dev/null | grep -q '^pdo_pgsql$' || p+=(php-pgsql)
@@ -400,7 +400,7 @@ al_node_pg() {
 }
 
 # ---------------------------------------------------------------------------
-# Who runs it, and where
+# The user that runs servers, and directories
 # ---------------------------------------------------------------------------
 
 al_choose_user() {
@@ -544,7 +544,7 @@ al_build() {
 	shift
 	AL_SRC=$dir/src AL_BIN=$dir/pg$("$PG_CONFIG" --bindir) AL_PG_CONFIG=$AL_BIN/pg_config
 	if [ -n "$AL_KEPT" ] && [ -e "$dir/built" ]; then
-		# All but the objects, so that what has been removed is not found any more
+		# Files that the project has removed must go here, too; the objects stay.
 		find "$AL_SRC" ! -type d ! -name '*.[do]' -delete
 	else
 		al_private_pg "$dir/pg"

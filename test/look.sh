@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# test/look.sh - several commands one after the other, and one table of what they
-# counted.  Sourced by .ci/run and test/nightly.
+# test/look.sh - several commands one after the other, and one table of their
+# results.  Sourced by .ci/run and test/nightly.
 #
 #   look NAME CMD...   runs CMD, also where an earlier one has failed.  The last line "N
 #                      passed, N failed" that CMD prints counts.  Without one, CMD
