@@ -18,8 +18,8 @@ our @EXPORT = qw(soon expire expire_rows swept sweep_passes configure launcher w
 # Does it become true, before anybody loses patience?  Unlike poll, which dies.
 sub soon
 {
-	my ($psql, $sql, $seconds) = @_;
-	my $until = time() + ($seconds || 30);
+	my ($psql, $sql) = @_;
+	my $until = time() + $PostgreSQL::Test::Utils::timeout_default;
 
 	while (ask($psql, $sql) ne 't')
 	{
@@ -54,9 +54,9 @@ sub expire_rows
 # Are the rows of a prefix swept soon?
 sub swept
 {
-	my ($psql, $prefix, $seconds) = @_;
+	my ($psql, $prefix) = @_;
 
-	return soon($psql, "SELECT count(*) = 0 FROM app_lock WHERE key LIKE '$prefix-%'", $seconds);
+	return soon($psql, "SELECT count(*) = 0 FROM app_lock WHERE key LIKE '$prefix-%'");
 }
 
 # See two sweeps of a database begin and end.

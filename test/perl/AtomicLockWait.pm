@@ -19,6 +19,8 @@ sub session
 	my ($node, $label, $database) = @_;
 	my $psql = $node->background_psql($database || 'postgres', on_error_stop => 0);
 
+	# Its timeout is for one answer, not for the whole of its life.
+	$psql->set_query_timer_restart;
 	$psql->{al_pid} = ask($psql, "\\set VERBOSITY verbose\nSET application_name = '$label'; SET client_min_messages = error; SELECT pg_backend_pid()");
 	$psql->{al_sent} = 0;
 	return $psql;
@@ -37,6 +39,7 @@ sub start
 	my ($psql, $sql) = @_;
 	my $number = ++$psql->{al_sent};
 
+	$psql->{timeout}->start;
 	$psql->{stdin} .= "$sql\n;\n\\echo 'end of $number'\n\\warn 'end of $number'\n";
 	$psql->{run}->pump_nb;
 	return;
@@ -50,12 +53,14 @@ sub streams
 	my $end = qr/end of $psql->{al_sent}\r?\n/;
 	my ($out, $err);
 
+	$psql->{timeout}->start;
 	while (!($psql->{stdout} =~ $end && $psql->{stderr} =~ $end))
 	{
-		# Whatever came last is in the buffers when it is no longer pumpable.
+		# The last output is in the buffers when it is no longer pumpable.
 		last unless $psql->{run}->pumpable;
-		eval { $psql->{run}->pump; 1 } or last;
+		my $pumped = eval { $psql->{run}->pump };
 		die 'an answer that does not come' if $psql->{timeout}->is_expired;
+		last unless $pumped;
 	}
 	($out, $err) = @{$psql}{ 'stdout', 'stderr' };
 	$psql->{stdout} = $psql->{stderr} = '';
@@ -97,6 +102,7 @@ sub end
 {
 	foreach my $psql (@_)
 	{
+		$psql->{timeout}->start;
 		eval { $psql->quit };
 	}
 	return;
@@ -132,14 +138,15 @@ sub is_waiting
 	return ask($watch, "SELECT count(*) FROM lock_waiters WHERE pid = $psql->{al_pid}") eq '1';
 }
 
-# Start SQL that waits for a lock, and return when it is in the queue, or has
-# been: on a busy machine a short wait may be over before anybody looks.
+# Start SQL that waits for a lock, and return when it is in the queue (or when other SQL
+# says that it waits), or has been: on a busy machine nobody may look at a short wait.
 sub queue_up
 {
-	my ($watch, $psql, $sql) = @_;
+	my ($watch, $psql, $sql, $waits) = @_;
+	$waits //= "SELECT count(*) = 1 FROM lock_waiters WHERE pid = $psql->{al_pid}";
 
 	start($psql, $sql);
-	until (is_waiting($watch, $psql))
+	while (ask($watch, $waits) ne 't')
 	{
 		last if !$psql->{run}->pumpable;
 		eval { $psql->{run}->pump_nb; 1 } or last;
@@ -152,10 +159,12 @@ sub queue_up
 
 # All the ways in which a key becomes free: name, what the holder does before
 # somebody waits for KEY, who ends it then (the holder or somebody else), and
-# how.  Where the last answer is a moment, the key is not free before it.
+# how.  Where one of the answers is a moment, the key is not free before the last of them.
+# A lease that is short from the beginning may end before anybody waits.
 sub endings
 {
 	my $acquire = q{SELECT lock_acquire('KEY', '1 hour', 'holder')};
+	my $short = q{SELECT expires_at FROM lock_acquire('KEY', '400 ms', 'holder')};
 	my $clock = 'SELECT clock_timestamp()';
 
 	return (
@@ -172,15 +181,12 @@ sub endings
 		[ 'force_release', $acquire, 'other', q{SELECT force_release('KEY', 'test')} ],
 		[ 'lock_steal and release', $acquire, 'other', q{SELECT lock_steal('KEY', 'thief', 'test'); SELECT lock_release('KEY', 'thief')} ],
 		[ 'lock_steal, whose lease runs out', $acquire, 'other', q{SELECT expires_at FROM lock_steal('KEY', 'thief', 'test', '300 ms')} ],
-		[ 'expiry', q{SELECT lock_acquire('KEY', '400 ms', 'holder')}, 'other', q{SELECT expires_at FROM lock_status('KEY')} ],
-		[ 'expiry of a lease that was granted meanwhile', q{BEGIN; SELECT lock_acquire('KEY', '400 ms', 'holder')}, 'holder',
-			q{SELECT expires_at FROM lock_status('KEY'); COMMIT} ],
-		[ 'expiry after extension', q{SELECT lock_acquire('KEY', '300 ms', 'holder')}, 'holder',
-			q{SELECT lock_extend('KEY', 'holder', '600 ms')} ],
+		[ 'expiry', $short, 'other', 'SELECT 1' ],
+		[ 'expiry of a lease that was granted meanwhile', "BEGIN; $short", 'holder', 'COMMIT' ],
+		[ 'expiry after extension', $short, 'holder', q{SELECT lock_try_extend('KEY', 'holder', '600 ms')} ],
 		[ 'a shorter lease', $acquire, 'holder', q{SELECT lock_extend('KEY', 'holder', '300 ms')} ],
-		[ 'a shorter lease, then released', $acquire, 'holder', q{SELECT lock_extend('KEY', 'holder', '1 min') > clock_timestamp(); SELECT lock_release('KEY', 'holder')} ],
-		[ 'an extension rolled back', q{SELECT lock_acquire('KEY', '400 ms', 'holder')}, 'holder',
-			q{BEGIN; SELECT lock_extend('KEY', 'holder', '1 hour'); ROLLBACK; SELECT expires_at FROM lock_status('KEY')} ],
+		[ 'a shorter lease, then released', $acquire, 'holder', q{SELECT lock_extend('KEY', 'holder', '30 min') IS NOT NULL; SELECT lock_release('KEY', 'holder')} ],
+		[ 'an extension rolled back', $short, 'holder', q{BEGIN; SELECT lock_try_extend('KEY', 'holder', '1 hour') IS NULL; ROLLBACK} ],
 		[ 'rollback of an acquire', "BEGIN; $acquire", 'holder', "$clock; ROLLBACK" ],
 		[ 'error after an acquire', "BEGIN; $acquire", 'holder', 'SELECT 1 / 0' ],
 		[ 'ROLLBACK TO SAVEPOINT of an acquire', "BEGIN; SAVEPOINT s; $acquire", 'holder', "$clock; ROLLBACK TO s" ],
@@ -195,10 +201,9 @@ sub endings
 }
 
 # Play all endings, each with a key of its own.  $wait is called with the key
-# and has to start the wait of $waiter, as owner "waiter"; $check with the name
-# of the ending and what ended it has answered, and has to fetch the answer of
-# the waiter.  $mode, if given, is that of the holder.  Stops where $check returns false, since each failure takes its
-# time.  Returns the session of the holder, which is a new one by then.
+# and has to start the wait of $waiter, as owner "waiter"; $check with the name of the
+# ending and the answers of its SQL, and has to fetch the answer of the waiter.  $mode, if
+# given, is that of the holder.  Returns the session of the holder, which is a new one by then.
 sub play_endings
 {
 	my ($node, $holder, $waiter, $other, $wait, $check, $mode) = @_;
@@ -212,10 +217,10 @@ sub play_endings
 
 		s/(lock_acquire\('KEY', '[^']+', 'holder')/$1, '$mode'/g for ($mode ? ($before, $sql) : ());
 		($before, $sql) = map { s/KEY/$key/gr =~ s/PID/pid($holder)/er } ($before, $sql);
-		ask($holder, $before);
+		$before = ask($holder, $before);
 		$wait->($key);
 		start($ends, $sql);
-		$check->($name, answer($ends)) or last;
+		$check->($name, "$before\n" . answer($ends));
 		ask($waiter, qq{SELECT lock_try_release('$key', 'waiter')});
 		if ($name =~ /of a session/)
 		{

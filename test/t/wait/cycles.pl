@@ -60,10 +60,10 @@ sub clean
 foreach my $closed (1, 0)
 {
 	ask($sessions[$_], "SELECT lock_acquire('key-$_', '1 hour', 'owner-$_')") for (0 .. ($closed ? 2 : 1));
-	queue_up($watch, $sessions[$_], "SELECT status FROM lock_try_acquire('key-@{[$_ + 1]}', '1 hour', 'owner-$_', wait => '20 s')") for (0 .. ($closed ? 1 : 0));
+	queue_up($watch, $sessions[$_], "SELECT status FROM lock_try_acquire('key-@{[$_ + 1]}', '1 hour', 'owner-$_', wait => '5 min')") for (0 .. ($closed ? 1 : 0));
 	if ($closed)
 	{
-		start($three, "$soon SELECT status FROM lock_try_acquire('key-0', '1 hour', 'owner-2', wait => '20 s')");
+		start($three, "$soon SELECT status FROM lock_try_acquire('key-0', '1 hour', 'owner-2', wait => '5 min')");
 		is(answer($three), 'deadlock', 'three who wait for each other: one is told');
 		ok(is_waiting($watch, $one) && is_waiting($watch, $two), '... the others wait on');
 		ask($three, q{SELECT lock_release('key-2', 'owner-2')});
@@ -86,7 +86,7 @@ ask($two, 'BEGIN; UPDATE data SET id = 1');
 ask($one, q{BEGIN; SELECT lock_acquire('key', '1 hour', 'one')});
 start($one, 'UPDATE data SET id = 2');
 poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($one));
-start($two, "$soon SELECT status FROM lock_try_acquire('key', '1 hour', 'two', wait => '20 s')");
+start($two, "$soon SELECT status FROM lock_try_acquire('key', '1 hour', 'two', wait => '5 min')");
 is(answer($two), 'deadlock', 'who waits for a transaction that waits for a row of ours is told');
 ask($two, 'ROLLBACK');
 is(answer($one), '', '... the other goes on');
@@ -97,8 +97,8 @@ foreach my $mode ('exclusive', 'shared')
 {
 	ask($one, "SELECT lock_acquire('a', mode => '$mode', lifetime => 'session')");
 	ask($two, "SELECT lock_acquire('b', mode => '$mode', lifetime => 'session')");
-	queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('b', wait => '20 s')});
-	start($two, "$soon SELECT status FROM lock_try_acquire('a', wait => '20 s')");
+	queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('b', wait => '5 min')});
+	start($two, "$soon SELECT status FROM lock_try_acquire('a', wait => '5 min')");
 	is(answer($two), 'deadlock', "two sessions that wait for the end of each other are a cycle, in mode $mode");
 	discard_all($two);
 	is(answer($one), 'acquired', '... one of them lets go');

@@ -24,10 +24,13 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('line');
+# In a build with AL_TEST_HOOKS nobody passes a waiter that has not run for a second.
+my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
+my $node = PostgreSQL::Test::Cluster->new('line', @build);
 $node->init;
 # No sweep: what is offered is offered by those who let go of a key.
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\natomic_lock.sweep_interval = 0\nlog_statement = none\n");
+$node->append_conf('postgresql.conf', 'atomic_lock.test_sleep_cap = 1h') if @build;
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 
@@ -40,16 +43,16 @@ sub line
 	return ask($watch, qq{SELECT string_agg(place || ' ' || holder || CASE WHEN offered_until IS NULL THEN '' ELSE ' (offered)' END, ', ' ORDER BY place) FROM lock_queue WHERE key = '$key'});
 }
 sub take { my ($psql, $key, $owner) = @_; return ask($psql, "SELECT status FROM lock_try_acquire('$key', '1 hour', '$owner')") }
-sub enter { my ($psql, $key, $owner, $more) = @_; return ask($psql, "SELECT status, place FROM lock_enqueue('$key', '$owner'" . ($more // '') . ')') }
+sub enter { my ($psql, $key, $owner, $more) = @_; return ask($psql, "SELECT status, place FROM lock_enqueue('$key', '$owner'" . ($more // q{, offer => '1 hour'}) . ')') }
 sub release { my ($psql, $key, $owner) = @_; return ask($psql, "SELECT lock_release('$key', '$owner')") }
-sub wait_for { my ($psql, $key, $owner, $more) = @_; return queue_up($watch, $psql, "SELECT status FROM lock_try_acquire('$key', '1 hour', '$owner', wait => '1 min'" . ($more // '') . ')') }
+sub wait_for { my ($psql, $key, $owner, $more) = @_; return queue_up($watch, $psql, "SELECT status FROM lock_try_acquire('$key', '1 hour', '$owner', wait => '5 min'" . ($more // '') . ')') }
 
 # In the order of arrival: Bob waits, Cid has a place, Dan waits
 take($ann, 'order', 'ann');
 wait_for($bob, 'order', 'bob');
 is(enter($cid, 'order', 'cid'), 'queued|2', 'a place behind one who waits');
 wait_for($dan, 'order', 'dan');
-is(enter($watch, 'order', 'eve', q{, 'Eve'}), 'queued|4', '... and one behind a place and two who wait');
+is(enter($watch, 'order', 'eve', q{, 'Eve', '1 hour'}), 'queued|4', '... and one behind a place and two who wait');
 is(line('order'), '2 Cid, 4 Eve', 'lock_queue counts both');
 is(ask($watch, q{SELECT queued, waiters FROM lock_status('order')}), '2|2', 'lock_status tells them apart');
 release($ann, 'order', 'ann');
@@ -149,8 +152,8 @@ release($bob, 'shared', 'bob');
 take($ann, 'busy', 'ann');
 enter($bob, 'busy', 'bob');
 ask($ann, q{BEGIN; SELECT lock_release('busy', 'ann')});
-ask($bob, q{BEGIN; SELECT status FROM lock_enqueue('busy', 'bob')});
-is(ask($cid, q{SET lock_timeout = '1ms'; SELECT status, place FROM lock_enqueue('busy', 'cid'); SELECT lock_leave('busy', 'cid'); SELECT status, place FROM lock_enqueue('busy', 'cid'); RESET lock_timeout}),
+ask($bob, q{BEGIN; SELECT status FROM lock_enqueue('busy', 'bob', offer => '1 hour')});
+is(ask($cid, q{SET lock_timeout = '1ms'; SELECT status, place FROM lock_enqueue('busy', 'cid', offer => '1 hour'); SELECT lock_leave('busy', 'cid'); SELECT status, place FROM lock_enqueue('busy', 'cid', offer => '1 hour'); RESET lock_timeout}),
 	"queued|2\nt\nqueued|2", 'beside two unfinished transactions others take and leave places');
 ask($ann, 'COMMIT');
 is(line('busy'), '1 Bob (offered), 2 Cid', '... the release is committed, and offers the key');
