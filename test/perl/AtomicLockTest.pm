@@ -8,7 +8,7 @@ use Exporter 'import';
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(ask sqlstate log_is_clean ticks copy_installation);
+our @EXPORT = qw(ask sqlstate log_is_clean copy_installation);
 
 # An answer of a background psql, without its line end, which some versions of
 # PostgreSQL::Test leave; dies on an error.
@@ -46,16 +46,6 @@ sub log_is_clean
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	return unlike(slurp_file($node->logfile), qr/PANIC|TRAP|XX000|$signal|$also/, 'nothing unexpected in the log of ' . $node->name);
-}
-
-# What a process has used of a processor, in hundredths of seconds; undefined
-# where /proc does not tell.
-sub ticks
-{
-	my ($pid) = @_;
-	my @stat = -e "/proc/$pid/stat" ? split / /, slurp_file("/proc/$pid/stat") =~ s/\(.*\)/x/r : ();
-
-	return @stat ? $stat[13] + $stat[14] : undef;
 }
 
 # A copy of the PostgreSQL that is tested, whose scripts and library may be

@@ -75,7 +75,6 @@ is(left(), 'h:live 25, h:now 1, new 25, old 25', 'a history');
 is(ask($watch, 'SELECT lock_sweep(10)') . ' ' . left(), '10 h:live 25, h:now 1, new 25, old 15', 'lock_sweep trims no more rows than it is told to');
 is(ask($watch, 'SELECT lock_sweep()') . ' ' . left(), '10 h:live 25, h:now 1, new 25, old 5', '... or than a batch');
 ask($other, q{BEGIN; SELECT count(*) FROM (SELECT FROM lock_history WHERE key IN ('old-1', 'old-24', 'old-25') FOR UPDATE) s});
-ask($watch, q{SET lock_timeout = '10 ms'});
 ask($watch, 'SELECT lock_sweep()');
 is(left(), 'h:live 25, h:now 1, new 25, old ' . ask($watch, q{SELECT count(*) FROM lock_history WHERE key IN ('old-1', 'old-24', 'old-25')}), '... and leaves alone what is in use');
 cmp_ok(ask($watch, q{SELECT count(*) FROM lock_history WHERE key LIKE 'old-%'}), '>=', 2, '... which there is');
@@ -111,11 +110,9 @@ ask($two, q{CREATE EXTENSION atomic_lock; SELECT lock_set_policy('', history => 
 ask($two, q{SELECT lock_acquire('k-1', '1 hour', 'o'), lock_release('k-1', 'o')});
 past('old', 250, '91 days', '90 days');
 past('new', 25, '91 days', '1 hour');
-my $sweeps = q{SELECT coalesce(sum(sweeps), 0) FROM lock_stats WHERE database = current_database()};
-my $before = ask($watch, $sweeps);
-configure($node, $watch, q{atomic_lock.sweep_interval = '500ms'});
-ok(soon($watch, q{SELECT count(*) = 0 FROM lock_history WHERE key LIKE 'old-%'}), 'the background sweep trims, batch by batch');
-cmp_ok(ask($watch, $sweeps) - $before, '<', 10, '... 25 of them, and not one each time that it comes');
+# Nobody comes twice.
+configure($node, $watch, q{atomic_lock.sweep_interval = '1h'});
+ok(soon($watch, q{SELECT count(*) = 0 FROM lock_history WHERE key LIKE 'old-%'}), 'the background sweep trims all, batch by batch');
 configure($node, $watch, q{atomic_lock.sweep_interval = '20ms'});
 ok(sweep_passes($_), '... over and over') for ($watch, $two);
 is(left(), 'h:live 25, h:now 1, new 25, u:live 5, u:new 5', '... and leaves the rest');

@@ -59,7 +59,7 @@ foreach my $psql ($watch, $one)
 ok(soon($watch, q{SELECT status = 'running, sweeps every 50ms' AND hint IS NULL FROM lock_sweeper_status() WHERE database IS NULL}), 'lock_sweeper_status says that it runs')
   or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
 is(ask($watch, q{SELECT count(*) FILTER (WHERE database IS NULL) || ' ' || string_agg(database::text, ' ' ORDER BY database) FROM lock_sweeper_status()}), '1 one postgres', '... and what was swept');
-is(ask($watch, q{SELECT bool_and(last_swept_at <= now() AND last_swept_at > now() - interval '1 min' AND last_removed BETWEEN 0 AND 250 AND last_duration BETWEEN '0' AND '30 s' AND hint IS NULL) FROM lock_sweeper_status() WHERE database IS NOT NULL}), 't', '... when, how much, how long')
+is(ask($watch, q{SELECT bool_and(last_swept_at BETWEEN pg_postmaster_start_time() AND now() AND last_removed BETWEEN 0 AND 250 AND last_duration >= '0' AND hint IS NULL) FROM lock_sweeper_status() WHERE database IS NOT NULL}), 't', '... when, how much, how long')
   or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
 
 #
@@ -96,7 +96,7 @@ ok(soon($watch, q{SELECT expirations = 20000 + grants FROM lock_stats WHERE data
 
 # A database in which nothing happens is seldom looked at.
 my $idle = q{SELECT sweeps FROM lock_stats WHERE database = 'one'};
-my ($visits, $since) = (ask($watch, $idle), time());
+my ($since, $visits) = (time(), ask($watch, $idle));
 for (1 .. 8)
 {
 	ok(sweep_passes($watch), 'sweeps pass') or last;
@@ -170,7 +170,7 @@ end($words, $odd, $big, $template, $missing, $late);
 
 # Somebody keeps the worker waiting in one database.
 ask($one, 'BEGIN; LOCK pg_extension IN ACCESS EXCLUSIVE MODE');
-soon($watch, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = 'one' AND backend_type = 'atomic_lock sweeper' AND wait_event_type = 'Lock'}, 3);
+$node->wait_for_log(qr/ERROR:  canceling statement due to lock timeout/);
 expire($watch, 'wait', 5);
 ok(swept($watch, 'wait'), 'catalogs of one database are locked: others are swept');
 ask($one, 'ROLLBACK');
@@ -190,7 +190,7 @@ is(ask($watch, q{SELECT status FROM lock_try_acquire('held', wait => '300 ms')})
 is(ask($watch, qq{SELECT count(*) FROM app_lock WHERE key LIKE 'g-%'; SELECT sweeps - $before FROM lock_stats WHERE database = 'postgres'}), "7\n0", '... and nothing is swept');
 is(ask($watch, q{SELECT lock_sweep()}), '7', '... but by hand');
 is(ask($watch, q{SELECT last_removed FROM lock_sweeper_status() WHERE database = 'postgres'}), '7', '... which is shown');
-is(ask($watch, q{SELECT status FROM lock_try_acquire('h-1', '1 ms', 'o'); SELECT status FROM lock_try_acquire('h-1', '1 ms', 'p', wait => '20 s')}), "acquired\nacquired", '... a lease that ran out is free without a sweep');
+is(ask($watch, q{SELECT status FROM lock_try_acquire('h-1', '1 ms', 'o'); SELECT status FROM lock_try_acquire('h-1', '1 ms', 'p', wait => '5 min')}), "acquired\nacquired", '... a lease that ran out is free without a sweep');
 expire($watch, 'row', 5);
 is(ask($open, q{BEGIN; SELECT count(*) FROM (SELECT FROM app_lock WHERE key = 'row-3' FOR UPDATE) l}), '1', 'somebody locks a row');
 is(ask($watch, q{SELECT lock_sweep(2)}), '2', '... a sweep by hand passes it');
@@ -209,10 +209,8 @@ ok(swept($watch, 'h'), '... a short one, without waiting for the end of the othe
 # Signals
 #
 $launcher = launcher($watch);
-my $signalled = time();
 ask($watch, "SELECT pg_terminate_backend($launcher)");
 ok(soon($watch, qq{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'atomic_lock launcher' AND pid <> $launcher}), 'the launcher is terminated, and comes back');
-note sprintf('after %.1f s', time() - $signalled);
 expire($watch, 'i', 7);
 ok(swept($watch, 'i'), '... sweeps');
 is(count_in_log($node, qr/background worker "atomic_lock launcher" \(PID $launcher\) exited/), 1, '... with a line in the log');
@@ -231,8 +229,10 @@ is(unexpected_lines($node, qr/WARNING:  PID \d+ is not a PostgreSQL|FATAL:  term
 is(count_in_log($node, qr/background worker "atomic_lock sweeper[^"]*" .*exited with exit code/), count_in_log($node, qr/ERROR:  canceling statement due to lock timeout/), '... and no line for each visit');
 
 # A restart; a prepared transaction has a lease in hand, that ran out but for it
-ask($watch, q{SELECT lock_release_all('o'); SELECT lock_acquire('prepared-1', '5 s', 'o')});
-ask($watch, q{BEGIN; SELECT lock_extend('prepared-1', 'o', '1 hour'); PREPARE TRANSACTION 'p'});
+ask($watch, q{SELECT lock_release_all('o')});
+ask($watch, q{ROLLBACK; SELECT lock_acquire('prepared-1', '2 s', 'o')})
+  until ask($watch, q{BEGIN; SELECT lock_try_extend('prepared-1', 'o', '1 hour') IS NOT NULL}) eq 't';
+ask($watch, q{PREPARE TRANSACTION 'p'});
 ask($watch, q{BEGIN; SELECT lock_acquire('prepared-2', '1 ms', 'o'); PREPARE TRANSACTION 'q'});
 # ... and a database is granted to so many that its row does not fit into a page;
 # names have to be looked up before anybody connects.
@@ -269,9 +269,7 @@ ok(swept($watch, 'big'), 'leases with much to keep');
 is(ask($watch, "SELECT count(*) FROM $toast"), '0', '... are swept as a whole');
 
 end($watch, $late);
-my $began = time();
 $node->stop('smart');
-cmp_ok(time() - $began, '<', 10, 'a smart stop');
 unlike(log_of($node), qr/without having selected a database/, '... the launcher needs no database');
 
 done_testing();

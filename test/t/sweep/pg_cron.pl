@@ -25,7 +25,6 @@ use AtomicLockSweep;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
 
 my $node = PostgreSQL::Test::Cluster->new('cron');
 $node->init;
@@ -184,7 +183,6 @@ is(count_in_log($node, qr/captured/), 0, 'nothing of the other schema cron was c
 is(expire($_, 'cron', 30), '30', 'leases that run out') for ($watch, $other);
 expire_rows($_, 'cron-more', 2500) for ($watch, $other);
 ask($_, q{SELECT lock_acquire('live', '1 hour', 'o')}) for ($watch, $other);
-my $scheduled = time();
 
 foreach my $case ([ $watch, $id ], [ $other, $far ])
 {
@@ -204,8 +202,7 @@ foreach my $case ([ $watch, $id ], [ $other, $far ])
 #
 # The jobs have run.
 #
-ok(swept($_, 'cron', 75), 'expired rows are gone') or diag(ask($watch, 'SELECT * FROM cron.job_run_details')) for ($watch, $other);
-note sprintf('after %d s', time() - $scheduled);
+ok(swept($_, 'cron'), 'expired rows are gone') or diag(ask($watch, 'SELECT * FROM cron.job_run_details')) for ($watch, $other);
 foreach my $run ([ $id, $user, 'postgres' ], [ $own, 'dba', 'postgres' ], [ $far, $user, 'other' ], [ $far_own, 'dba', 'other' ])
 {
 	my ($its, $role, $database) = @$run;
@@ -216,7 +213,7 @@ foreach my $psql ($watch, $other)
 {
 	is(ask($psql, q{SELECT string_agg(key, ' ') FROM app_lock}), 'live', '... what is live is there');
 	is(ask($psql, q{SELECT swept, sweeps >= 2 FROM lock_stats WHERE database = current_database()}), '2530|t', '... it is counted, more than one batch');
-	is(ask($psql, q{SELECT last_swept_at > now() - interval '2 min' FROM lock_sweeper_status() WHERE database = current_database()}), 't', '... and shown');
+	is(ask($psql, q{SELECT last_swept_at > pg_postmaster_start_time() FROM lock_sweeper_status() WHERE database = current_database()}), 't', '... and shown');
 }
 
 #

@@ -21,7 +21,6 @@ use AtomicLockSweep;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
 
 my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1);
@@ -108,7 +107,7 @@ foreach my $setting (@settings)
 		next if $whose ne 'DATABASE odd' && $setting !~ /read_only|serializable|evil|role =/;
 		ask($watch, "ALTER $whose SET $setting");
 		expire($watch, 'set', 3);
-		ok(swept($watch, 'set', 15), "ALTER $whose SET $setting");
+		ok(swept($watch, 'set'), "ALTER $whose SET $setting");
 		ask($watch, "ALTER $whose RESET ALL");
 	}
 }
@@ -280,9 +279,7 @@ ok(sweep_passes($_), '... again') for ($session, $watch);
 is(ask($session, q{SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'}), '0', '... nobody waits for it');
 # ... while it has work
 expire_rows($session, 'more', 20_000);
-my $began = time();
 end($watch, $session);
 $node->stop('fast');
-cmp_ok(time() - $began, '<', 10, 'a fast stop');
 
 done_testing();

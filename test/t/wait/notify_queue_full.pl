@@ -91,6 +91,7 @@ log_statement = none
 log_min_error_statement = panic
 autovacuum = off
 atomic_lock.sweep_interval = 0
+atomic_lock.test_longest_exit = 1h
 };
 
 # On all versions: any notification is too many
@@ -116,7 +117,7 @@ log_is_clean($node);
 SKIP:
 {
 	skip 'the notification queue has 8 GB before PostgreSQL 17', 1 if $node->pg_version < 17;
-	my $small = PostgreSQL::Test::Cluster->new('notify_small');
+	my $small = PostgreSQL::Test::Cluster->new('notify_small', install_path => $ENV{AL_HOOKS});
 
 	$small->init;
 	$small->append_conf('postgresql.conf', $settings . "max_notify_queue_pages = 64\n");

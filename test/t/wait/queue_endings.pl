@@ -27,7 +27,9 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('queue_ends');
+# The end of a session may take a second, in a build with AL_TEST_HOOKS longer.
+my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
+my $node = PostgreSQL::Test::Cluster->new('queue_ends', @build);
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
@@ -44,6 +46,7 @@ synchronous_standby_names = 'nobody'
 synchronous_commit = local
 atomic_lock.acquire_durability = session
 });
+$node->append_conf('postgresql.conf', 'atomic_lock.test_longest_exit = 1h') if @build;
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 
