@@ -19,7 +19,7 @@ sub session
 	my ($node, $label, $database) = @_;
 	my $psql = $node->background_psql($database || 'postgres', on_error_stop => 0);
 
-	# Its timeout is for one answer, not for the whole of its life.
+	# The timeout applies to each answer, not to the life of the session.
 	$psql->set_query_timer_restart;
 	$psql->{al_pid} = ask($psql, "\\set VERBOSITY verbose\nSET application_name = '$label'; SET client_min_messages = error; SELECT pg_backend_pid()");
 	$psql->{al_sent} = 0;

@@ -42,8 +42,8 @@ my $watch = session($node, 'Watch');
 my $other = session($node, 'Other');
 ask($watch, 'CREATE DATABASE source');
 
-# What a statement says, be it nothing.  PostgreSQL gives others five seconds to leave a
-# database, which may be too short for a worker that does not run.
+# What a statement says, be it nothing.  PostgreSQL waits five seconds until others have left
+# a database.  A worker that gets no processor takes longer.
 sub say_of
 {
 	my ($psql, $sql) = @_;

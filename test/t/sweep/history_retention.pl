@@ -110,7 +110,7 @@ ask($two, q{CREATE EXTENSION atomic_lock; SELECT lock_set_policy('', history => 
 ask($two, q{SELECT lock_acquire('k-1', '1 hour', 'o'), lock_release('k-1', 'o')});
 past('old', 250, '91 days', '90 days');
 past('new', 25, '91 days', '1 hour');
-# Nobody comes twice.
+# With this interval the launcher visits each database once.
 configure($node, $watch, q{atomic_lock.sweep_interval = '1h'});
 ok(soon($watch, q{SELECT count(*) = 0 FROM lock_history WHERE key LIKE 'old-%'}), 'the background sweep trims all, batch by batch');
 configure($node, $watch, q{atomic_lock.sweep_interval = '20ms'});

@@ -469,7 +469,7 @@ BEGIN
 	COMMIT;
 END $$;
 
--- so often, and until both kinds of sessions have got something done
+-- disturbs sessions at least this often, and until both kinds have finished 50 rounds
 CREATE PROCEDURE disturb(times int) LANGUAGE plpgsql AS $$
 DECLARE
 	n		int := 0;

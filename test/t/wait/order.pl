@@ -90,8 +90,8 @@ ask($watch, q{SELECT lock_release('k', 'waiter')});
 #
 # Order
 #
-# A second after its wake-up, others may pass a waiter that has not run.  In a build with
-# AL_TEST_HOOKS that takes an hour, and a waiter can be made to stand.
+# Others pass a waiter that has not run for a second.  In a build with AL_TEST_HOOKS it is
+# an hour here, and the test can stop a waiter.
 my $overtaker = session($node, 'Overtaker');
 ask($_, q{SET atomic_lock.test_sleep_cap = '1 h'}) for (@build ? ($holder, $overtaker, @waiters) : ());
 ask($one, q{SET atomic_lock.test_pause_at = 'woken'}) if @build;

@@ -27,7 +27,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# The end of a session may take a second, in a build with AL_TEST_HOOKS longer.
+# A session has a second to end its locks, in a build with AL_TEST_HOOKS an hour.
 my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
 my $node = PostgreSQL::Test::Cluster->new('queue_ends', @build);
 $node->init;

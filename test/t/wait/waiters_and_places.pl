@@ -24,7 +24,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# In a build with AL_TEST_HOOKS nobody passes a waiter that has not run for a second.
+# Others pass a waiter that has not run for a second, or here for an hour.
 my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
 my $node = PostgreSQL::Test::Cluster->new('line', @build);
 $node->init;

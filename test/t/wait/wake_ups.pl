@@ -63,7 +63,7 @@ sub sleeps
 }
 my $has_proc = defined sleeps(pid($watch));
 
-# Backends sleep: the kernel says so, and they that what they wait for is a wake-up.
+# Wait until all of these backends sleep, by their wait events and by the kernel.
 sub settle
 {
 	my @pids = @_;
@@ -76,7 +76,7 @@ sub settle
 	return;
 }
 
-# A wait whose end somebody else must see to
+# A wait that another session must end
 sub waiting
 {
 	my ($key, $owner, $more) = @_;
@@ -208,8 +208,8 @@ ask($holder, 'SELECT pg_advisory_unlock_all()');
 is(answer($one), "acquired\nreleased", 'one that is about to sleep hears of it');
 ask($one, 'RESET atomic_lock.test_pause_at');
 
-# The first in the queue leaves before anything has happened: the next is woken, since now
-# that has to look when the lease ends.
+# The first waiter leaves before anything has happened.  This wakes the next waiter, which
+# from now on must look when the lease ends.
 foreach my $kind ('cancel', 'terminate', 'timeout', 'deadlock', 'client killed')
 {
 	my $victim = session($node, 'Victim');
@@ -224,7 +224,7 @@ foreach my $kind ('cancel', 'terminate', 'timeout', 'deadlock', 'client killed')
 		ask($victim, q{SET deadlock_timeout = '100 ms'; SELECT lock_acquire('of victim', '1 hour', 'victim')});
 		queue_up($watch, $three, waiting('of victim', 'holder', q{; SELECT lock_release('of victim', 'holder')}));
 	}
-	# Its time does not run out before the next sleeps.
+	# The victim does not time out before the next waiter sleeps.
 	ask($watch, "SELECT $pause");
 	ask($victim, q{SET atomic_lock.test_pause_at = 'before-sleep'}) if $kind =~ /timeout|deadlock/;
 	queue_up($watch, $victim, "SELECT status FROM lock_try_acquire('k', '1 hour', 'victim', wait => '$wait')");
