@@ -19,13 +19,14 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use AtomicLockCluster;
 use AtomicLockTest;
+use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 need_plproxy();
 
-my $settings = "atomic_lock.max_wait = '1min'";
+my $settings = "atomic_lock.max_wait = '50min'\natomic_lock.sweep_interval = 0";
 my @shards = shards(2, conf => $settings);
 my $proxy = proxy('proxy', @shards);
 my $wrong = proxy('wrong', reverse @shards);
@@ -44,7 +45,7 @@ for my $node ($one, @shards)
 }
 
 # What differs between two runs of the same: moments, tokens, process ids and owners that
-# were made, and times to the minute.
+# were made, and times to the hour.
 sub comparable
 {
 	my ($text) = @_;
@@ -55,7 +56,7 @@ sub comparable
 	$text =~ s/\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b/<uuid>/g;
 	$text =~ s/\b\d{10,19}\b/<token>/g;
 	$text =~ s/\bwaited for \d+ ms/waited for <n> ms/g;
-	$text =~ s/\b(\d+):(\d\d):(\d\d(?:\.\d+)?)\b/sprintf '%d min', $1 * 60 + $2 + int($3 \/ 60 + 0.5)/ge;
+	$text =~ s/\b(\d+):(\d\d):(\d\d(?:\.\d+)?)\b/sprintf '%d h', $1 + $2 \/ 60 + 0.5/ge;
 	return $text;
 }
 
@@ -77,8 +78,8 @@ sub output
 my $calls = <<'END';
 SET application_name = 'test';
 -- a lease, from its beginning to its end
-SELECT * FROM lock_acquire('a', '10 min', 'secret-1', holder => 'Ann', meta => '{"n": 1}');
-SELECT * FROM lock_acquire('a', '10 min', 'secret-1', holder => 'Ann');
+SELECT * FROM lock_acquire('a', '10 h', 'secret-1', holder => 'Ann', meta => '{"n": 1}');
+SELECT * FROM lock_acquire('a', '10 h', 'secret-1', holder => 'Ann');
 SELECT * FROM lock_acquire('b');
 SELECT * FROM lock_acquire('a', owner => 'secret-2');
 SELECT * FROM lock_try_acquire('a', owner => 'secret-2');
@@ -87,7 +88,7 @@ SELECT status, key, holder FROM lock_try_acquire('a', owner => 'secret-2', wait 
 SELECT lock_is_held('a', 'secret-1'), lock_is_held('a', 'secret-2'), lock_holder('a'), lock_holder('none');
 SELECT * FROM lock_status('a');
 SELECT * FROM lock_status('none');
-SELECT lock_extend('a', 'secret-1', '20 min'), lock_try_extend('a', 'secret-1'), lock_try_extend('a', 'secret-2');
+SELECT lock_extend('a', 'secret-1', '20 h'), lock_try_extend('a', 'secret-1'), lock_try_extend('a', 'secret-2');
 SELECT lock_extend('a', 'secret-2');
 SELECT lock_extend('none', 'secret-2');
 SELECT lock_release('a', 'secret-2');
@@ -96,11 +97,11 @@ SELECT lock_release('a', 'secret-1');
 SELECT lock_release('a', 'secret-1');
 SELECT lock_try_release('a', 'secret-1'), lock_try_release('none', 'secret-1');
 SELECT status FROM lock_acquire('short', '1 ms', 'secret-1');
-SELECT pg_sleep(0.01);
+SELECT pg_sleep_until(expires_at) FROM lock_status('short');
 SELECT lock_release('short', 'secret-1');
 -- sharing, converting, handing over
 SELECT * FROM lock_acquire('shared', owner => 'secret-1', mode => 'shared', max_holders => 2, holder => 'Ann');
-SELECT * FROM lock_acquire('shared', owner => 'secret-2', mode => 'shared', max_holders => 2, holder => 'Bob', ttl => '1 min');
+SELECT * FROM lock_acquire('shared', owner => 'secret-2', mode => 'shared', max_holders => 2, holder => 'Bob', ttl => '2 h');
 SELECT * FROM lock_acquire('shared', owner => 'secret-3', mode => 'shared', max_holders => 2);
 SELECT * FROM lock_convert('shared', 'secret-1');
 SELECT acquired, status FROM lock_try_convert('shared', 'secret-1');
@@ -138,7 +139,7 @@ SELECT * FROM lock_heartbeat('{a,NULL}', 'secret-1');
 SELECT * FROM lock_heartbeat();
 -- what the session has set
 SET atomic_lock.owner = 'secret-4';
-SET atomic_lock.default_ttl = '7 min';
+SET atomic_lock.default_ttl = '7 h';
 SET atomic_lock.on_reacquire = 'error';
 SELECT * FROM lock_acquire('mine');
 SELECT * FROM lock_acquire('mine');
@@ -165,9 +166,9 @@ SELECT count(*), count(DISTINCT owner), bool_and(acquired) FROM lock_acquire_all
 SELECT key, status FROM lock_acquire_all(ARRAY['{x}:1', '{x}:2', '{x}:3'], owner => 'secret-5');
 SELECT key, mode, lifetime, ttl_remaining, meta FROM lock_held('secret-5');
 SELECT count(*) FROM lock_held('secret-6');
-SELECT * FROM lock_heartbeat('{k1,k2,k8}', 'secret-5', '30 min');
+SELECT * FROM lock_heartbeat('{k1,k2,k8}', 'secret-5', '9 h');
 SELECT key, status FROM lock_heartbeat(owner => 'secret-5');
-SELECT lock_extend_all('secret-5', '40 min'), lock_extend_all('nobody');
+SELECT lock_extend_all('secret-5', '20 h'), lock_extend_all('nobody');
 SELECT lock_transfer_all('secret-5', 'secret-7', 'Fay');
 SELECT count(*) FROM lock_held('secret-5');
 SELECT lock_release_all('secret-7'), lock_release_all('secret-7');
@@ -198,7 +199,7 @@ SELECT force_release('forced', NULL);
 SELECT lock_sweep() >= 0;
 -- in line
 SELECT * FROM lock_enqueue('line', 'secret-1', 'Ann');
-SELECT * FROM lock_enqueue('line', 'secret-2', 'Bob', keep => '5 min');
+SELECT * FROM lock_enqueue('line', 'secret-2', 'Bob', offer => '1 hour', keep => '2 hours');
 SELECT * FROM lock_enqueue('line', 'secret-2', offer => '1 year');
 SELECT key, place, holder, role = current_user, offer FROM lock_queue;
 SELECT key, place, holder FROM lock_queue();
@@ -290,7 +291,7 @@ is(sqlstate($proxy, q{SET client_connection_check_interval = 0; SELECT lock_acqu
 # A client that is killed waits no more, and is granted nothing.  (Its end is in the log with the
 # statement, as on one server.)
 my ($in, $out) = ('', '');
-my $waits = IPC::Run::start([ 'psql', '-X', '-d', connect_string($proxy), '-c', q{SELECT lock_acquire('a', owner => 'k', wait => '50 s')} ], '<', \$in, '>&', \$out);
+my $waits = IPC::Run::start([ 'psql', '-X', '-d', connect_string($proxy), '-c', q{SELECT lock_acquire('a', owner => 'k', wait => '20 min')} ], '<', \$in, '>&', \$out);
 ok($proxy->poll_query_until('postgres', 'SELECT count(*) = 1 FROM lock_waiters'), 'a client waits');
 $waits->signal('KILL');
 $waits->finish;
@@ -353,11 +354,21 @@ $proxy->safe_psql('latin', q{CREATE EXTENSION plproxy; CREATE SERVER locks FOREI
 like(output($proxy, "\\c latin\n\\i @{[printed_file()]}"), qr/55000: the databases of proxy and shard must have the same encoding/, 'no other encoding');
 is(sqlstate($proxy, q{SELECT lock_key('a', 1)}), '42883', 'no keys of numbers');
 
+# Lets a set in that waits
+sub let_in
+{
+	my ($node, $sql) = @_;
+
+	$node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM lock_waiters') or die;
+	$node->safe_psql('postgres', $sql);
+	return;
+}
+
 # Sets of several clients: nobody else is inside.
 my $program = <<'END';
 \set a random(1, 4)
 \set b random(5, 8)
-SELECT count(*) FILTER (WHERE acquired) = 2 AS mine FROM lock_try_acquire_all(ARRAY['set:' || :a, 'set:' || :b], '1 min', 'client-' || :client_id, wait => '2 s') \gset
+SELECT count(*) FILTER (WHERE acquired) = 2 AS mine FROM lock_try_acquire_all(ARRAY['set:' || :a, 'set:' || :b], '1 hour', 'client-' || :client_id, wait => '20 s') \gset
 \if :mine
 INSERT INTO inside VALUES ('set:' || :a, :client_id), ('set:' || :b, :client_id);
 DELETE FROM inside WHERE client = :client_id;
@@ -370,9 +381,13 @@ is($_->safe_psql('postgres', q{SELECT count(*) FROM lock_status() WHERE key LIKE
 
 # Each shard has a part of the keys.
 my @there = map { $proxy->safe_psql('postgres', "SELECT min('d' || n) FROM generate_series(1, 99) n WHERE lock_partition('d' || n, 2) = $_") } 0, 1;
-$proxy->safe_psql('postgres', "SELECT lock_acquire('$there[1]', '1 s', 'secret-s')");
-is($proxy->safe_psql('postgres', "SELECT (array_agg(expires_at ORDER BY key = '$there[1]'))[1] >= max(expires_at), count(*)
-	FROM lock_acquire_all('{$there[0],$there[1]}', '10 s', 'secret-u', wait => '50 s')"), 't|2', 'after a wait, the leases that were taken before it are as long as the last');
+$proxy->safe_psql('postgres', "SELECT lock_acquire('$there[1]', '1 hour', 'secret-s')");
+my $waiter = session($proxy, 'sets');
+start($waiter, "SELECT (array_agg(expires_at ORDER BY key = '$there[1]'))[1] >= max(expires_at), count(*)
+	FROM lock_acquire_all('{$there[0],$there[1]}', '1 hour', 'secret-u', wait => '20 min')");
+let_in($proxy, "SELECT lock_release('$there[1]', 'secret-s')");
+is(answer($waiter), 't|2', 'after a wait, the leases that were taken before it are as long as the last');
+end($waiter);
 is($proxy->safe_psql('postgres', q{SELECT lock_release_all('secret-u')}), 2, 'both are released');
 
 # After a wait, a set is what it is on one server: longer leases stay long, no answer tells of
@@ -381,19 +396,20 @@ my ($early, $late) = @there;
 for my $node ($one, $proxy)
 {
 	my $name = $node->name;
-	my $set = "lock_try_acquire_all('{$early,$late}', '1 min', 'owner-w', wait => '20 s')";
-	# It is taken in the session that then waits for it, so that it does not end while
-	# connections are made.
-	my $held = "SELECT lock_acquire('$late', '1 s', 'owner-v') AS held \\gset\n";
+	my $set = "lock_try_acquire_all('{$early,$late}', '1 h', 'owner-w', wait => '20 min')";
+	my $psql = session($node, 'sets');
 
-	$node->safe_psql('postgres', "SELECT lock_acquire('$early', '10 h', 'owner-w')");
-	is($node->safe_psql('postgres', "$held SELECT key = '$early', status, ttl_remaining > '9 h', ttl_remaining <= expires_at - statement_timestamp(), waited > '0' FROM $set ORDER BY 1 DESC"),
-		"t|reacquired|t|t|t\nf|acquired|f|t|t", "$name: a longer lease stays as it is after a wait");
-	$node->safe_psql('postgres', q{SELECT lock_release_all('owner-w')});
+	$node->safe_psql('postgres', "SELECT lock_acquire('$early', '10 h', 'owner-w'), lock_acquire('$late', '1 h', 'owner-v')");
+	start($psql, "SELECT key = '$early', status, ttl_remaining > '9 h', ttl_remaining <= expires_at - statement_timestamp(), waited > '0' FROM $set ORDER BY 1 DESC");
+	let_in($node, "SELECT lock_release('$late', 'owner-v')");
+	is(answer($psql), "t|reacquired|t|t|t\nf|acquired|f|t|t", "$name: a longer lease stays as it is after a wait");
+	$node->safe_psql('postgres', qq{SELECT lock_release_all('owner-w'), lock_acquire('$late', '1 h', 'owner-v')});
 
-	is($node->safe_psql('postgres', "$held SELECT bool_and(acquired), bool_and(ttl_remaining <= '1 ms' AND waited > '0'), count(*) FROM lock_try_acquire_all('{$early,$late}', '1 ms', 'owner-w', wait => '20 s')"),
-		't|t|2', "$name: leases may be shorter than the wait");
-	is($node->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', owner => 'owner-v'), pg_sleep(0.002)"), 'acquired', "$name: ... and have ended");
+	start($psql, "SELECT bool_and(acquired), bool_and(ttl_remaining <= '1 ms' AND waited > '0'), count(*) FROM lock_try_acquire_all('{$early,$late}', '1 ms', 'owner-w', wait => '20 min')");
+	let_in($node, "SELECT lock_release('$late', 'owner-v')");
+	is(answer($psql), 't|t|2', "$name: leases may be shorter than the wait");
+	end($psql);
+	is($node->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', owner => 'owner-v', wait => '20 min')"), 'acquired', "$name: ... and have ended");
 	$node->safe_psql('postgres', q{SELECT lock_release_all('owner-v')});
 
 	# Taken from it by force, while it waits for what another one shares, or cancelled
@@ -404,8 +420,7 @@ for my $node ($one, $proxy)
 		$node->safe_psql('postgres', "SELECT lock_acquire('$late', '10 min', 'owner-w', mode => 'shared'), lock_acquire('$late', '10 min', 'owner-v', mode => 'shared'),
 			lock_acquire('$early', '10 min', 'owner-w', mode => 'shared')");
 		my $waits = IPC::Run::start([ 'psql', '-X', '-A', '-t', '-v', 'VERBOSITY=sqlstate', '-d', connect_string($node) . ' application_name=sets', '-c', "SELECT status, key FROM $set" ], '<', \undef, '>&', \$said);
-		$node->poll_query_until('postgres', 'SELECT count(*) = 1 FROM lock_waiters') or die;
-		$node->safe_psql('postgres', "SELECT $end");
+		let_in($node, "SELECT $end");
 		$node->safe_psql('postgres', "SELECT lock_release('$late', 'owner-v')");
 		$waits->finish;
 		isnt($said, '', "$name: a set ends by $end");
@@ -420,9 +435,9 @@ for my $node ($one, $proxy)
 	my $said = '';
 
 	$proxy->safe_psql('postgres', "SELECT lock_acquire('$late', owner => 'other')");
-	my $waits = IPC::Run::start([ 'psql', '-X', '-A', '-t', '-d', connect_string($proxy), '-c', "SELECT status FROM lock_try_acquire_all('{$early,$late}', '1 min', 'owner-r', wait => '10 s')" ], '<', \undef, '>&', \$said);
+	my $waits = IPC::Run::start([ 'psql', '-X', '-A', '-t', '-d', connect_string($proxy), '-c', "SELECT status FROM lock_try_acquire_all('{$early,$late}', '1 h', 'owner-r', wait => '20 min')" ], '<', \undef, '>&', \$said);
 	$proxy->poll_query_until('postgres', 'SELECT count(*) = 1 FROM lock_waiters') or die;
-	is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', '1 min', 'owner-r')"), 'reacquired', 'a set has a key and waits for another; its owner is told that it has the one');
+	is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$early', '1 h', 'owner-r')"), 'reacquired', 'a set has a key and waits for another; its owner is told that it has the one');
 	$proxy->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE state = 'active' AND pid <> pg_backend_pid() AND query LIKE '%owner-r%'});
 	$waits->finish;
 	like($said, qr/canceling statement/, '... the set is cancelled');
@@ -514,8 +529,8 @@ SKIP:
 # What a shard cancels by itself is cancelled here, as on one server.
 $proxy->safe_psql('postgres', "SELECT lock_acquire('$late', owner => 'other')");
 $shards[1]->safe_psql('postgres', q{ALTER DATABASE postgres SET statement_timeout = '300ms'});
-like(output($proxy, "SELECT lock_acquire('$late', owner => 'owner-c', wait => '50 s')"), qr/57014: canceling statement due to statement timeout\n/, 'a statement_timeout of the shard');
-like(output($proxy, "SELECT * FROM lock_try_acquire_all('{$early,$late}', owner => 'owner-c', wait => '50 s')"), qr/57014: canceling statement due to statement timeout\n/, '... for a set');
+like(output($proxy, "SELECT lock_acquire('$late', owner => 'owner-c', wait => '20 min')"), qr/57014: canceling statement due to statement timeout\n/, 'a statement_timeout of the shard');
+like(output($proxy, "SELECT * FROM lock_try_acquire_all('{$early,$late}', owner => 'owner-c', wait => '20 min')"), qr/57014: canceling statement due to statement timeout\n/, '... for a set');
 is($proxy->safe_psql('postgres', "SELECT locked FROM lock_status('$early')"), 'f', '... which keeps nothing');
 $shards[1]->safe_psql('postgres', 'ALTER DATABASE postgres RESET statement_timeout');
 $proxy->safe_psql('postgres', q{SELECT lock_release_all('other')});
@@ -525,7 +540,7 @@ $proxy->safe_psql('postgres', sprintf q{ALTER SERVER locks OPTIONS (SET p0 'host
 is($proxy->safe_psql('postgres', "SELECT status FROM lock_acquire('$there[0]', owner => 'several'); SELECT lock_release('$there[0]', 'several')"), "acquired\nt", 'a map with several servers');
 
 # A shard is down.
-$proxy->safe_psql('postgres', "SELECT lock_acquire('$_', owner => 'secret-d', ttl => '1 min')") for @there;
+$proxy->safe_psql('postgres', "SELECT lock_acquire('$_', owner => 'secret-d', ttl => '20 min')") for @there;
 my $stays = $proxy->background_psql('postgres', on_error_stop => 0);
 ask($stays, "SELECT lock_holder('$_') IS NOT NULL") for @there;
 $shards[0]->stop('immediate');

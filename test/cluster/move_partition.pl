@@ -73,7 +73,7 @@ def work(me):
                     time.sleep(0.02)
         if key not in partitions:
             partitions[key] = call('SELECT lock_partition(%s, 2)', key)[0]
-        acquired, token = call("SELECT acquired, fencing_token FROM lock_try_acquire(%s, '1 min', %s)", key, owner)
+        acquired, token = call("SELECT acquired, fencing_token FROM lock_try_acquire(%s, '1 hour', %s)", key, owner)
         if not acquired:
             continue
         with guard:
@@ -115,7 +115,7 @@ print(json.dumps({'grants': grants, 'worst': worst, 'refusals': refusals, 'fault
 END
 my ($in, $out, $err) = ('', '', '');
 my $clients = IPC::Run::start([ $python, '-c', $program, connect_string($proxy), 4 ], '<', \$in, '>', \$out, '2>', \$err,
-	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	IPC::Run::timeout(10 * $PostgreSQL::Test::Utils::timeout_default));
 
 # Waits until the clients have had so many more grants
 sub grants

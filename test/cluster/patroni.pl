@@ -45,10 +45,11 @@ like($out, qr/\Aok patroni/, 'nothing that was acknowledged is gone') or diag("$
 system("cp $scratch/*.log $kept") unless $out =~ /\Aok/;
 
 my @left;
-foreach my $process (glob '/proc/[0-9]*')
+for (1 .. $PostgreSQL::Test::Utils::timeout_default)
 {
-	my $where = readlink("$process/cwd") // '';
-	push @left, $process if index($where, $scratch) == 0;
+	@left = grep { index(readlink("$_/cwd") // '', $scratch) == 0 } glob '/proc/[0-9]*';
+	last unless @left;
+	sleep 1;
 }
 is("@left", '', '... and no process is left');
 

@@ -36,6 +36,7 @@ shared_preload_libraries = 'atomic_lock'
 log_statement = none
 autovacuum = off
 max_connections = 120
+atomic_lock.max_wait = '1h'
 });
 $node->start;
 $node->safe_psql('postgres', 'CREATE DATABASE shop');
@@ -55,6 +56,8 @@ auth_file = %s/users
 admin_users = main
 pool_mode = transaction
 max_client_conn = 2300
+query_wait_timeout = 0
+client_login_timeout = 0
 logfile = %s/log
 pidfile = %s/pid
 END
@@ -155,7 +158,7 @@ def crowd_waits(place, number):
     ask(editor, "SELECT lock_acquire('document', '1 hour', 'editor')")
     ask(other, f"SELECT lock_acquire('other', '{'1 s' if number == 20 else '1 hour'}', 'editor')")
     crowd = connect(place, number)
-    send(crowd, "SELECT (lock_try_acquire('document', owner => 'waiter {n}', wait => '1 min', lifetime => 'transaction')).status")
+    send(crowd, "SELECT (lock_try_acquire('document', owner => 'waiter {n}', wait => '1 hour', lifetime => 'transaction')).status")
     drive(crowd, 0)
     return editor, other, crowd
 
@@ -233,7 +236,7 @@ if clients:
     print('line: left', direct('SELECT count(*) FROM lock_queue'))
 END
 my ($stdout, $stderr);
-my ($grants, $settings) = $roles =~ /\A(.*?)(ALTER ROLE.*)\z/s;
+my ($grants, $settings) = $roles =~ s/'1min'/'1h'/r =~ /\A(.*?)(ALTER ROLE.*)\z/s;
 $node->safe_psql('shop', "CREATE EXTENSION atomic_lock; $grants SELECT lock_grant_access('shop', 'monitor')");
 IPC::Run::run(
 	[   $python, '-', "host=$scratch port=6432", "$server dbname=shop", $PostgreSQL::Test::Utils::timeout_default, $clients, $settings ],

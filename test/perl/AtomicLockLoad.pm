@@ -1,4 +1,4 @@
-# Many clients at once: scripts for pgbench, and pgbench in the background.
+# Many clients at once: scripts for pgbench, pgbench in the background, and rounds of load.
 
 package AtomicLockLoad;
 
@@ -7,8 +7,9 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use IPC::Run;
 use PostgreSQL::Test::Utils;
+use Time::HiRes qw(time);
 
-our @EXPORT = qw(pgbench_script start_pgbench);
+our @EXPORT = qw(pgbench_script start_pgbench play_rounds);
 
 # A file with a script for pgbench, for -f
 sub pgbench_script
@@ -27,6 +28,20 @@ sub start_pgbench
 
 	$$output = '';
 	return IPC::Run::start([ 'pgbench', '-n', @args, $node->connstr('postgres') ], '<', \undef, '>', $output, '2>&1');
+}
+
+# Play rounds until there was enough, and for AL_HISTORY_SECONDS at least.
+sub play_rounds
+{
+	my ($round, $is_enough) = @_;
+	my $end = time + ($ENV{AL_HISTORY_SECONDS} || 0);
+
+	for (;;)
+	{
+		$round->();
+		return if time >= $end && $is_enough->();
+		die 'the rounds never do enough' if time > $end + 10 * $PostgreSQL::Test::Utils::timeout_default;
+	}
 }
 
 1;

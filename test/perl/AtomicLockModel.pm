@@ -356,7 +356,7 @@ sub rule
 	return;
 }
 
-my %settings = (default_ttl => 300, max_ttl => 86400, max_wait => 300, max_lifetime => 0, lock_delay => 0, min_hold => 0);
+my %settings = (default_ttl => 2700, max_ttl => 86400, max_wait => 300, max_lifetime => 0, lock_delay => 0, min_hold => 0);
 
 # ... or the settings, where these have something to say
 sub value

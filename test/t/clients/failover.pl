@@ -47,14 +47,14 @@ $primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
 my $down = PostgreSQL::Test::Cluster::get_free_port();
 my %first = (down => $down, standby => $standby->port);
 
-# The document's own, with two hosts of ours; the rest is as it is there.
+# The document's own, with two hosts of ours, which may take minutes to answer
 sub libpq
 {
 	my ($first) = @_;
 	my $ports = "$first," . $primary->port;
 
 	(my $ours = $conninfo) =~ s/host=proxy-a,proxy-b port=5000/host=127.0.0.1,127.0.0.1 port=$ports/ or die $conninfo;
-	return "$ours user=order_desk";
+	return $ours =~ s/(connect_timeout)=\d+/$1=$PostgreSQL::Test::Utils::timeout_default/r . ' user=order_desk';
 }
 
 sub jdbc
@@ -63,7 +63,7 @@ sub jdbc
 	my $second = $primary->port;
 
 	(my $ours = $url) =~ s/proxy-a:5000,proxy-b:5000/127.0.0.1:$first,127.0.0.1:$second/ or die $url;
-	return "$ours&user=order_desk";
+	return $ours =~ s/(\w+Timeout)=\d+/$1=$PostgreSQL::Test::Utils::timeout_default/gr . '&user=order_desk';
 }
 
 my $where = q{SELECT inet_server_port() || ' ' || CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE
@@ -121,7 +121,7 @@ import sys
 import psycopg2
 import recipe
 
-alive, down, standby = sys.argv[1:]
+alive, down, standby, patience = sys.argv[1:]
 
 def tries(what, first, then=alive, end=False):
     """The answer, and how many connections the program has asked for"""
@@ -132,11 +132,11 @@ def tries(what, first, then=alive, end=False):
         connection = psycopg2.connect(first if len(asked) == 1 else then)
         if end and len(asked) == 1:
             with psycopg2.connect(alive) as other, other.cursor() as cursor:
-                cursor.execute('SELECT pg_terminate_backend(%s, 60000)', (connection.info.backend_pid,))
+                cursor.execute('SELECT pg_terminate_backend(%s, 600000)', (connection.info.backend_pid,))
         return connection
 
     try:
-        answer = recipe.acquire(connect, what, 'me', '1 min', patience=20)
+        answer = recipe.acquire(connect, what, 'me', '1 min', patience=int(patience))
     except psycopg2.Error as error:
         answer = error.pgcode or str(error).strip().rpartition('FATAL:  ')[2]
     print(f'{what}: {answer}, {len(asked)}', flush=True)
@@ -152,7 +152,7 @@ for what, setting in ('cancelled', 'statement_timeout'), ('timeout', 'lock_timeo
     tries(what, *[f"{alive} options='-c {setting}=100ms'"] * 2)
 END
 	my ($stdin, $stdout, $stderr) = ('', '', '');
-	my $running = IPC::Run::start([ $python, '-B', "$scratch/repeats.py", $alive, $down, $standby->port ], '<', \$stdin, '>', \$stdout, '2>', \$stderr,
+	my $running = IPC::Run::start([ $python, '-B', "$scratch/repeats.py", $alive, $down, $standby->port, $PostgreSQL::Test::Utils::timeout_default ], '<', \$stdin, '>', \$stdout, '2>', \$stderr,
 		IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 	$running->pump until $stdout =~ /^pg_hba/m || $stderr ne '';
 	my $keeper = $primary->background_psql('shop');

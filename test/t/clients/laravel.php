@@ -224,7 +224,7 @@ function denied($cache)
 function count_up($cache, $driver, $db)
 {
     for ($i = 0; $i < 25; $i++) {
-        $cache->lock('counter', 600)->betweenBlockedAttemptsSleepFor(1)->block(170, function () use ($db) {
+        $cache->lock('counter', 600)->betweenBlockedAttemptsSleepFor(1)->block(3000, function () use ($db) {
             $n = $db->selectOne('SELECT n FROM counter')->n;
             $db->update('UPDATE counter SET n = ?', [$n + 1]);
         });

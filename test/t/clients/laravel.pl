@@ -26,7 +26,7 @@ use Test::More;
 
 my $node = PostgreSQL::Test::Cluster->new('laravel');
 $node->init;
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\n");
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\natomic_lock.max_wait = '1h'\n");
 $node->start;
 
 sub script
@@ -100,7 +100,7 @@ sub count_up
 
 	open my $file, '>', $script or die;
 	print $file <<'END';
-SELECT owner FROM lock_acquire('shop_cache_counter', '10 min', wait => '170 s') \gset
+SELECT owner FROM lock_acquire('shop_cache_counter', '10 min', wait => '1 hour') \gset
 SELECT n + 1 AS n FROM shop.counter \gset
 UPDATE shop.counter SET n = :n;
 SELECT lock_release('shop_cache_counter', :owner);

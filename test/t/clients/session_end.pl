@@ -43,7 +43,7 @@ $node->command_fails_like(\@script, qr/ERROR:  role "\S+" is a superuser/, 'the 
 my ($writer, $clearer, $other) = map { session($node, $_) } ('Writer', 'Clearer', 'Other');
 
 # Whoever waits is cancelled, and the test fails.
-ask($_, q{SET statement_timeout = '60s'}) for $clearer, $other;
+ask($_, "SET statement_timeout = '${PostgreSQL::Test::Utils::timeout_default}s'") for $clearer, $other;
 
 my $held = q{SELECT coalesce(string_agg(key, ' ' ORDER BY key), '-') FROM lock_status() WHERE locked};
 my $rest = 'CALL session_end_rest()';

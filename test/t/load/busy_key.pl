@@ -51,16 +51,21 @@ SELECT lock_try_release('writers', 'c:client_id'), pg_sleep(0.002);
 });
 
 # What an administrator is told who calls something again and again, each answer with
-# its number
+# its number.  A refusal does not count where one transaction has the key throughout the call.
 sub answers
 {
 	my ($key, $sql) = @_;
 	my %count = (released => 0, pending => 0);
 
-	for (1 .. $calls)
+	for (my $counted = 0; $counted < $calls;)
 	{
 		poll($watch, "SELECT lock_holder('$key') <> 'Admin'");
-		$count{ told($admin, $sql =~ s/KEY/$key/gr) }++;
+		my $before = ask($watch, 'SELECT clock_timestamp()');
+		my $told = told($admin, $sql =~ s/KEY/$key/gr);
+		next if $told =~ /^(?:pending|55P03)$/
+		  && ask($watch, "SELECT count(*) > 0 FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE objsubid = 1706 AND granted AND xact_start < '$before'") eq 't';
+		$counted++;
+		$count{$told}++;
 		ask($admin, "SELECT lock_try_release('$key', 'thief')");
 	}
 	note join(', ', map { "$_: $count{$_}" } sort keys %count);
@@ -72,7 +77,6 @@ foreach my $load (sort keys %loads)
 	my $output;
 	my $run = start_pgbench($node, \$output, '-c', 6, '-T', 600, '-f', pgbench_script($node, $load, $loads{$load}));
 
-	# A machine that stands still for a tenth of a second may cause a refusal.
 	my %count = answers($load, q{SELECT lock_try_force_release('KEY', 'busy')});
 	cmp_ok($count{pending}, '<', $calls / 2, "$load: force_release gets through");
 	cmp_ok($count{released}, '>', 0, '... and ends what is held');
@@ -88,7 +92,7 @@ poll($watch, q{SELECT count(*) = 3 FROM pg_stat_activity WHERE backend_type = 'c
 my $output;
 my $run = start_pgbench($node, \$output, '-c', 6, '-T', 600, '-f', pgbench_script($node, 'others', $loads{readers}));
 poll($watch, q{SELECT lock_holder('readers') IS NOT NULL});
-ask($slow, q{BEGIN; SELECT lock_acquire('readers', '1 hour', 'slow', 'shared', wait => '1 min')});
+ask($slow, q{BEGIN; SELECT lock_acquire('readers', '1 hour', 'slow', 'shared', wait => '4 min')});
 is(told($admin, q{SELECT force_release('readers', 'busy')}), '55P03', 'a transaction that does not end: force_release does not wait for it');
 is(told($admin, q{SELECT lock_steal('readers', 'thief', 'busy')}), '55P03', '... nor does lock_steal');
 is(told($admin, q{SELECT lock_try_force_release('readers', 'busy')}), 'pending', '... nor lock_try_force_release');

@@ -76,7 +76,7 @@ my $hour = 3600;
 
 my $node = PostgreSQL::Test::Cluster->new('model');
 $node->init;
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlog_statement = none\nautovacuum = off\natomic_lock.sweep_interval = 0\nmax_locks_per_transaction = 256\n");
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\nlog_statement = none\nautovacuum = off\natomic_lock.sweep_interval = 0\natomic_lock.default_ttl = '45min'\nmax_locks_per_transaction = 256\n");
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 my ($watch, $model, %session, %started, %token, %seen, @trace, @moments, $is_crowded, $is_ruled, $has_lines);
@@ -627,7 +627,7 @@ sub some_request
 
 	return {
 		key => $key, owner => $owner, mode => $mode, limit => $limit, lifetime => $lifetime, wait => some_wait($name, $key),
-		session => $started{$name}, asked_ttl => $ttl, ttl => $ttl // ($lifetime eq 'lease' ? 300 : undef),
+		session => $started{$name}, asked_ttl => $ttl, ttl => $ttl // ($lifetime eq 'lease' ? 2700 : undef),
 		on_reacquire => rand() < 0.05 };
 }
 sub acquire_sql
@@ -665,7 +665,7 @@ sub some_roles
 sub some_policy
 {
 	my %some = (
-		default_ttl => sub { one_of(600, 1800, 2 * $hour, 4 * $hour) },
+		default_ttl => sub { $hour * one_of(0.5, 0.75, 2, 4) },
 		max_ttl => sub { $hour * one_of(1, 3, 5) },
 		max_wait => sub { one_of(0, 0, 60) },
 		max_lifetime => sub { $hour * one_of(0, 2, 4) },
@@ -736,7 +736,7 @@ my %verbs = (
 			my $r = { %{ some_request($name) }, lifetime => 'lease' };
 
 			$r->{keys} = [ grep { !$model->has_both($name, $_, $r->{owner}) } $r->{key}, map { one_of(@keys) } 1 .. int rand 4 ];
-			$r->{ttl} = $r->{asked_ttl} // 300;
+			$r->{ttl} = $r->{asked_ttl} // 2700;
 			return ("SELECT $grant FROM lock_try_acquire_all('{" . join(',', @{ $r->{keys} }) . "}', " . seconds($r->{asked_ttl}) . ", '$r->{owner}', '$r->{mode}'" . limit_sql($r) . wait_sql($r) . ')',
 				expected_of($name, 'acquire_all', $r), $r);
 		} ],
@@ -793,7 +793,7 @@ my %verbs = (
 	enqueue => [ 40, sub {
 			my ($name) = @_;
 			my ($key, $owner) = some_in_line($name);
-			my $r = { key => $key, owner => $owner, mode => 'exclusive', lifetime => 'lease', asked_ttl => undef, ttl => 300 };
+			my $r = { key => $key, owner => $owner, mode => 'exclusive', lifetime => 'lease', asked_ttl => undef, ttl => 2700 };
 			return ("SELECT 'placed', status, coalesce(place, 0), key, owner, coalesce(fencing_token, 0), coalesce(ticket, 0), extract(epoch FROM expires_at) FROM lock_enqueue('$key', '$owner', '$owner', '1 hour', '2 hours')",
 				$model->enqueue($name, $r), $r);
 		}, 2 ],

@@ -31,12 +31,15 @@ log_statement = none
 wal_level = minimal
 max_wal_senders = 0
 autovacuum = off
-wal_writer_delay = 10s
-bgwriter_delay = 10s
+bgwriter_lru_maxpages = 0
 checkpoint_timeout = 1h
 synchronous_commit = on
 });
 $node->start;
+my $is_wal_writer = q{FROM pg_stat_activity WHERE backend_type = 'walwriter'};
+$node->poll_query_until('postgres', "SELECT count(*) = 1 $is_wal_writer") or die 'no WAL writer';
+my $wal_writer = $node->safe_psql('postgres', "SELECT pid $is_wal_writer");
+kill 'STOP', $wal_writer;
 $node->safe_psql(
 	'postgres', q{
 CREATE EXTENSION atomic_lock;
@@ -112,29 +115,22 @@ sub baseline
 }
 
 # Prepare with one statement list, commit what is tested with another, and say
-# whether it was flushed then.  The WAL writer may come by every ten seconds,
-# so "not flushed" has several tries.
+# whether it was flushed then.
 sub flushed_after
 {
-	my ($prepare, $sql, $expected) = @_;
-	my $flushed;
+	my ($prepare, $sql) = @_;
 
-	for my $try (1 .. ($expected eq 'f' ? 5 : 1))
-	{
-		ask($session, $prepare) if $prepare;
-		baseline();
-		ask($session, $sql);
-		$flushed = ask($session, 'SELECT flushed()');
-		last if $flushed eq $expected;
-	}
-	return $flushed;
+	ask($session, $prepare) if $prepare;
+	baseline();
+	ask($session, $sql);
+	return ask($session, 'SELECT flushed()');
 }
 
 #
 # Grants, in a session that does not want its commits flushed
 #
 ask($session, 'SET synchronous_commit = off');
-is(flushed_after('', 'INSERT INTO data VALUES (0)', 'f'),
+is(flushed_after('', 'INSERT INTO data VALUES (0)'),
 	'f', 'control: the session does not flush by itself');
 
 my @grants = (
@@ -157,21 +153,21 @@ my @grants = (
 foreach my $grant (@grants)
 {
 	my ($key, $sql, $prepare) = @$grant;
-	is(flushed_after($prepare, $sql, 't'), 't', "grant is flushed: $key");
+	is(flushed_after($prepare, $sql), 't', "grant is flushed: $key");
 }
-is(flushed_after('', q{SELECT lock_extend('plain', 'me', '2 hours')}, 't'),
+is(flushed_after('', q{SELECT lock_extend('plain', 'me', '2 hours')}),
 	't', 'extension is flushed');
-is(flushed_after('', q{SELECT lock_extend_all('me', '2 hours')}, 't'),
+is(flushed_after('', q{SELECT lock_extend_all('me', '2 hours')}),
 	't', 'extension of all is flushed');
-is(flushed_after('', q{SELECT lock_acquire('plain', '3 hours', 'me')}, 't'),
+is(flushed_after('', q{SELECT lock_acquire('plain', '3 hours', 'me')}),
 	't', 'acquiring again is flushed');
-is(flushed_after('', q{SELECT lock_enqueue('plain', 'next')}, 't'),
+is(flushed_after('', q{SELECT lock_enqueue('plain', 'next')}),
 	't', 'a place in line is flushed');
-is(flushed_after('', q{SELECT lock_enqueue('plain', 'next', keep => '2 hours')}, 't'),
+is(flushed_after('', q{SELECT lock_enqueue('plain', 'next', keep => '2 hours')}),
 	't', 'its renewal is flushed');
 is(ask($session, 'SHOW synchronous_commit'),
 	'off', 'the session has its synchronous_commit back');
-is(flushed_after('', 'INSERT INTO data VALUES (0)', 'f'),
+is(flushed_after('', 'INSERT INTO data VALUES (0)'),
 	'f', '... and follows it');
 
 # A commit that fails after the level was raised: two transactions that cannot
@@ -185,10 +181,10 @@ like($session->{stderr}, qr/ERROR:  could not serialize access/, 'a grant whose 
 $session->{stderr} = '';
 is(ask($session, 'SHOW synchronous_commit'), 'off', '... leaves synchronous_commit as it was');
 is(ask($session, q{SELECT lock_holder('skew') IS NULL}), 't', '... and is none');
-is(flushed_after('', 'INSERT INTO data VALUES (0)', 'f'), 'f', '... in fact');
+is(flushed_after('', 'INSERT INTO data VALUES (0)'), 'f', '... in fact');
 
 ask($session, q{SET atomic_lock.acquire_durability = session});
-is(flushed_after('', q{SELECT lock_release('spare', 'me') FROM lock_acquire('spare', '1 hour', 'me')}, 'f'),
+is(flushed_after('', q{SELECT lock_release('spare', 'me') FROM lock_acquire('spare', '1 hour', 'me')}),
 	'f', 'acquire_durability = session follows synchronous_commit');
 ask($session, q{RESET atomic_lock.acquire_durability});
 
@@ -207,16 +203,16 @@ my @releases = (
 foreach my $case (@releases)
 {
 	my ($name, $sql) = @$case;
-	is(flushed_after($hold, $sql, 'f'), 'f', "release is not flushed: $name");
+	is(flushed_after($hold, $sql), 'f', "release is not flushed: $name");
 }
-is(flushed_after("$hold; SELECT lock_enqueue('k1', 'next')", $release, 'f'),
+is(flushed_after("$hold; SELECT lock_enqueue('k1', 'next')", $release),
 	'f', 'nor is one that offers the key to the next in line');
 ask($session, q{SELECT lock_leave('k1', 'next')});
 is(ask($session, 'SHOW synchronous_commit'),
 	'on', 'the session has its synchronous_commit back');
-is(flushed_after($hold, "$release; INSERT INTO data VALUES (0)", 't'),
+is(flushed_after($hold, "$release; INSERT INTO data VALUES (0)"),
 	't', '... and the next transaction follows it');
-is(flushed_after($hold, "BEGIN; $release; ROLLBACK; INSERT INTO data VALUES (0)", 't'),
+is(flushed_after($hold, "BEGIN; $release; ROLLBACK; INSERT INTO data VALUES (0)"),
 	't', '... also after a rollback');
 
 my $insert = 'INSERT INTO data VALUES (1)';
@@ -250,12 +246,12 @@ foreach my $case (@mixed)
 	my $prepare = $hold;
 
 	$prepare .= '; DROP TABLE IF EXISTS made' if $name =~ /create table/;
-	is(flushed_after($prepare, "BEGIN; $sql; COMMIT", 't'),
+	is(flushed_after($prepare, "BEGIN; $sql; COMMIT"),
 		't', "with anything else it is: $name");
 }
 
 ask($session, 'SET atomic_lock.release_durability = session');
-is(flushed_after($hold, $release, 't'), 't', 'release_durability = session flushes');
+is(flushed_after($hold, $release), 't', 'release_durability = session flushes');
 ask($session, 'RESET atomic_lock.release_durability');
 
 #
@@ -268,6 +264,7 @@ my $held = q{SELECT string_agg(key || '=' || fencing_token || '@' || extract(epo
 my $line = q{SELECT holder, expires_at, ticket FROM lock_queue WHERE key = 'plain' ORDER BY place};
 ask($session, q{SELECT lock_enqueue('plain', 'last', 'Last')});
 my ($before, $line_before) = (ask($session, $held), ask($session, $line));
+kill 'CONT', $wal_writer;
 $node->stop('immediate');
 $session->quit;
 $other->quit;

@@ -20,7 +20,7 @@ use Test::More;
 
 my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1);
-$primary->append_conf('postgresql.conf', "autovacuum = off\nstatement_timeout = '60s'\nshared_preload_libraries = 'atomic_lock'\n");
+$primary->append_conf('postgresql.conf', "autovacuum = off\nshared_preload_libraries = 'atomic_lock'\n");
 $primary->start;
 $primary->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 $primary->safe_psql('postgres',

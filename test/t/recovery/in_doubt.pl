@@ -195,9 +195,9 @@ my @verbs = (
 	[ 'try_acquire', '', q{(lock_try_acquire('K', '1 hour', 'secret K')).status} ],
 	[ 'acquire_all', '', q{status FROM lock_acquire_all(ARRAY['K', 'K 2'], '1 hour', 'secret K')} ],
 	[ 'shared', '', q{(lock_acquire('K', '1 hour', 'secret K', 'shared')).status} ],
-	[ 'again', q{lock_acquire('K', '1 minute', 'secret K')}, q{(lock_acquire('K', '1 hour', 'secret K')).status} ],
-	[ 'extend', q{lock_acquire('K', '1 minute', 'secret K')}, q{lock_extend('K', 'secret K', '1 hour') IS NOT NULL} ],
-	[ 'extend_all', q{lock_acquire('K', '1 minute', 'secret K')}, q{lock_extend_all('secret K', '1 hour') = 1} ],
+	[ 'again', q{lock_acquire('K', '50 minutes', 'secret K')}, q{(lock_acquire('K', '1 hour', 'secret K')).status} ],
+	[ 'extend', q{lock_acquire('K', '50 minutes', 'secret K')}, q{lock_extend('K', 'secret K', '1 hour') IS NOT NULL} ],
+	[ 'extend_all', q{lock_acquire('K', '50 minutes', 'secret K')}, q{lock_extend_all('secret K', '1 hour') = 1} ],
 	[ 'transfer', q{lock_acquire('K', '1 hour', 'other K')}, q{(lock_transfer('K', 'other K', 'secret K')).status} ],
 	[ 'convert', q{lock_acquire('K', '1 hour', 'secret K', 'shared')}, q{(lock_convert('K', 'secret K')).status} ],
 	[ 'convert_down', q{lock_acquire('K', '1 hour', 'secret K')}, q{(lock_convert('K', 'secret K', 'shared')).status} ],
@@ -301,7 +301,7 @@ foreach my $name (@waiting)
 	waits($name);
 }
 is( $node->safe_psql(
-		'postgres', q{SET lock_timeout = '1s'; SELECT (lock_try_acquire('auto acquire', owner => 'another')).status}), 'pending',
+		'postgres', q{SELECT (lock_try_acquire('auto acquire', owner => 'another')).status}), 'pending',
 	'meanwhile nobody is granted such a key');
 end_wait('terminated', 'terminate');
 $node->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'});
@@ -412,7 +412,7 @@ end_wait('lost', 'cancel');
 is_acknowledged('lost', 'committed');
 $node->stop('immediate');
 $standby->start;
-$standby->safe_psql('postgres', 'SELECT pg_promote()');
+$standby->promote;
 is($standby->safe_psql('postgres', q{SELECT (lock_try_acquire('prepared there', owner => 'another')).status}),
 	'pending', 'a prepared grant holds the key after a failover');
 is( $standby->safe_psql(

@@ -120,7 +120,7 @@ ask($session, q{SET synchronous_commit = off});
 $highest = ask($session, q{SELECT (lock_acquire('last', '1 hour', 'me')).fencing_token});
 $primary->stop('immediate');
 $session->quit;
-$standby->safe_psql('postgres', 'SELECT pg_promote()') ;
+$standby->promote;
 $standby->safe_psql('postgres', q{ALTER SYSTEM RESET synchronous_standby_names});
 $standby->append_conf('postgresql.conf', "synchronous_standby_names = ''\n");
 $standby->reload;
