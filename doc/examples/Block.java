@@ -168,7 +168,7 @@ public class Block {
 		Connection work = DriverManager.getConnection(url), bob = DriverManager.getConnection(url);
 		Connection other = DriverManager.getConnection(url);
 
-		try (Lock lock = new Lock(url, work, key, 30, "nightly import", .2)) {
+		try (Lock lock = new Lock(url, work, key, 600, "nightly import", .2)) {
 			say("The job has the lock", lock.isOurs() ? "go on" : "stop");
 			String first = one(other, "SELECT expires_at FROM lock_status(?)", key);
 			until(other, "SELECT expires_at > ?::timestamptz FROM lock_status(?)", first, key);
@@ -181,7 +181,7 @@ public class Block {
 			say("Bob waits, and gives up", waitAndGiveUp(bob, other, key));
 		}
 
-		try (Lock lock = new Lock(url, work, key, 30, "nightly import", 10)) {
+		try (Lock lock = new Lock(url, work, key, 600, "nightly import", 10)) {
 			one(work, "SELECT 1 / 0");
 		} catch (SQLException error) {
 			say("The work fails", error.getSQLState());
@@ -189,7 +189,7 @@ public class Block {
 		say("Its lock", one(other, "SELECT locked FROM lock_status(?)", key).equals("t") ? "held" : "free");
 
 		// The exception of the block comes first; that of close() is suppressed.
-		try (Lock lock = new Lock(url, work, key, 30, "nightly import", .2)) {
+		try (Lock lock = new Lock(url, work, key, 600, "nightly import", .2)) {
 			one(other, "SELECT force_release(?, 'it takes too long')", key);
 			one(work, "SELECT pg_sleep(600)");
 		} catch (SQLException stopped) {

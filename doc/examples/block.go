@@ -143,7 +143,7 @@ func main() {
 	work, bob, other := must(pgx.Connect(ctx, dsn)), must(pgx.Connect(ctx, dsn)), must(pgx.Connect(ctx, dsn))
 	var refused *pgconn.PgError
 
-	err := Locked(ctx, dsn, "import:7", 30*time.Second, time.Second/5, job, func(ctx context.Context, owner, token string) error {
+	err := Locked(ctx, dsn, "import:7", 10*time.Minute, time.Second/5, job, func(ctx context.Context, owner, token string) error {
 		fmt.Println("The job has the lock:", goOn(ctx))
 		first := must(one[string](other, "SELECT expires_at::text FROM lock_status('import:7')"))
 		until(other, "SELECT expires_at > $1::text::timestamptz FROM lock_status('import:7')", first)
@@ -157,7 +157,7 @@ func main() {
 	})
 	must(0, err)
 
-	err = Locked(ctx, dsn, "import:7", 30*time.Second, 10*time.Second, job, func(ctx context.Context, owner, token string) error {
+	err = Locked(ctx, dsn, "import:7", 10*time.Minute, 10*time.Second, job, func(ctx context.Context, owner, token string) error {
 		_, err := work.Exec(ctx, "SELECT 1 / 0")
 		return err
 	})
@@ -166,7 +166,7 @@ func main() {
 	}
 	fmt.Println("Its lock:", must(one[string](other, "SELECT CASE WHEN locked THEN 'held' ELSE 'free' END FROM lock_status('import:7')")))
 
-	err = Locked(ctx, dsn, "import:7", 30*time.Second, time.Second/5, job, func(ctx context.Context, owner, token string) error {
+	err = Locked(ctx, dsn, "import:7", 10*time.Minute, time.Second/5, job, func(ctx context.Context, owner, token string) error {
 		must(other.Exec(ctx, "SELECT force_release('import:7', 'it takes too long')"))
 		_, err := work.Exec(ctx, "SELECT pg_sleep(600)")
 		return err

@@ -113,7 +113,7 @@ async function waitAndGiveUp(client, other, key) {
 async function play(dsn) {
   const [work, bob, other] = [await connect(dsn), await connect(dsn), await connect(dsn)];
   const say = (...words) => console.log(words.join(' '));
-  const job = { key: 'import:7', ttl: 30, holder: 'nightly import' };
+  const job = { key: 'import:7', ttl: 600, holder: 'nightly import' };
 
   await locked(dsn, work, { ...job, every: 0.2 }, async (lock) => {
     say('The job has the lock:', lock.isOurs() ? 'go on' : 'stop');

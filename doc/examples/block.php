@@ -159,7 +159,7 @@ function play(string $dsn): void
 {
 	[$work, $bob, $other] = [connect($dsn), connect($dsn), connect($dsn)];
 
-	locked($dsn, $work, 'import:7', 30, 'nightly import', every: .2, block: function (Lock $lock) use ($bob, $other) {
+	locked($dsn, $work, 'import:7', 600, 'nightly import', every: .2, block: function (Lock $lock) use ($bob, $other) {
 		say('The job has the lock:', $lock->isOurs() ? 'go on' : 'stop');
 		$first = one($other, "SELECT expires_at FROM lock_status('import:7')");
 		while (!one($other, "SELECT expires_at > ? FROM lock_status('import:7')", $first))
@@ -175,14 +175,14 @@ function play(string $dsn): void
 	});
 
 	try {
-		locked($dsn, $work, 'import:7', 30, 'nightly import', fn () => one($work, 'SELECT 1 / 0'));
+		locked($dsn, $work, 'import:7', 600, 'nightly import', fn () => one($work, 'SELECT 1 / 0'));
 	} catch (PDOException $error) {
 		say('The work fails:', $error->getCode());
 	}
 	say('Its lock:', one($other, "SELECT locked FROM lock_status('import:7')") ? 'held' : 'free');
 
 	try {
-		locked($dsn, $work, 'import:7', 30, 'nightly import', every: .2, block: function (Lock $lock) use ($work, $other) {
+		locked($dsn, $work, 'import:7', 600, 'nightly import', every: .2, block: function (Lock $lock) use ($work, $other) {
 			one($other, "SELECT force_release('import:7', 'it takes too long')");
 			for ($i = 0; $i < 6000; $i++) {
 				$lock->step();

@@ -144,7 +144,7 @@ sub say { print join(' ', @_), "\n"; return }
 my $dsn = shift;
 my ($work, $bob, $other) = map { connect_to($dsn) } 1 .. 3;
 
-locked($dsn, 'import:7', 30, 'nightly import', sub {
+locked($dsn, 'import:7', 600, 'nightly import', sub {
 	my ($lock) = @_;
 
 	say('The job has the lock:', $lock->is_ours ? 'go on' : 'stop');
@@ -159,12 +159,12 @@ locked($dsn, 'import:7', 30, 'nightly import', sub {
 	say('Bob waits, and gives up:', wait_and_give_up($bob, $other, 'import:7'));
 }, .2);
 
-eval { locked($dsn, 'import:7', 30, 'nightly import', sub { one($work, 'SELECT 1 / 0') }) };
+eval { locked($dsn, 'import:7', 600, 'nightly import', sub { one($work, 'SELECT 1 / 0') }) };
 say('The work fails:', $work->state);
 say('Its lock:', one($other, "SELECT locked FROM lock_status('import:7')") ? 'held' : 'free');
 
 eval {
-	locked($dsn, 'import:7', 30, 'nightly import', sub {
+	locked($dsn, 'import:7', 600, 'nightly import', sub {
 		my ($lock) = @_;
 
 		one($other, "SELECT force_release('import:7', 'it takes too long')");

@@ -130,7 +130,7 @@ def play(dsn):
     """What happens in a night"""
     work, bob, other = connect(dsn), connect(dsn), connect(dsn)
 
-    with locked(dsn, work, 'import:7', 30, 'nightly import', every=.2) as lock:
+    with locked(dsn, work, 'import:7', 600, 'nightly import', every=.2) as lock:
         print('The job has the lock:', 'go on' if lock.is_ours() else 'stop')
         first = one(other, "SELECT expires_at::text FROM lock_status('import:7')")
         until(other, "SELECT expires_at > %s::timestamptz FROM lock_status('import:7')", first)
@@ -142,14 +142,14 @@ def play(dsn):
         print('Bob waits, and gives up:', wait_and_give_up(bob, other, 'import:7'))
 
     try:
-        with locked(dsn, work, 'import:7', 30, 'nightly import'):
+        with locked(dsn, work, 'import:7', 600, 'nightly import'):
             one(work, 'SELECT 1 / 0')
     except psycopg.Error as error:
         print('The work fails:', sqlstate(error))
     print('Its lock:', 'held' if one(other, "SELECT locked FROM lock_status('import:7')") else 'free')
 
     try:
-        with locked(dsn, work, 'import:7', 30, 'nightly import', every=.2):
+        with locked(dsn, work, 'import:7', 600, 'nightly import', every=.2):
             one(other, "SELECT force_release('import:7', 'it takes too long')")
             one(work, 'SELECT pg_sleep(600)')
     except Lost as lost:

@@ -101,7 +101,7 @@ end
 def play(dsn)
   work, bob, other = Array.new(3) { PG.connect(dsn) }
 
-  locked(dsn, work, 'import:7', 30, 'nightly import', every: 0.2) do |lock|
+  locked(dsn, work, 'import:7', 600, 'nightly import', every: 0.2) do |lock|
     puts "The job has the lock: #{lock.ours? ? 'go on' : 'stop'}"
     first = one(other, "SELECT expires_at FROM lock_status('import:7')")
     wait_until(other, "SELECT expires_at > $1 FROM lock_status('import:7')", first)
@@ -115,14 +115,14 @@ def play(dsn)
   end
 
   begin
-    locked(dsn, work, 'import:7', 30, 'nightly import') { one(work, 'SELECT 1 / 0') }
+    locked(dsn, work, 'import:7', 600, 'nightly import') { one(work, 'SELECT 1 / 0') }
   rescue PG::Error => e
     puts "The work fails: #{sqlstate(e)}"
   end
   puts "Its lock: #{one(other, "SELECT locked FROM lock_status('import:7')") == 't' ? 'held' : 'free'}"
 
   begin
-    locked(dsn, work, 'import:7', 30, 'nightly import', every: 0.2) do
+    locked(dsn, work, 'import:7', 600, 'nightly import', every: 0.2) do
       one(other, "SELECT force_release('import:7', 'it takes too long')")
       one(work, 'SELECT pg_sleep(600)')
     end

@@ -54,7 +54,7 @@ class Repository {
   }
 
   // The row as it is under the lock, or null if there is none.  Nothing is locked then.
-  async lock(id, { ttl = '30 s', wait = '5 s' } = {}) {
+  async lock(id, { ttl = '5 min', wait = '5 s' } = {}) {
     const owner = requests.getStore();
     const { rows } = await this.transaction(owner, (client) =>
       client.query('SELECT * FROM lock_fetch(NULL::orders, $1, ttl => $2, wait => $3)', [String(id), ttl, wait]));

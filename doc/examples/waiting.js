@@ -87,7 +87,7 @@ async function ask(pool, owner, order, message) {
 
 // The holder's side.  The message names a request; only the application knows whose it is.
 async function handOverIfAsked(pool, events, owner, order, requests) {
-  const event = await events.next(({ event }) => event === 'asked', 30000);
+  const event = await events.next(({ event }) => event === 'asked', 300000);
   const asker = requests.get(event && event.reason);
   if (!asker) return 'nobody that we know asked';
   await request(pool, owner, (client) =>
@@ -108,7 +108,7 @@ async function play(connectionString, listenTo) {
   let pool = new Pool({ connectionString, max: 1 });
 
   async function hear(events, word) {
-    const event = await events.next((each) => each.event === word, 30000);
+    const event = await events.next((each) => each.event === word, 300000);
     return event ? `${word}, ${event.holder}` : 'nothing';
   }
   async function standInLine(owner, order, user) {

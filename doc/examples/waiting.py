@@ -82,9 +82,9 @@ def ask(pool, owner, order, message):
 
 def hand_over_if_asked(pool, events, owner, order, requests):
     """The holder's side.  The message names a request; only the application knows whose it is."""
-    event = events.next(30)
+    event = events.next(300)
     while event and event['event'] != 'asked':
-        event = events.next(30)
+        event = events.next(300)
     if event is None or event['reason'] not in requests:
         return 'nobody that we know asked'
     new_owner, user = requests[event['reason']]
@@ -98,9 +98,9 @@ def hand_over_if_asked(pool, events, owner, order, requests):
 
 def hear(events, word):
     """The next event with this word, for people"""
-    event = events.next(30)
+    event = events.next(300)
     while event and event['event'] != word:
-        event = events.next(30)
+        event = events.next(300)
     return f'{word}, {event["holder"]}' if event else 'nothing'
 
 

@@ -21,7 +21,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $calls = 10;
+my $calls = 6;
 my $node = PostgreSQL::Test::Cluster->new('busy_key');
 $node->init;
 $node->append_conf(

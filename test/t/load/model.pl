@@ -1220,7 +1220,7 @@ foreach my $sequence (@seeds, map({ "$_, with a crowd" } @seeds), map({ "$_, in 
 	connect_session($_) for @names;
 
 	my $step;
-	my $last = $is_crowded ? int($steps / 4) : $is_ruled ? int($steps / 3) : $has_lines ? int($steps / 2) : $steps;
+	my $last = $is_crowded ? int($steps / 4) : $is_ruled ? int($steps / 3) : int($steps / 2);
 	for ($step = 1; $step <= $last && !@complaints; $step++)
 	{
 		my $name = one_of(@names);
