@@ -234,6 +234,6 @@ class Spring {
 		direct = arguments[1];
 		for (int version = 5; version <= 7; version++)
 			day(version);
-		count(8, 100);
+		count(8, 25);
 	}
 }

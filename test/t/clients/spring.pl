@@ -84,7 +84,7 @@ END
 run_timed([ 'java', '-cp', $jdbc, 'test/t/clients/Spring.java', map { jdbc_of($node, 'postgres', $_) } 'web', 'desk' ],
 	'>', \my $answer, '2>', \my $stderr);
 note($stderr) if $stderr ne '';
-is($answer, join('', map { "version $_\n$day" } 5 .. 7) . "counted: 800, failed: 0\n", 'Spring');
+is($answer, join('', map { "version $_\n$day" } 5 .. 7) . "counted: 200, failed: 0\n", 'Spring');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM shop.int_lock_client'), 0, 'no client is left behind');
 
 #

@@ -31,7 +31,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my $cycles = $ENV{AL_CYCLES} || 6;
+my $cycles = $ENV{AL_CYCLES} || 3;
 
 my $node = PostgreSQL::Test::Cluster->new('crash');
 $node->init(allows_streaming => 1);
@@ -274,7 +274,7 @@ foreach my $round (1 .. 3)
 		$run = start_pgbench($node, \$output, '-c', 8, '-T', 600, @files);
 	}
 	my $grants = ask($watch, q{SELECT coalesce(sum(grants), 0) FROM lock_stats});
-	poll($watch, "SELECT sum(grants) - $grants > 1500 FROM lock_stats");
+	poll($watch, "SELECT sum(grants) - $grants > 800 FROM lock_stats");
 	if ($round == 2)
 	{
 		my $offset = -s $node->logfile;
