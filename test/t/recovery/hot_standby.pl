@@ -14,6 +14,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
+use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -66,19 +67,12 @@ my @writing = (
 	q{lock_steal('free', 'you', 'test')},
 	q{lock_sweep()});
 
+my ($reader, $read_only) = (session($standby, 'Reader'), session($primary, 'Read-only'));
+ask($read_only, 'SET default_transaction_read_only = on');
 foreach my $call (@writing)
 {
-	is(sqlstate($standby, "SELECT $call"), '25006', "standby: $call");
-	is(sqlstate($primary, "BEGIN READ ONLY; SELECT $call"), '25006', "read-only: $call");
-}
-foreach my $call (@writing[0, 2, 5, 8, 15, 26, 31])
-{
-	is(sqlstate($primary, "SET default_transaction_read_only = on; SELECT $call"),
-		'25006', "default_transaction_read_only: $call");
-	is(sqlstate($primary, "BEGIN; SET TRANSACTION READ ONLY; SELECT $call"),
-		'25006', "set read-only: $call");
-	is(sqlstate($primary, "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE; SELECT $call"),
-		'25006', "deferrable: $call");
+	is(told($reader, "SELECT $call"), '25006', "standby: $call");
+	is(told($read_only, "SELECT $call"), '25006', "read-only: $call");
 }
 
 my %reading = (
@@ -97,13 +91,11 @@ my %reading = (
 
 foreach my $sql (sort keys %reading)
 {
-	is($standby->safe_psql('postgres', $sql), $reading{$sql}, "standby: $sql");
-	is($primary->safe_psql('postgres', "BEGIN READ ONLY; $sql"), $reading{$sql}, "read-only: $sql");
-	is($standby->safe_psql('postgres', "BEGIN ISOLATION LEVEL REPEATABLE READ; $sql"),
-		$reading{$sql}, "standby at REPEATABLE READ: $sql");
+	is(ask($reader, $sql), $reading{$sql}, "standby: $sql");
+	is(ask($read_only, $sql), $reading{$sql}, "read-only: $sql");
+	is(ask($reader, "BEGIN ISOLATION LEVEL REPEATABLE READ; $sql; COMMIT"), $reading{$sql}, "standby at REPEATABLE READ: $sql");
 }
-is( $primary->safe_psql('postgres', "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE; SELECT lock_holder('held')"),
-	'Alice', 'deferrable: reading');
+end($reader, $read_only);
 
 # What is not committed on the primary is nothing on the standby, which knows no processes.
 my $open = $primary->background_psql('postgres', on_error_stop => 0);
