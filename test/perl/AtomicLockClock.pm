@@ -10,7 +10,7 @@ use Exporter 'import';
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(make_clock start_with_clock clock_is_heeded set_clock freeze_clock pace_clock);
+our @EXPORT = qw(make_clock start_with_clock clock_is_heeded set_clock pass_hours freeze_clock pace_clock);
 
 my $shim;
 
@@ -70,6 +70,15 @@ sub set_clock
 {
 	my ($clock, $seconds) = @_;
 	return write_clock($clock, int($seconds * 1_000_000), 0, 0, 0);
+}
+
+# Hours pass at once.
+my %ahead;
+
+sub pass_hours
+{
+	my ($clock, $hours) = @_;
+	return set_clock($clock, 3600 * ($ahead{$clock} += $hours));
 }
 
 # It stands at this moment, in microseconds of the epoch.

@@ -159,7 +159,7 @@ sub works
 
 			is(sqlstate($node, "$path; SET atomic_lock.owner = 'she'; $sql", $db, @params), 'LK006', "refused: $sql");
 			$key =~ s/'/''/g;
-			is(sqlstate($node, "$path; SET atomic_lock.owner = 'she'; BEGIN; SELECT lock_acquire('$key', '1 min'); $sql; ROLLBACK", $db, @params), 'no error: ', '... and not with its lock');
+			is(sqlstate($node, "$path; SET atomic_lock.owner = 'she'; BEGIN; SELECT lock_acquire('$key', '1 hour'); $sql; ROLLBACK", $db, @params), 'no error: ', '... and not with its lock');
 		}
 		is(sqlstate($node, "$path; BEGIN; $_; ROLLBACK", $db, @params), 'no error: ', "not guarded: $_") for @allowed;
 		foreach my $table ('orders CASCADE', 'parted', 'parted_1', 'parted_2_low', 'attached', 'ONLY child', 'grandchild', 'one_lock')

@@ -24,6 +24,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockClock;
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
@@ -31,6 +32,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 plan skip_all => 'needs a server with injection points' unless qx(pg_config --configure) =~ /--enable-injection-points/;
+my $clock = make_clock() or plan skip_all => 'needs a C compiler';
 
 my $node = PostgreSQL::Test::Cluster->new('injection');
 $node->init;
@@ -43,7 +45,7 @@ deadlock_timeout = 1h
 max_prepared_transactions = 5
 atomic_lock.sweep_interval = 0
 });
-$node->start;
+start_with_clock($node, $clock);
 if ($node->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'injection_points'}) eq '0')
 {
 	$node->stop;
@@ -415,8 +417,8 @@ all_clear('... and nothing behind');
 #
 my %verb = (
 	"SELECT lock_release('KEY', 'one')" => '',
-	"SELECT lock_extend('KEY', 'one', '2 hours') > clock_timestamp()" => 'One exclusive',
-	"SELECT status = 'acquired' FROM lock_transfer('KEY', 'one', 'heir', 'Heir', '1 hour')" => 'Heir exclusive',
+	"SELECT lock_extend('KEY', 'one', '9 hours') > clock_timestamp()" => 'One exclusive',
+	"SELECT status = 'acquired' FROM lock_transfer('KEY', 'one', 'heir', 'Heir', '9 hours')" => 'Heir exclusive',
 	"SELECT lock_assert('KEY', 'one') > 0" => '');
 foreach my $sql (sort keys %verb)
 {
@@ -425,18 +427,18 @@ foreach my $sql (sort keys %verb)
 
 	# Before its claim the lease runs out, and somebody else gets it
 	foreach my $meanwhile (
-		[ 'it runs out', '1 s', '', $name eq 'lock_assert' ? 'LK006' : 'LK005', '' ],
-		[ 'it runs out, and is taken', '1 s', acquire('KEY', 'two'), $name eq 'lock_assert' ? 'LK006' : 'LK00[35]', 'Two exclusive' ],
-		[ 'it is forced', '1 hour', "SELECT force_release('KEY', 'test')", 'LK009', '' ],
-		[ 'it is stolen', '1 hour', "SELECT status FROM lock_steal('KEY', 'two', 'test', holder => 'Two')", 'LK009', 'Two exclusive' ],
-		[ 'it is released on another connection', '1 hour', "SELECT lock_release('KEY', 'one')", $name eq 'lock_assert' ? 'LK006' : 'LK004', '' ])
+		[ 'it runs out', '', $name eq 'lock_assert' ? 'LK006' : 'LK005', '' ],
+		[ 'it runs out, and is taken', acquire('KEY', 'two'), $name eq 'lock_assert' ? 'LK006' : 'LK00[35]', 'Two exclusive' ],
+		[ 'it is forced', "SELECT force_release('KEY', 'test')", 'LK009', '' ],
+		[ 'it is stolen', "SELECT status FROM lock_steal('KEY', 'two', 'test', holder => 'Two')", 'LK009', 'Two exclusive' ],
+		[ 'it is released on another connection', "SELECT lock_release('KEY', 'one')", $name eq 'lock_assert' ? 'LK006' : 'LK004', '' ])
 	{
-		my ($what, $ttl, $theirs, $code, $holds) = @$meanwhile;
+		my ($what, $theirs, $code, $holds) = @$meanwhile;
 
 		new_key();
-		ask($one, acquire($key, 'one', ttl => $ttl));
+		ask($one, acquire($key, 'one'));
 		halt($one, 'atomic-lock-own-seen', $sql =~ s/KEY/$key/r);
-		run_out($key) if $ttl eq '1 s';
+		pass_hours($clock, 2) if $what =~ /runs out/;
 		ask($two, $theirs =~ s/KEY/$key/r) if $theirs;
 		like(go_and_answer($one, 'atomic-lock-own-seen'), qr/ERROR:  $code/, "$name has seen its holding, then $what");
 		is(holders($key), $holds, '... which stays so');
@@ -446,10 +448,10 @@ foreach my $sql (sort keys %verb)
 	foreach my $window ('own-claimed', 'own-judged')
 	{
 		new_key();
-		ask($one, acquire($key, 'one', ttl => '2 s'));
+		ask($one, acquire($key, 'one'));
 		halt($one, "atomic-lock-$window", 'BEGIN; ' . $sql =~ s/KEY/$key/r);
 		is(ask($two, acquire($key, 'two')), 'held', "$name, $window: others are refused");
-		run_out($key) if $window eq 'own-judged';
+		pass_hours($clock, 2) if $window eq 'own-judged';
 		is(ask($two, acquire($key, 'two')), 'pending', '... also when it has run out') if $window eq 'own-judged';
 		is(go_and_answer($one, "atomic-lock-$window"), 't', '... it does what it was asked to');
 		like(ask($two, acquire($key, 'two')), qr/^(held|pending)$/, '... nobody has the key before it commits');

@@ -111,10 +111,11 @@ is(ask($busy, q{SELECT (lock_try_acquire('k3000', '1 hour', 'B', holder => 'Bob'
 # A link that an aborted transaction left, to a page that VACUUM has removed.
 # Only before PostgreSQL 17: later VACUUMs leave that page where it is here.
 my $vacuum = session($node, 'vacuum');
-ask($one, 'TRUNCATE app_lock');
-ask($one, q{SELECT count(lock_acquire('first', '1 hour', 'A'))});
-if ($node->pg_version < 17)
+while (1)
 {
+	ask($one, 'TRUNCATE app_lock');
+	ask($one, q{SELECT count(lock_acquire('first', '1 hour', 'A'))});
+	last if $node->pg_version >= 17;
 	ask($busy, 'BEGIN');
 	for my $version (1 .. 20)
 	{
@@ -129,7 +130,8 @@ if ($node->pg_version < 17)
 	poll($one, q{SELECT count(*) = 1 FROM pg_stat_progress_vacuum WHERE phase = 'truncating heap'});
 	ask($old, 'COMMIT');
 	answer($vacuum);
-	is(ask($one, q{SELECT pg_relation_size('app_lock') / current_setting('block_size')::int}), '1', 'the end of the table is gone');
+	# VACUUM leaves the end of the table where it waits for longer than it wants to.
+	last if ask($one, q{SELECT pg_relation_size('app_lock') / current_setting('block_size')::int}) eq '1';
 }
 is(ask($one, q{SELECT lock_holder('linked') IS NULL, (lock_try_acquire('linked', '1 hour', 'C')).status}), 't|acquired', '... and a link to it does no harm');
 

@@ -16,12 +16,14 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockClock;
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+my $clock = make_clock() or plan skip_all => 'needs a C compiler';
 my $node = PostgreSQL::Test::Cluster->new('one_owner');
 $node->init;
 $node->append_conf(
@@ -32,7 +34,7 @@ atomic_lock.sweep_interval = 0
 log_statement = none
 autovacuum = off
 });
-$node->start;
+start_with_clock($node, $clock);
 $node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 my ($watch, $one, $two, $three) = map { session($node, $_) } ('Watch', 'One', 'Two', 'Three');
 
@@ -119,10 +121,11 @@ foreach my $mode ('exclusive', 'shared')
 {
 	foreach my $end ('COMMIT', 'ROLLBACK')
 	{
-		is(ask($one, acquire('k', 'A', "mode => '$mode'", q{ttl => '1 s'})), 'acquired', "a short lease, $mode, $end");
-		is(ask($one, q{BEGIN; SELECT lock_extend('k', 'A', '1 hour') IS NOT NULL}), 't', '... is being extended');
-		poll($watch, q{SELECT count(*) = 0 FROM lock_status() WHERE locked});
-		waits(q{SELECT lock_try_extend('k', 'A', '2 hours') IS NOT NULL});
+		is(ask($one, acquire('k', 'A', "mode => '$mode'", q{ttl => '1 hour'})), 'acquired', "a lease of an hour, $mode, $end");
+		is(ask($one, q{BEGIN; SELECT lock_extend('k', 'A', '5 hours') IS NOT NULL}), 't', '... is being extended');
+		pass_hours($clock, 2);
+		is(ask($watch, q{SELECT count(*) FROM lock_status() WHERE locked}), '0', '... and runs out');
+		waits(q{SELECT lock_try_extend('k', 'A', '9 hours') IS NOT NULL});
 		ask($one, $end);
 		is(answer($two), $end eq 'COMMIT' ? 't' : 'f', '... and another session waits for that');
 		start($two, q{SELECT lock_assert('k', 'A') > 0});
@@ -133,11 +136,11 @@ foreach my $mode ('exclusive', 'shared')
 # A heartbeat, too, waits for that, though it has seen what it goes over.
 foreach my $mode ('exclusive', 'shared')
 {
-	is(ask($one, acquire('k', 'A') . '; ' . acquire('l', 'A', "mode => '$mode'", q{ttl => '2 s'})), "acquired\nacquired", "a lease, and a short one, $mode");
-	is(ask($one, q{BEGIN; SELECT lock_extend('k', 'A', '1 hour') IS NOT NULL}), 't', '... are being extended');
-	is(ask($three, q{BEGIN; SELECT lock_extend('l', 'A', '1 hour') IS NOT NULL}), 't', '... each in a transaction');
-	waits(q{SELECT string_agg(key || ' ' || status, ' ' ORDER BY key) FROM lock_heartbeat(owner => 'A', ttl => '2 hours')});
-	poll($watch, q{SELECT NOT locked FROM lock_status('l')});
+	is(ask($one, acquire('k', 'A', q{ttl => '9 hours'}) . '; ' . acquire('l', 'A', "mode => '$mode'", q{ttl => '1 hour'})), "acquired\nacquired", "a long lease, and a short one, $mode");
+	is(ask($one, q{BEGIN; SELECT lock_extend('k', 'A', '9 hours') IS NOT NULL}), 't', '... are being extended');
+	is(ask($three, q{BEGIN; SELECT lock_extend('l', 'A', '5 hours') IS NOT NULL}), 't', '... each in a transaction');
+	waits(q{SELECT string_agg(key || ' ' || status, ' ' ORDER BY key) FROM lock_heartbeat(owner => 'A', ttl => '9 hours')});
+	pass_hours($clock, 2);
 	ask($one, 'COMMIT');
 	poll($watch, q{SELECT state = 'idle' OR EXISTS (SELECT FROM pg_locks l WHERE NOT granted AND l.pid = a.pid) FROM pg_stat_activity a WHERE pid = } . pid($two));
 	ask($three, 'COMMIT');
@@ -145,8 +148,8 @@ foreach my $mode ('exclusive', 'shared')
 	finish();
 }
 # Somebody else who has it in hand is not waited for.
-is(ask($one, acquire('k', 'A', q{ttl => '100 ms'})), 'acquired', 'a lease that runs out');
-poll($watch, q{SELECT count(*) = 0 FROM lock_status() WHERE locked});
+is(ask($one, acquire('k', 'A', q{ttl => '1 hour'})), 'acquired', 'a lease that runs out');
+pass_hours($clock, 2);
 is(ask($one, 'BEGIN; ' . acquire('k', 'B')), 'acquired', '... and that another owner takes');
 is(ask($two, q{SELECT lock_try_release('k', 'A')}), 'expired', '... is over at once');
 ask($one, 'COMMIT');
@@ -164,9 +167,11 @@ finish();
 #
 # Nothing is left of max_lifetime, after a wait for another key of the set.
 #
-ask($three, acquire('b', 'C', q{ttl => '2 s'}));
-ask($one, q{SET SESSION AUTHORIZATION DEFAULT; SET atomic_lock.max_lifetime = '1200 ms'; } . acquire('a', 'A', q{ttl => '1200 ms'}));
-start($one, q{BEGIN; SELECT lock_release('a', 'A'); SELECT key, status FROM lock_try_acquire_all('{a,b}', owner => 'B', ttl => '1200 ms', wait => '20 s')});
+ask($three, acquire('b', 'C', q{ttl => '9 hours'}));
+ask($one, q{SET atomic_lock.max_lifetime = '1 hour'; } . acquire('a', 'A', q{ttl => '1 hour'}));
+queue_up($watch, $one, q{BEGIN; SELECT lock_release('a', 'A'); SELECT key, status FROM lock_try_acquire_all('{a,b}', owner => 'B', ttl => '1 hour', wait => '5 min')});
+pass_hours($clock, 2);
+ask($three, q{SELECT lock_release('b', 'C')});
 like(answer($one), qr/^t\na\|lifetime_exceeded$/, 'what has no life left is not acquired after a wait');
 ask($one, 'ROLLBACK; RESET atomic_lock.max_lifetime');
 finish();
