@@ -89,7 +89,7 @@ foreach my $encoding (sort keys %encodings)
 	like(reply($two, "SELECT lock_acquire('k', owner => @{[ $many->($owners + 1) ]})"), qr/ 22023:/, '... nor an owner of ' . ($owners + 1));
 
 	# What is cut for shared memory
-	queue_up($watch, $one, "SELECT status FROM lock_acquire(@{[ $many->($keys) ]}, owner => 'one', holder => @{[ $many->($owners) ]}, wait => '1 min')");
+	queue_up($watch, $one, "SELECT status FROM lock_acquire(@{[ $many->($keys) ]}, owner => 'one', holder => @{[ $many->($owners) ]}, wait => '5 min')");
 	is(ask($watch, "SELECT key = @{[ $many->($keys) ]}, octet_length(holder), octet_length(holder) % $width FROM lock_waiters"), 't|' . $width * int(63 / $width) . '|0', '... who waits for it is shown, the label cut after a character');
 	is(ask($two, "SELECT lock_release_all(@{[ $many->($owners) ]})"), '1', '... released');
 	is(answer($one), 'acquired', '... and granted');
@@ -258,7 +258,7 @@ foreach my $preloaded (0, 1)
 		my $psql = session($rough, 'Role', 'utf8');
 
 		ask($psql, q{SET application_name = ''});
-		queue_up($watch, $psql, q{SELECT status FROM lock_acquire('k', owner => 'o', wait => '1 min')});
+		queue_up($watch, $psql, q{SELECT status FROM lock_acquire('k', owner => 'o', wait => '5 min')});
 		is(ask($watch, 'SELECT holder FROM lock_waiters'), "role $role_oid", "$where: so is who waits");
 		ask($watch, q{SELECT lock_release('k', 'keeper')});
 		is(answer($psql), 'acquired', '... and gets it');

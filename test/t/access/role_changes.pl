@@ -115,7 +115,7 @@ hears('acquired 42501 42501 acquired', '... or after its rollback');
 
 # A waiter is asked again.
 ask($super, q{GRANT crew TO bob; SELECT lock_acquire('t:wait', '1 hour')});
-queue_up($super, $bob, q{SELECT lock_acquire('t:wait', wait => '1 min')});
+queue_up($super, $bob, q{SELECT lock_acquire('t:wait', wait => '5 min')});
 ask($super, q{REVOKE crew FROM bob; SELECT lock_release('t:wait')});
 like(answer($bob), qr/^ERROR:  42501: permission denied for lock "t:wait"/, 'a waiter is asked again');
 is(ask($super, q{SELECT count(*) FROM lock_waiters; SELECT locked FROM lock_status('t:wait')}), "0\nf", '... and leaves the queue and the key');

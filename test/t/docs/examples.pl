@@ -17,6 +17,7 @@ use strict;
 use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockClock;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -26,7 +27,10 @@ my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 # What an example sweeps must be there when it does.
 $node->append_conf('postgresql.conf', "shared_preload_libraries = 'atomic_lock'\natomic_lock.sweep_interval = 0\n");
-$node->start;
+# Leases and offers of seconds last for minutes.
+my $clock = make_clock() or plan skip_all => 'needs a C compiler';
+start_with_clock($node, $clock);
+pace_clock($clock, 0.05);
 
 my $count = 0;
 

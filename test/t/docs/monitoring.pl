@@ -19,12 +19,16 @@ use CPAN::Meta::YAML;
 use FindBin;
 use JSON::PP ();
 use lib "$FindBin::RealBin/../../perl";
+use AtomicLockClock;
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Scalar::Util qw(looks_like_number);
 use Test::More;
+use Time::HiRes ();
+
+my $clock = make_clock() or plan skip_all => 'needs a C compiler';
 
 my $dir = 'doc/monitoring';
 my $readme = slurp_file("$dir/README.md");
@@ -220,7 +224,7 @@ my $primary = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1);
 $primary->append_conf('postgresql.conf',
 	"autovacuum = off\nshared_preload_libraries = 'atomic_lock'\natomic_lock.sweep_interval = 0\n");
-$primary->start;
+start_with_clock($primary, $clock);
 $primary->safe_psql('postgres', "CREATE DATABASE $_") foreach ('orders', 'other', 'fresh');
 $primary->safe_psql($_, 'CREATE EXTENSION atomic_lock') foreach ('orders', 'other', 'fresh');
 
@@ -291,11 +295,12 @@ $primary->safe_psql('other', q{SELECT lock_acquire('one', owner => 'o'), lock_ac
 # Three places in line, two of them for one key
 ask($watch, q{SELECT count(lock_enqueue(key, 'in line ' || n)) FROM (VALUES ('plain', 1), ('plain', 2), ('session', 1)) AS v (key, n)});
 
-# The lease that is waited for is an hour old, and about to end.
+# The lease that is waited for is hours old, and about to end; the clock stands then.
 queue_up($watch, $waiter, q{SELECT status FROM lock_acquire('waited', owner => 'waiter', wait => '4 min')});
 ask($watch, q{UPDATE app_lock SET acquired_at = acquired_at - interval '2 hours' WHERE key = 'waited'});
 my $quiet = sample($primary, 'orders');
 is($quiet->{atomic_lock_leases_ending_with_waiters}, 0, 'a lease with an hour left does not end soon');
+freeze_clock($clock, int(1_000_000 * Time::HiRes::time()));
 ask($watch, q{SELECT lock_extend('waited', 'h', '29 s')});
 my $now = sample($primary, 'orders');
 my $stats = JSON::PP->new->decode(ask($watch,
@@ -322,6 +327,8 @@ SKIP:
 	$run->kill_kill;
 	same_series($now, by_debian(split /\n/, $page), "Debian's exporter, itself") or diag($output);
 }
+ask($watch, q{SELECT lock_extend('waited', 'h', '1 hour')});
+set_clock($clock, 0);
 is($now->{atomic_lock_in_recovery}, 0, 'it is a primary');
 # waited, plain, session, stolen, 12 + 2 busy ones, transaction
 is($now->{'atomic_lock_locks_held{mode="exclusive"}'}, 19, 'what is held exclusively');

@@ -16,6 +16,7 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
+use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -59,15 +60,8 @@ ask($session, q{SELECT lock_acquire('swept-' || n, '1 ms') FROM generate_series(
 $node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM lock_status()}) or die;
 $node->append_conf('postgresql.conf', "atomic_lock.sweep_batch = 2\natomic_lock.released_retention = '1d'\n");
 $node->reload;
-my $reloaded;
-for (1 .. 1000)
-{
-	$reloaded = ask($session, 'SHOW atomic_lock.sweep_batch');
-	last if $reloaded eq '2';
-	select undef, undef, undef, 0.01;
-}
-is($reloaded, '2', '... sees the new value');
-is(ask($session, 'SELECT lock_sweep()'), '2', '... which counts');
+poll($session, q{SELECT current_setting('atomic_lock.sweep_batch') = '2'});
+is(ask($session, 'SELECT lock_sweep()'), '2', '... sees the new value, which counts');
 is(ask($session, 'SELECT lock_sweep()'), '1', '... also for the next batch');
 is(ask($session, 'SHOW atomic_lock.released_retention'), '1d', '... like the other one');
 is(sqlstate($node, q{SET atomic_lock.sweep_batch = 5}), '55P02', 'SET is refused');

@@ -36,6 +36,7 @@ autovacuum = off
 max_connections = 80
 restart_after_crash = on
 deadlock_timeout = 1h
+atomic_lock.max_wait = 1h
 atomic_lock.sweep_interval = '20ms'
 atomic_lock.sweep_batch = 10
 });
@@ -60,7 +61,7 @@ script('1.0.1', $version, q{ALTER TABLE app_lock DROP CONSTRAINT made; ALTER EXT
 # An update while fifty wait, and some hold
 #
 my ($run, $output);
-my $file = pgbench_script($node, 'waiters', q{SELECT lock_acquire('crowd', '1 hour', 'o:client_id', wait => '4 min');
+my $file = pgbench_script($node, 'waiters', q{SELECT lock_acquire('crowd', '1 hour', 'o:client_id', wait => '1 hour');
 SELECT lock_release('crowd', 'o:client_id');
 });
 sub crowd
@@ -72,7 +73,6 @@ sub crowd
 	poll($watch, "SELECT count(*) = $number FROM lock_waiters");
 	return;
 }
-ask($_, q{SET lock_timeout = '60 s'}) for ($watch, $holder, $one, $two);
 crowd(50);
 is(reply($one, "BEGIN; ALTER EXTENSION atomic_lock UPDATE TO '1.0.1'; ALTER EXTENSION atomic_lock UPDATE TO '$version'; COMMIT"), '', 'an update and back, while fifty wait, does not wait for them');
 is(ask($two, q{SELECT lock_is_held('crowd', 'holder'), (SELECT count(*) FROM lock_waiters)}), 't|50', '... who wait on');
@@ -92,7 +92,7 @@ is(ask($two, q{SELECT count(*), lock_release('crowd', 'holder') FROM lock_waiter
 ask($two, q{BEGIN; SELECT lock_acquire('hand', '1 hour', 'two')});
 like(reply($one, q{SET lock_timeout = '50 ms'; ALTER EXTENSION atomic_lock UPDATE TO '1.0.1'}), qr/55P03/, 'an update waits for an unfinished grant, and no longer than lock_timeout');
 ask($two, q{COMMIT; SELECT lock_release('hand', 'two')});
-ask($one, q{SET lock_timeout = '60 s'});
+ask($one, 'RESET lock_timeout');
 
 # Killed in the middle
 ask($watch, q{
@@ -123,7 +123,7 @@ foreach my $round (1 .. 4)
 	crowd(20);
 	expire_rows($holder, "old$round", 3000);
 	poll($watch, q{SELECT swept > 0 FROM lock_stats WHERE database = 'postgres'});
-	is(reply($one, q{SET lock_timeout = '20 s'; DROP EXTENSION atomic_lock}), '', "round $round: DROP EXTENSION while 20 wait and the sweep is at it");
+	is(reply($one, 'DROP EXTENSION atomic_lock'), '', "round $round: DROP EXTENSION while 20 wait and the sweep is at it");
 	$run->finish;
 	$told = () = $output =~ /ERROR: /g;
 	is($told, 20, '... who hear of it');

@@ -147,7 +147,7 @@ foreach my $relies (q{lock_acquire('mine', owner => 'o', lifetime => 'transactio
 	like(reply($new, q{ALTER EXTENSION atomic_lock UPDATE TO '1.0.5'}), qr/^ERROR:  55P03/, "... and for a transaction that has said $relies");
 	ask($commits, 'ROLLBACK');
 }
-is(reply($new, q{SET lock_timeout = '60 s'; ALTER EXTENSION atomic_lock UPDATE TO '1.0.5'}), '', 'a newer library runs a script in between');
+is(reply($new, q{RESET lock_timeout; ALTER EXTENSION atomic_lock UPDATE TO '1.0.5'}), '', 'a newer library runs a script in between');
 like(reply($new, $acquire), $newer, '... whose version is not its own');
 like(reply($old, $acquire), $older, '... and a session with the old library hears of it at its next call');
 like(reply($commits, q{BEGIN; SELECT lock_acquire('mine', owner => 'o', lifetime => 'transaction')}), $older, '... with any lifetime');
