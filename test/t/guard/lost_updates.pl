@@ -7,8 +7,8 @@
 # acknowledged.  The proof that it may write is that of its table: a guard,
 # lock_assert, lock_assert_fence, or none at all.  Backends are stopped and go
 # on, a sweep and an administrator run beside them.  Before that the same in
-# steps, where the lease ends at the worst moments.  AL_HISTORY_ROUNDS in the
-# environment is how many rounds with each proof must be acknowledged.
+# steps, where the lease ends at the worst moments.  AL_HISTORY_SECONDS in the
+# environment lets the load run longer.
 #
 # Properties: with any proof a counter is the number of acknowledged writes and
 # a set has exactly their elements; a refused write is LK006 (LK005 for a token)
@@ -33,7 +33,6 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $rounds = $ENV{AL_HISTORY_ROUNDS} || 100;
 my @proofs = qw(guarded asserted fenced);
 my @ways = (@proofs, 'unguarded');
 
@@ -427,7 +426,7 @@ end($ann, $bob, $other);
 my @players = map { session($node, "Player $_") } (1 .. 20);
 my ($administrator, $sweep) = map { session($node, $_) } ('Administrator', 'Sweep');
 my $enough = qq{
-SELECT bool_and((SELECT count(*) >= $rounds AND count(*) FILTER (WHERE late) > 5 FROM acknowledged WHERE way = w)
+SELECT bool_and((SELECT count(*) > 100 AND count(*) FILTER (WHERE late) > 5 FROM acknowledged WHERE way = w)
 	AND (w = 'unguarded' OR (SELECT count(*) > 5 FROM refused WHERE way = w)))
 	AND (SELECT sum(value) FROM unguarded WHERE id < 10) < (SELECT count(*) FROM acknowledged WHERE way = 'unguarded')
 FROM unnest('{@{[ join ',', @ways ]}}'::text[]) w};
@@ -438,7 +437,8 @@ start($administrator, 'CALL administer()');
 start($sweep, 'CALL sweep()');
 
 # Meanwhile backends stand still, wherever they are.
-for (my $stops = 0; $stops < 6 || ask($watch, $enough) ne 't';)
+my $end = time + ($ENV{AL_HISTORY_SECONDS} || 0);
+for (my $stops = 0; time < $end || $stops < 6 || ask($watch, $enough) ne 't';)
 {
 	my @pids = split /\n/, ask($watch, q{SELECT pid FROM pg_stat_activity WHERE query LIKE 'CALL play%' AND state = 'active'});
 
