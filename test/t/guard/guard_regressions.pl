@@ -105,8 +105,8 @@ ask($watch, 'TRUNCATE app_lock');
 #
 # A claim that is dropped, since there was nothing to be done under it, beside a pin
 #
-ask($one, q{SET atomic_lock.max_lifetime = '1 hour'; } . acquire('k', 'a', q{, ttl => '1 hour'}));
-is(ask($one, q{BEGIN; SELECT lock_assert('k', 'a') > 0; SELECT lock_try_extend('k', 'a') IS NULL}), "t\nt", 'an extension is refused in a transaction that relies on the lease');
+ask($one, q{SET atomic_lock.max_lifetime = '1h'; } . acquire('k', 'a', q{, ttl => '1 hour'}));
+is(ask($one, q{BEGIN; SELECT lock_assert('k', 'a') > 0; SELECT lock_try_extend('k', 'a', '2 hours') IS NULL}), "t\nt", 'an extension is refused in a transaction that relies on the lease');
 expire('k');
 is(ask($one, q{SELECT lock_assert('k', 'a') > 0}), 't', '... which goes on doing so');
 queue_up($watch, $two, acquire('k', 'c', q{, wait => '1 hour'}));

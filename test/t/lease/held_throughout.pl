@@ -109,8 +109,8 @@ DECLARE
 	now		bigint;
 	answer	text;
 BEGIN
-	WHILE total < enough OR EXISTS (SELECT FROM generate_subscripts(calls, 1) c, generate_series(1, 1 + taken::int) kind
-		WHERE number[c][kind] = refused[c][kind] AND (kind = 1 OR calls[c] <> 'UPDATE'))
+	WHILE total < enough OR EXISTS (SELECT FROM generate_subscripts(calls, 1) x, generate_series(1, 1 + taken::int) y
+		WHERE number[x][y] = refused[x][y] AND (y = 1 OR calls[x] <> 'UPDATE'))
 	LOOP
 		i := i + 1;
 		c := 1 + i % cardinality(calls);

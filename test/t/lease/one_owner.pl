@@ -168,7 +168,7 @@ finish();
 # Nothing is left of max_lifetime, after a wait for another key of the set.
 #
 ask($three, acquire('b', 'C', q{ttl => '9 hours'}));
-ask($one, q{SET atomic_lock.max_lifetime = '1 hour'; } . acquire('a', 'A', q{ttl => '1 hour'}));
+ask($one, q{SET atomic_lock.max_lifetime = '1h'; } . acquire('a', 'A', q{ttl => '1 hour'}));
 queue_up($watch, $one, q{BEGIN; SELECT lock_release('a', 'A'); SELECT key, status FROM lock_try_acquire_all('{a,b}', owner => 'B', ttl => '1 hour', wait => '5 min')});
 pass_hours($clock, 2);
 ask($three, q{SELECT lock_release('b', 'C')});
