@@ -3,7 +3,7 @@
 #
 # In a build with AL_TEST_HOOKS, where there is one, waiters sleep until they
 # are woken or what is in the way ends by itself, so that a lost wake-up is a
-# wait that times out.
+# wait that does not end.
 #
 # Properties: a pin keeps an expired lease from everybody until its transaction
 # has ended, be it prepared, over a restart, a crash or a promotion; whatever

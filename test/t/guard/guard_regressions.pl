@@ -3,7 +3,7 @@
 #
 # In a build with AL_TEST_HOOKS, where there is one, waiters sleep until they
 # are woken or what is in the way ends by itself, so that a lost wake-up is a
-# wait that times out.
+# wait that does not end.
 #
 # Properties: a pinned lease that ran out is nobody's, however the transaction
 # that pinned it came to do so; a claim that is dropped leaves those of others'

@@ -2,7 +2,7 @@
 #
 # In a build with AL_TEST_HOOKS, where there is one, waiters sleep until they
 # are woken or what is in the way ends by itself, so that a lost wake-up is a
-# wait that times out.  AL_SESSIONS in the environment is the number of connections
+# wait that does not end.  AL_SESSIONS in the environment is the number of connections
 # that hand a key on by ending.
 #
 # Properties: a holding of lifetime session is over when its connection is,

@@ -3,7 +3,7 @@
 #
 # In a build with AL_TEST_HOOKS, where there is one, waiters sleep until they
 # are woken or what is in the way ends by itself, so that a lost wake-up is a
-# wait that times out.
+# wait that does not end.
 #
 # Properties: what DISCARD ALL ends does not depend on what a transaction of the
 # session did and undid; a session ends at once whatever others have locked and
