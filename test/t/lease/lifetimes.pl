@@ -784,7 +784,7 @@ log_is_clean($_, killed => 1) for ($node, $standby);
 #
 my $unloaded = PostgreSQL::Test::Cluster->new('session_unloaded');
 $unloaded->init;
-$unloaded->append_conf('postgresql.conf', "log_statement = none\nautovacuum = off\nmax_prepared_transactions = 10\ndeadlock_timeout = 1h\n");
+$unloaded->append_conf('postgresql.conf', "log_statement = none\nautovacuum = off\nmax_prepared_transactions = 10\ndeadlock_timeout = 1h\natomic_lock.max_wait = 1h\n");
 $unloaded->start;
 $unloaded->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
 connect_all($unloaded);
