@@ -51,6 +51,7 @@
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+#include "utils/tuplestore.h"
 
 #include "atomic_lock.h"
 #include "api/args.h"

@@ -207,7 +207,7 @@ write_secret(Relation rel, Buffer buffer, const AlHash *secret)
 
 	memcpy(longer.data, tuple, ItemIdGetLength(item));
 	memcpy(longer.data + tuple->t_hoff + SECRET_OFFSET, secret, sizeof(AlHash));
-	if (!PageIndexTupleOverwrite(page, FirstOffsetNumber, (Item) longer.data, length))
+	if (!PageIndexTupleOverwrite(page, FirstOffsetNumber, longer.data, length))
 		elog(ERROR, "no room for a secret in sequence \"%s\"", RelationGetRelationName(rel));
 	/* Replay of this image must not bring back tokens drawn since the last one. */
 	sequence_data(page)->log_cnt = 0;

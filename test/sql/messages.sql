@@ -80,14 +80,10 @@ SELECT t.raises($$SELECT lock_acquire('k', mode => E'x\ny')$$);
 SELECT t.raises($$SELECT lock_acquire('k', lifetime => E'x\x1by')$$);
 
 -- force_release and lock_steal leave a line in the log.
-DROP ROLE IF EXISTS "regress_al_ad
-min";
-CREATE ROLE "regress_al_ad
-min";
-SELECT lock_grant_access('"regress_al_ad
-min"', 'admin');
-SET ROLE "regress_al_ad
-min";
+DROP ROLE IF EXISTS U&"regress_al_ad\0009min";
+CREATE ROLE U&"regress_al_ad\0009min";
+SELECT lock_grant_access(E'"regress_al_ad\tmin"', 'admin');
+SET ROLE U&"regress_al_ad\0009min";
 SELECT acquired FROM lock_steal(E'k\n', 'secret-1', E'a\nb', holder => E'Eve\r');
 SET client_min_messages = log;
 \set VERBOSITY terse
@@ -96,7 +92,5 @@ SELECT acquired FROM lock_steal(E'k\n', 'secret-1', E'a\nb');
 \set VERBOSITY default
 SET client_min_messages = warning;
 RESET ROLE;
-DROP OWNED BY "regress_al_ad
-min";
-DROP ROLE "regress_al_ad
-min";
+DROP OWNED BY U&"regress_al_ad\0009min";
+DROP ROLE U&"regress_al_ad\0009min";
