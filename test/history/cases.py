@@ -1,5 +1,5 @@
 """Shows that the checker would notice what a run has only now and then, such as
-waits of seconds: histories of a few calls, made by hand, and what it has to say of
+retries: histories of a few calls, made by hand, and what it has to say of
 each, which is nothing or the kind of a contradiction."""
 
 import itertools
@@ -237,25 +237,6 @@ CASES = (
     ('count', two().releases('b', 5, 6).looks(6.5, 7, 2)),
     ('', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1).looks(3, 4, 0).looks(3, 4, 1).end('a', 6, 7).looks(8, 9, 1)),
     ('count', Case().end('a', 0, 1, 'begin').asks('a', 1, 2, limit=1).end('a', 6, 7).looks(8, 9, 0)),
-    # beside what is free
-    ('', two().releases('b', 5, 6).asks('c', 3, 8, 'timeout', limit=2, wait=5)),
-    ('line', two().releases('b', 5, 6).asks('c', 3, 10, 'timeout', limit=2, wait=7)),
-    ('', two().releases('b', 5, 6).asks('c', 3, 10, 'timeout', limit=1, wait=7)),
-    ('', two().releases('b', 5, 6).asks('c', 3, 10, 'timeout', mode='exclusive', wait=7)),
-    ('line', two().releases('b', 5, 6).releases('a', 5, 6).asks('c', 3, 10, 'timeout', mode='exclusive', wait=7)),
-    ('line', two().asks('c', 3, 10, 'timeout', wait=7)),
-    ('', two().asks('c', 3, 10, 'timeout', wait=7).asks('d', 2.5, 20, 'timeout', mode='exclusive', wait=17)),
-    ('line', two().asks('c', 3, 10, 'timeout', wait=7).asks('d', 5, 22, 'timeout', mode='exclusive', wait=17)),
-    ('', Case().asks('a', 0, 1, ttl=8, mode='exclusive').asks('c', 3, 10, 'timeout', limit=3, wait=7)),
-    ('line', Case().asks('a', 0, 1, ttl=4, mode='exclusive').asks('c', 3, 10, 'timeout', limit=3, wait=7)),
-    ('', Case().asks('a', 0, 1, limit=1, ttl=8).asks('c', 3, 10, 'timeout', limit=1, wait=7)),
-    # passed
-    ('line', two().asks('c', 3, 10, 'timeout', limit=2, wait=7).asks('d', 5, 6)),
-    ('', two().asks('c', 3, 10, 'timeout', limit=2, wait=7).asks('d', 2.9, 6)),
-    ('', two().asks('c', 3, 10, 'timeout', limit=2, wait=7).asks('a', 5, 6, 'reacquired', token=1)),
-    ('', two().releases('b', 7, 8).asks('c', 3, 8.1, limit=2, wait=7).asks('d', 5, 7.9, wait=7)),
-    ('line', two().releases('b', 9, 10).asks('c', 3, 10, limit=2, wait=7).asks('d', 5, 7.9, wait=7)),
-    ('', two().releases('b', 5, 6).asks('c', 3, 10, 'deadlock', limit=2, wait=7)),
     ('', ended('b')),
     ('limits', ended('a')),
     # asked again, as the answer was lost

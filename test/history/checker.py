@@ -20,8 +20,6 @@ sorting, in O(n log n):
               have it, and have committed, to those who possibly have it
   cause       nobody is refused a key that nobody can have had: a call that was
               refused, failed or was undone has left nothing behind
-  line        who waits is passed by nobody who comes later, and does not wait for
-              long beside a key or a place that is free
   counters    a guarded counter is the number of writes that committed; what was
               acknowledged is there, what was refused is not
   errors      none but those that are promised
@@ -52,16 +50,6 @@ from lines import Lines
 
 # The clock of the server is read a little before or after ours.
 CLOCK = 0.002
-# How long a backend whose client is gone may go on, or take to end
-LINGER = 5.0
-# Releases are flushed by the WAL writer
-UNFLUSHED = 10.0
-# Who waits looks every second, and a session that does not run is passed over after
-# one.  How long a key may be free beside one that waits
-UNNOTICED = 2.5
-# How long it may take until a call that was sent is in the queue, and until what was
-# granted is answered
-SLACK = 1.0
 # Numbers of holders in answers stop there
 MANY = 100
 
@@ -190,13 +178,13 @@ class Checker:
 
     def __init__(self, history, crashes=(), failovers=(), steps=(), allowed=(), causes=True, policies=None, roles=None,
                  relaxed=()):
-        """crashes: moments after which releases of the last seconds may be
-        undone; failovers: from when on no lease of before is certain; steps:
+        """crashes: (from, to) in which the server was lost, and with it releases that had not
+        been flushed; failovers: the same, where no lease of before is certain; steps:
         moments at which the server's clock was moved, and by how much it is off
         from then on; allowed: SQLSTATEs that the run's faults explain; causes:
         whether the cause of refusals can be judged; policies: prefix: limits; roles:
-        those of clients, other than postgres; relaxed: clients whose writes of the last
-        seconds may be undone by a crash"""
+        those of clients, other than postgres; relaxed: clients whose writes that had not
+        been flushed may be undone by a crash"""
         self.history = history
         self.records = [r for r in history.records if r.get('comp') is not None]
         self.crashes = sorted(crashes)
@@ -208,13 +196,10 @@ class Checker:
         self.roles = roles or {}
         self.relaxed = relaxed
         self.wrong = []
-        self.lines = Lines(self, CLOCK, LINGER, Others)
+        self.lines = Lines(self, CLOCK, Others)
         self.holdings = []
         self.keys = {r['key'] for r in self.records if r.get('key')}
         self.possible = defaultdict(list)	# key: (from, to, owner, whether it may hold it), beside holdings
-        self.waits = defaultdict(list)		# key: (from, to, owner) of calls that wait, by their place in the queue
-        self.converts = defaultdict(list)	# key: (from, to, owner) of those that come before all
-        self.waited = []			# (record, key) of a single key, and answered
         self.looks = []
         self.forced = defaultdict(list)		# key: (invoked, ended, done, owner that got it)
         self.to_prove = []			# (holding, record, what): held then, so the answer is wrong
@@ -230,6 +215,8 @@ class Checker:
         self.asked = []				# (that record, the same asked again, its row)
         self.in_block = set()			# ids of calls that ended a transaction which cannot have committed
         self.writes = {}			# id of a write: certainly committed True, False or None
+        self.fate_of = {}			# id of a write: its fate
+        self.flushed = [], []			# moments at which commits were sent that flush, and the first answer since
 
     def say(self, kind, text, *records):
         self.wrong.append(f'{kind}: {text}' + ''.join(f'\n    {self.show(r)}' for r in records))
@@ -244,8 +231,10 @@ class Checker:
         by_client = defaultdict(list)
         for record in self.records:
             by_client[record['client']].append(record)
-        for records in by_client.values():
-            self.follow(self.with_fates(records))
+        of_clients = [self.with_fates(records) for records in by_client.values()]
+        self.flushes(of_clients)
+        for pairs in of_clients:
+            self.follow(pairs)
         self.cut()
         self.lines.prepare()
         if kinds is None or not kinds <= {'quota', 'history'}:
@@ -257,7 +246,6 @@ class Checker:
             self.count()
             self.retries()
             self.cause()
-            self.line()
             self.lines.run()
             self.errors()
         if self.policies:
@@ -316,7 +304,6 @@ class Checker:
                         fate = 'unknown'
                     else:
                         fate = 'undone'
-                    late = LINGER if outcome == 'info' or operation in ('connect', 'disconnect') else 0
                     # what the transaction had is certain until its end was sent
                     certain = record['inv']
                     if outcome == 'info' or operation == 'connect':
@@ -324,12 +311,12 @@ class Checker:
                         # call, of which the client learned later.
                         certain = records[i - 1]['inv']
                     for j in block:
-                        fates[j] = (fate, min(failed.get(j, math.inf), certain), record['comp'] + late)
+                        fates[j] = (fate, min(failed.get(j, math.inf), certain), self.gone(record))
                     block = None
                     if operation != 'commit':
                         self.in_block.add(record['id'])
                 elif outcome == 'info':
-                    fates[i] = ('unknown', record['inv'], record['comp'] + LINGER)
+                    fates[i] = ('unknown', record['inv'], self.gone(record))
             if block is not None and operation not in ('begin', 'savepoint', 'rollback to'):
                 block.append(i)
                 if record.get('sqlstate'):
@@ -338,15 +325,29 @@ class Checker:
             elif fates[i] is None:
                 fates[i] = ('done', record['inv'], record['comp'])
             if outcome == 'info' and fates[i][0] == 'done':
-                fates[i] = ('unknown', record['inv'], record['comp'] + LINGER)
+                fates[i] = ('unknown', record['inv'], self.gone(record))
         if prepared is not None:	# the run ended before it was finished
             for j in prepared[0]:
                 fates[j] = ('unknown', min(prepared[2], records[-1]['inv']), math.inf)
         if block:			# the run ended in the middle
             for j in block:
-                fates[j] = ('unknown', records[-1]['inv'], records[-1]['comp'] + LINGER)
+                fates[j] = ('unknown', records[-1]['inv'], self.gone(records[-1]))
         # what was prepared when another followed, as it may be in a replay
         return [(record, fate or ('unknown', record['inv'], math.inf)) for record, fate in zip(records, fates)]
+
+    def gone(self, record):
+        """When the backend had ended, if the connection ended with this call, and with it what is
+        left of one that was killed"""
+        moment = max(record['comp'], record.get('gone', 0))
+        return max([moment] + [end for begin, end, _, _ in self.history.faults if begin <= moment])
+
+    def flushes(self, of_clients):
+        """Acknowledged grants: all that had been answered before their commit is flushed with it"""
+        found = sorted(fate[1:] for pairs in of_clients for record, fate in pairs
+                       if record['op'] in ('acquire', 'acquire_all') and record['outcome'] == 'ok' and fate[0] == 'done' and
+                       record['lifetime'] == 'lease' and record['rows'][0]['status'] == 'acquired')
+        answers = list(itertools.accumulate((answered for _, answered in reversed(found)), min))
+        self.flushed = [sent for sent, _ in found], answers[::-1]
 
     # -- holdings -----------------------------------------------------------
 
@@ -375,7 +376,7 @@ class Checker:
                     end = alive		# it does not know yet
                 for holding in held.values():
                     if holding.lifetime == 'session':
-                        holding.close(end, record['comp'] + LINGER)
+                        holding.close(end, self.gone(record))
                         holding.lifetime = 'ended'
             self.lines.follow(record, fate)
             if operation in ('release', 'release_all', 'extend', 'extend_all', 'convert', 'transfer', 'enqueue'):
@@ -406,20 +407,13 @@ class Checker:
             elif operation == 'look' and outcome == 'ok':
                 self.looks.append(record)
             if operation == 'write':
+                self.fate_of[record['id']] = fate
                 self.writes[record['id']] = None if fate[0] == 'unknown' else fate[0] == 'done' and outcome == 'ok'
             if outcome != 'info':
                 alive = record['inv']
 
     def may_have(self, record, key, until, owner=None, holds=True):
         self.possible[key].append((record['inv'], until, owner or record['owner'], holds))
-
-    def may_wait(self, record, key, until):
-        if record['op'] == 'convert':
-            self.converts[key].append((record['inv'], until, record['owner']))
-        elif record.get('wait'):
-            self.waits[key].append((record['inv'], until, record['owner']))
-            if record['op'] in ('acquire', 'fetch') and record['outcome'] in ('ok', 'refused'):
-                self.waited.append((record, key))
 
     def add(self, record, fate, held, key, owner, row, lifetime, before=None):
         holding = Holding(record, key, owner, row['mode'], row['fencing_token'], self.local(row['expires']), lifetime)
@@ -473,7 +467,6 @@ class Checker:
                        record['op'] == 'acquire' and record['lifetime'] == 'lease':
                         self.unseen[key, owner] = record
                 self.may_have(record, key, until, holds=outcome == 'info')
-                self.may_wait(record, key, until)
                 if outcome == 'refused':
                     self.refused(record, key, before)
             return
@@ -508,7 +501,6 @@ class Checker:
                 if row['status'] == 'acquired' and before.mode != row['mode']:
                     # if it still was there
                     self.upgraded.add((key, before.token))
-            self.may_wait(record, key, record['comp'])
             self.add(record, fate, held, key, owner, row, lifetime, before)
 
     def enqueued(self, record, fate, held):
@@ -540,7 +532,6 @@ class Checker:
     def converted(self, record, fate, held):
         key, owner = record['key'], record['owner']
         before = held.get((key, owner))
-        self.may_wait(record, key, record['comp'] if record['outcome'] != 'info' else fate[2])
         if record['outcome'] == 'ok':
             row = record['rows'][0]
             self.to_prove.append(('possible', before, record, key, owner))
@@ -597,7 +588,7 @@ class Checker:
                 if record['op'] == 'release':
                     self.to_prove.append(('possible', before, record, *k))
                 if before is not None and fate[0] == 'done':
-                    before.close(record['inv'], self.after_release(fate[2], before))
+                    before.close(record['inv'], self.after_release(fate, before))
                     if record['op'] == 'release':
                         self.ends('released', before, record, fate)
             if record['outcome'] in ('ok', 'info') and before is not None:
@@ -605,13 +596,16 @@ class Checker:
             elif self.says_nothing(record):
                 self.told_nothing(record, before)
 
-    def after_release(self, released, holding):
+    def after_release(self, fate, holding):
         """A release that was not flushed may be undone by a crash"""
-        return max(released, holding.expires) if self.may_be_undone(released) else released
+        return max(fate[2], holding.expires) if self.may_be_undone(fate) else fate[2]
 
-    def may_be_undone(self, moment):
-        i = bisect.bisect_left(self.crashes, moment - LINGER)
-        return i < len(self.crashes) and self.crashes[i] <= moment + UNFLUSHED
+    def may_be_undone(self, fate):
+        """Unless something that was flushed followed before the next crash"""
+        crash = next((begin for begin, end in self.crashes if end >= fate[1]), None)
+        sent, answers = self.flushed
+        i = bisect.bisect_left(sent, fate[2])
+        return crash is not None and not (i < len(sent) and answers[i] <= crash)
 
     @staticmethod
     def says_nothing(record):
@@ -711,15 +705,16 @@ class Checker:
 
     def cut(self):
         """Ends holdings where an administrator, a fail-over or a clock did"""
-        forced = {}
+        forced, longest = {}, {}
         for key, list_of in self.forced.items():
             list_of.sort()
             forced[key] = [f[0] for f in list_of]
+            longest[key] = max(f[1] - f[0] for f in list_of)
         for holding in self.holdings:
             if holding.key in forced and holding.lifetime not in ('transaction', 'pin'):
                 list_of = self.forced[holding.key]
                 # those sent before it was granted may still have been at work
-                i = bisect.bisect_left(forced[holding.key], holding.first - 2 * LINGER)
+                i = bisect.bisect_left(forced[holding.key], holding.first - longest[holding.key])
                 while i < len(list_of) and list_of[i][0] < holding.end:
                     sent, ended, done, owner = list_of[i]
                     i += 1
@@ -728,16 +723,16 @@ class Checker:
                     if done and sent > holding.start:
                         holding.last = min(holding.last, ended)
                     holding.end = min(holding.end, sent)
-            for moment in self.failovers:
-                if holding.start < moment:
-                    holding.end = min(holding.end, moment)
+            for begin, end in self.failovers:
+                if holding.first < end:		# it may have been answered late
+                    holding.end = min(holding.end, begin)
                     holding.last = math.inf
             if self.steps:
                 i = bisect.bisect_right(self.steps, (holding.start, math.inf))
                 if i < len(self.steps):
                     holding.end = min(holding.end, self.steps[i][0])
                 off = self.steps[i - 1][1] if i else 0
-                if off is None:
+                if off is None or bisect.bisect_right(self.steps, (holding.first, math.inf)) < i:
                     holding.end = holding.start
                 else:
                     holding.end = min(holding.end, holding.expires - off)
@@ -945,62 +940,6 @@ class Checker:
             if not found:
                 self.say('cause', f'refused though nobody had {key}; last known: {others.last(end)}', record)
 
-    def line(self):
-        """Who waited, in which order"""
-        if not self.causes or self.steps:
-            return
-        nobody = Others(())
-        faults = Others((begin, end + SLACK, 'fault') for begin, end, _, _ in self.history.faults)
-        waits = {key: Others(list_of) for key, list_of in self.waits.items()}
-        converts = {key: Others(list_of) for key, list_of in self.converts.items()}
-        passing = self.passing()
-        for record, key in self.waited:
-            begin, end, owner = record['inv'], record['comp'], record['owner']
-            if (record.get('wait') or 0) < UNNOTICED or end - begin < UNNOTICED:
-                continue
-            if not faults.meets(None, begin, end):
-                moments, firsts = passing.get(key, ((), ()))
-                i = bisect.bisect_right(moments, begin + SLACK)
-                if i < len(moments) and firsts[i][0] < end - SLACK:
-                    other = firsts[i][2]
-                    self.say('line', f'{key} was granted to who came later:\n    {other}', record, other.record)
-            if record['outcome'] != 'refused' or self.status(record) == 'deadlock' or record.get('sqlstate') == '53400':
-                continue
-            since = end - UNNOTICED
-            if faults.meets(None, since, end) or converts.get(key, nobody).meets(owner, since, end):
-                continue
-            # those that may be before it in the queue
-            if any(r is not None and r[1] >= since and r[2] != owner for r in waits[key].last(begin + SLACK)):
-                continue
-            # or in line
-            if self.lines.possible.get(key, nobody).meets(owner, since, begin + SLACK):
-                continue
-            free = not self.alone.get(key, nobody).meets(owner, since, end)
-            if record['mode'] == 'exclusive':
-                free = free and not self.anybody.get(key, nobody).meets(owner, since, end)
-            elif record.get('limit') is not None and key in self.possibly:
-                free = free and self.possibly[key].highest(since, end) < record['limit']
-            if free:
-                self.say('line', f'{key} was free for it since {since:.6f}', record)
-
-    def passing(self):
-        """key: moments at which those were sent that were granted in their turn,
-        and from each on which of them was answered first"""
-        found = defaultdict(list)
-        for holding in self.holdings:
-            record = holding.record
-            if not holding.anew or record['op'] not in ('acquire', 'acquire_all', 'enqueue') or \
-               holding.before is not None and holding.before.last >= record['inv'] - CLOCK:
-                continue		# it was not granted now, or to who had something already
-            since = self.lines.since(holding.key, holding.owner, record['inv'])
-            found[holding.key].append((min(record['inv'], since), record['comp'], holding))
-        for key, list_of in found.items():
-            list_of.sort(key=lambda g: g[0])
-            firsts = list(itertools.accumulate(((g[1], -i, g[2]) for i, g in enumerate(reversed(list_of))),
-                                               lambda a, b: min(a, b, key=lambda g: g[:2])))
-            found[key] = [g[0] for g in list_of], firsts[::-1]
-        return found
-
     @staticmethod
     def status(record):
         """Why it was refused, as lock_try_acquire says it"""
@@ -1175,11 +1114,11 @@ class Checker:
             seen.add(write)
             if self.writes.get(write, False) is False:
                 self.say('counters', f'write {write} was refused or undone, and is in the journal')
-        lost = self.failovers[-1] if self.failovers else 0
+        lost = self.failovers[-1][1] if self.failovers else 0
         record_of = {r['id']: r for r in self.records}
         for write, done in self.writes.items():
             record = record_of[write]
-            if record['comp'] < lost or record['client'] in self.relaxed and self.may_be_undone(record['comp']):
+            if record['inv'] < lost or record['client'] in self.relaxed and self.may_be_undone(self.fate_of[write]):
                 continue		# as acknowledged leases, it may be gone
             if done and write not in seen and write in self.journaled():
                 self.say('counters', f'write {write} was acknowledged, and is not in the journal')

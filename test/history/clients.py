@@ -22,6 +22,8 @@ import time
 
 import psycopg2
 
+from server import began
+
 REFUSALS = {'55P03', '40P01', '53400', 'LK002', 'LK003', 'LK004', 'LK005', 'LK006', 'LK007', 'LK008', 'LK009'}
 LOST = {'57P01', '57P02', '57P03', '57P05', '08007', '08006', '08003', '08000', '25P03', '08P01'}
 # Of the seats in a line: what lock_enqueue says, and the rows of lock_queue
@@ -52,6 +54,10 @@ def key_number(key):
     return KEY_NUMBERS.get(key) or int(key[2:])
 
 
+def backend_of(conn):
+    return conn.info.backend_pid, began(conn.info.backend_pid)
+
+
 class Stop(Exception):
     """The run is over."""
 
@@ -65,8 +71,9 @@ class History:
         self.faults = []		# (from, to, kind, detail)
         self.grants = []		# rows of lock_history in the end, where policies ask for it
         self.events = []		# what a listener heard: (when, key, payload)
-        # expires_at is of the real-time clock; they may drift apart a little
-        self.offset = time.time() - time.monotonic()
+        # expires_at is of the real-time clock; they may drift apart a little.  Whoever reads both
+        # may be interrupted in between, which makes the difference smaller.
+        self.offset = max(time.time() - time.monotonic() for _ in range(1000))
 
     def begin(self, **record):
         record['id'] = next(self.number)
@@ -107,7 +114,7 @@ class Session:
     def __init__(self, run, name):
         self.run = run
         self.name = name
-        self.conn = None
+        self.conn = self.backend = None
         self.in_transaction = False
 
     def connect(self):
@@ -121,7 +128,7 @@ class Session:
                 conn.autocommit = True
                 with conn.cursor() as cursor:
                     cursor.execute(self.run.greeting.format(self.name))
-                self.conn = conn
+                self.conn, self.backend = conn, backend_of(conn)
                 record['outcome'] = 'ok'
             except psycopg2.Error as error:
                 record['outcome'] = 'info'
@@ -132,11 +139,13 @@ class Session:
 
     def disconnect(self):
         record = self.run.history.begin(client=self.name, op='disconnect', outcome='ok')
-        self.drop()
+        self.drop(record)
         record['comp'] = time.monotonic()
 
-    def drop(self):
+    def drop(self, record):
+        """The backend may go on for a while: the run notes when it is gone"""
         if self.conn is not None:
+            self.run.leave(record, self.backend)
             try:
                 self.conn.close()
             except psycopg2.Error:
@@ -170,7 +179,7 @@ class Session:
                 record['outcome'] = 'error'
         record['comp'] = time.monotonic()
         if record['outcome'] == 'info':
-            self.drop()
+            self.drop(record)
         elif operation == 'begin' and record['outcome'] == 'ok':
             self.in_transaction = True
         elif operation in ('commit', 'rollback', 'prepare'):
@@ -237,7 +246,7 @@ class Client(Worker):
     def __init__(self, run, number):
         super().__init__(run, f'c{number}')
         self.own_name = OWNERS[number] if number < len(OWNERS) else self.name
-        self.random = random.Random(f'{run.seed}/{number}')
+        self.random = random.Random(f'{run.seed}/{number}{run.again}')
         self.owners = itertools.count()
 
     # -- the pieces ---------------------------------------------------------
@@ -281,10 +290,6 @@ class Client(Worker):
 
     def wait(self):
         return round(self.random.choice((0, 0, 0.005, 0.05, 0.3)) * self.run_of.patience, 4)
-
-    def long_wait(self):
-        """Now and then, so long that it must not have been in vain"""
-        return round((3 + self.random.random()) * self.run_of.patience, 4) if self.chance(0.3) else self.wait()
 
     def think(self, seconds=None):
         if seconds is None:
@@ -391,7 +396,7 @@ class Client(Worker):
 
     def lease(self):
         key, owner = self.key(), self.owner()
-        record = self.acquire(key, owner, wait=self.long_wait() if self.chance(0.1) else None)
+        record = self.acquire(key, owner)
         if record['outcome'] == 'info':
             # the answer was lost: ask again
             record = self.acquire(key, owner)
@@ -436,7 +441,7 @@ class Client(Worker):
         """One of a few who share a key"""
         key, owner = self.key(places=True), self.owner()
         limit, lifetime = self.limit(key), self.lifetime('lease', 'lease', 'session')
-        record = self.acquire(key, owner, mode='shared', lifetime=lifetime, wait=self.long_wait(), limit=limit)
+        record = self.acquire(key, owner, mode='shared', lifetime=lifetime, limit=limit)
         if record['outcome'] == 'info':
             record = self.acquire(key, owner, mode='shared', lifetime=lifetime, limit=limit)
         if record['outcome'] != 'ok':
@@ -724,9 +729,12 @@ class Client(Worker):
         if self.call('set', f'SET statement_timeout = {self.random.randint(1, 20)}')['outcome'] != 'ok':
             return
         record = self.acquire(key, owner, mode=mode, limit=limit, wait=0.2)
-        if record['outcome'] != 'info':
-            self.call('set', 'SET statement_timeout = 0')
+        if record['outcome'] == 'info':
+            return
+        if self.call('set', 'SET statement_timeout = 0')['outcome'] == 'ok':
             self.release(key, owner)
+        elif self.session.conn is not None:
+            self.session.disconnect()		# that has timed out, too
 
     def work(self):
         names = [name for name, _ in self.ROUNDS if self.run_of.may(name)]
@@ -761,6 +769,23 @@ class Admin(Client):
                     self.release(key, owner)
             else:
                 self.call('sweep', 'SELECT lock_sweep(100)')
+
+
+class Watch(threading.Thread):
+    """Notes when the backends are gone that clients have left"""
+
+    def __init__(self):
+        super().__init__(name='watch', daemon=True)
+        self.left, self.ended = [], False
+
+    def run(self):
+        while not self.ended or self.left:
+            for entry in list(self.left):
+                record, (pid, since) = entry
+                if since is None or began(pid) != since:
+                    record['gone'] = time.monotonic()
+                    self.left.remove(entry)
+            time.sleep(0.005)
 
 
 class Listener(threading.Thread):

@@ -122,27 +122,6 @@ def place_unseen(record, rows):
     return False
 
 
-def waits_in_vain(record, rows):
-    """Beside a key, or a place, that is free"""
-    if is_judges(record) and record['wait']:
-        record['outcome'] = 'refused'
-        record['comp'] += 4
-        record['rows'] = [dict(rows[0], acquired=False, status='timeout', owner=None, fencing_token=None)]
-        return True
-    return False
-
-
-def passed(record, rows):
-    """It waited since long before, and others got the key"""
-    if is_lease(record) and record['wait'] and record['outcome'] == 'refused' and record.get('sqlstate') != '40P01' and \
-       not (rows and rows[0]['status'] == 'deadlock'):
-        record['wait'] = 9
-        record['inv'] -= 3
-        record['comp'] += 2
-        return True
-    return False
-
-
 def miscounted(record, rows):
     """One who has it is not counted"""
     if record['op'] == 'look' and record['outcome'] == 'ok' and rows[0]['locked'] and rows[0]['holders'] > 1:
@@ -269,8 +248,8 @@ def another_owner(rows, place):
 
 CALLS = (('exclusion', granted_twice), ('order', token_falls), ('loss', denied), ('revival', revived),
         ('cause', nobody_there), ('errors', another_error), ('limits', one_more), ('limits', at_once),
-        ('limits', fewer_allowed), ('limits', place_there), ('cause', place_unseen), ('line', waits_in_vain),
-        ('line', passed), ('count', miscounted), ('count', counted_twice))
+        ('limits', fewer_allowed), ('limits', place_there), ('cause', place_unseen),
+        ('count', miscounted), ('count', counted_twice))
 LINES = (('line', jumped), ('offer', granted_though_offered), ('place', place_lost), ('place', leaves_nothing), ('place', unlisted))
 POLICIES = (('quota', key_too_many), ('quota', quota_unseen))
 EVENTS = (offered_to_two, offered_twice)
@@ -281,6 +260,8 @@ GRANTS = (('history', unrecorded), ('history', never_granted), ('history', ended
 def falsify(history, counters, journal, rng, ways, **how):
     """Returns what went unnoticed, and what was noticed how often"""
     unnoticed, noticed = [], []
+    if not journal or len(history.grants) == 1:
+        return ['what has not happened'], []
 
     def judge(records, counters, journal, kind, grants=history.grants, events=history.events):
         changed = copy.copy(history)
@@ -306,7 +287,7 @@ def falsify(history, counters, journal, rng, ways, **how):
             tried += 1
             found += kind in judge(history.records[:place] + [record] + history.records[place + 1:],
                                    counters, journal, kind)
-            if found == 3 or tried == TRIES:
+            if found or tried == TRIES:
                 break
         (noticed if found else unnoticed).append(f'{way.__name__} {found}/{tried}')
     for kind, way in GRANTS if history.grants else ():

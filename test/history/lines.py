@@ -24,7 +24,6 @@ Certain is what survives a crash: a place does.  An offer may be lost together w
 release that made it.
 """
 
-import bisect
 import math
 from collections import defaultdict
 from datetime import datetime
@@ -69,8 +68,8 @@ class Offer:
 class Lines:
     """What a checker knows of lines"""
 
-    def __init__(self, checker, clock, linger, others):
-        self.checker, self.clock, self.linger, self.others = checker, clock, linger, others
+    def __init__(self, checker, clock, others):
+        self.checker, self.clock, self.others = checker, clock, others
         self.tickets = {}		# by number
         self.of_owner = defaultdict(list)	# (key, owner): all its tickets
         self.mine = {}			# (key, owner): the ticket that it may have now
@@ -231,9 +230,7 @@ class Lines:
         return end <= ticket.until() or not self.crashed(begin, ticket.seen)
 
     def crashed(self, begin, end):
-        crashes = self.checker.crashes
-        i = bisect.bisect_left(crashes, begin)
-        return i < len(crashes) and crashes[i] <= end
+        return any(lost <= end and back >= begin for lost, back in self.checker.crashes)
 
     def run(self):
         if self.checker.steps or self.checker.failovers:
@@ -266,15 +263,14 @@ class Lines:
 
     def cut(self):
         """Ends offers with what can have ended them"""
-        crashes = self.checker.crashes
         for key, list_of in self.offers.items():
             for offer in list_of:
                 ends = [begin for begin, end in self.moves.get((key, offer.owner), ())
                         if end >= offer.since - self.clock and begin < offer.until]
                 ends += [begin for begin, end, _, thief in self.checker.forced.get(key, ())
                          if thief is not None and end >= offer.made - self.clock and begin < offer.until]
-                i = bisect.bisect_left(crashes, offer.since - self.clock)
-                offer.end = min([offer.until - self.clock] + ends + crashes[i:i + 1])
+                ends += [lost for lost, back in self.checker.crashes if back >= offer.since - self.clock]
+                offer.end = min([offer.until - self.clock] + ends)
 
     def offered(self):
         held = defaultdict(list)

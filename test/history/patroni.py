@@ -27,13 +27,13 @@ import urllib.request
 import psycopg2
 
 from runs import Run
-from server import SETTINGS, Server, signal_to
+from server import LIMIT, SETTINGS, Server, signal_to
 
 DOCUMENT = os.environ.get('AL_DOC_HA') or os.path.join(os.path.dirname(__file__), '../../doc/ha.md')
 LEVELS = ('off', 'local', 'remote_write', 'on', 'remote_apply')
 PROGRAMS = {'patroni': '/usr/bin/patroni', 'patronictl': '/usr/bin/patronictl', 'etcd': '/usr/bin/etcd', 'haproxy': '/usr/sbin/haproxy'}
 # Until an event must be over; nothing is judged by how long it took.
-PATIENCE = 120
+PATIENCE = max(LIMIT, 120)
 
 
 def block(language):
@@ -167,7 +167,7 @@ class Node(Server):
         """(status, answer) of its Patroni, to who has no password"""
         request = urllib.request.Request(f'http://127.0.0.1:{self.rest}/{path}', data and json.dumps(data).encode(), method=method)
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE if data else 1) as answer:
+            with urllib.request.urlopen(request, timeout=1 if method == 'GET' else PATIENCE) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -287,6 +287,7 @@ class Patroni(Run):
     rolls_back_prepared = True
     # pg_rewind copies what is prepared there, and recovery finds it in the WAL once more.
     excused = (r'WARNING: +(canceling wait|.*synchronous|removing future two-phase)', )
+    unfinished = True
     relaxed = {f'c{n}' for n in range(clients) if n % len(LEVELS) < LEVELS.index('on')}
 
     @classmethod
@@ -335,7 +336,6 @@ class Patroni(Run):
     # -- events -------------------------------------------------------------
 
     def torment(self):
-        self.until += 3600			# until all has happened
         self.keepers = [Keeper(self, n, level) for n, level in enumerate(LEVELS)]
         for keeper in self.keepers:
             keeper.start()
@@ -344,14 +344,10 @@ class Patroni(Run):
     def plan(self):
         for kind in ('switchover', 'killed', 'lost', 'standby', 'orphan'):
             yield self.seconds / 5, kind, None
-        yield self.seconds / 5, 'over', None
 
     def do(self, kind, detail):
-        if kind == 'over':
-            self.ended = True
-            return
         before, begin = self.server, time.monotonic()
-        self.crashes.append(begin)
+        self.begun = begin
         self.prepares()
         getattr(self, f'do_{kind}')()
         self.kept(kind)
@@ -364,8 +360,8 @@ class Patroni(Run):
     def after(self, what, but):
         """The next primary"""
         leader = until(f'a primary after {what}', lambda: next((n for n in self.nodes if n is not but and n.leads()), None))
-        # releases of the last seconds may be gone
-        self.crashes.append(time.monotonic())
+        # releases of the last moments may be gone
+        self.crashes.append((self.begun, time.monotonic()))
         return leader
 
     def paused(self):
@@ -585,8 +581,8 @@ class Stray:
             if value != expected:
                 wrong.append(f'{what}: {value!r}, not {expected!r}')
 
-        expect('clients that have stayed', self.ask(
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name ~ '^[ck][0-9]' AND backend_type = 'client backend'"), 0)
+        until('no client has stayed', lambda: self.ask(
+            "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name ~ '^[ck][0-9]' AND backend_type = 'client backend'"))
         # No grant is acknowledged.
         expect('a grant', self.cancelled("SELECT (lock_acquire('stray:doubt', '1 hour', 'stray')).status"), '08007')
         expect('a grant, repeated', self.cancelled("SELECT (lock_acquire('stray:kept', '1 hour', 'stray')).status"), '08007')

@@ -7,6 +7,8 @@ faults.py: plan() says what is done to whom and when, do() does it, so that a
 recorded run can be done again.
 """
 
+import contextlib
+import math
 import random
 import time
 
@@ -14,9 +16,13 @@ import psycopg2
 
 from cases import misjudged
 from checker import Checker
-from clients import GRANT, Admin, Client, History, Listener, Session, key_name
+from clients import GRANT, Admin, Client, History, Listener, Session, Watch, key_name
 from falsify import falsify
-from server import Server
+from server import LIMIT, Server
+
+# A run ends after so many calls for each of its seconds, or with its seconds, but not before
+# the fewest
+RATE, FEWEST = 500, 300
 
 SCHEMA = """
 CREATE EXTENSION atomic_lock;
@@ -65,6 +71,8 @@ class Run:
     policies = {}
     roles = {}
     ways = ()			# in which the history is falsified afterwards
+    faults = 0			# as many faults at least
+    unfinished = False		# whether all that is planned has to happen
     lines = False		# whether clients have places in lines, and what is told is heard
     default_ttl = 300
     relaxed = ()			# clients whose writes may be gone, since their commits wait for no standby
@@ -75,7 +83,8 @@ class Run:
         self.random = random.Random(f'{seed}/{self.name}')
         self.history = History()
         self.script = script
-        self.until = 0.0
+        self.until, self.least, self.again = 0.0, 0, ''
+        self.watch = Watch()
         self.ended = False
         self.server = None
         self.crashes = []
@@ -83,7 +92,7 @@ class Run:
         self.steps = []
         self.threads = []
         self.wrong = []
-        self.noticed = []
+        self.noticed = self.unnoticed = ()
 
     @classmethod
     def impossible(cls):
@@ -93,7 +102,11 @@ class Run:
     # -- for the clients ----------------------------------------------------
 
     def over(self):
-        return self.ended or time.monotonic() > self.until
+        if self.script is not None:
+            return self.ended or time.monotonic() > self.until
+        calls = len(self.history.records) - self.least
+        return self.ended or not self.unfinished and len(self.history.faults) >= self.faults and (
+            calls >= self.seconds * RATE or calls >= FEWEST and time.monotonic() > self.until)
 
     def may(self, name):
         return name not in self.without and (name != 'several' or bool(self.policies)) and \
@@ -108,6 +121,12 @@ class Run:
 
     def before_call(self, session, operation):
         """A place for faults of a single connection"""
+
+    def leave(self, record, backend):
+        """A client has no connection any more from now on"""
+        record['gone'] = math.inf
+        if backend is not None:
+            self.watch.left.append((record, backend))
 
     def unseen(self, session):
         """What the server answered to the call that was lost, where that is known"""
@@ -144,17 +163,23 @@ class Run:
         else:
             plan = self.plan()
         for pause, kind, detail in plan:
-            self.pause(pause)
+            time.sleep(pause)
             if self.over():
                 break
             begin = time.monotonic()
             detail = self.do(kind, detail) or detail
             self.history.fault(kind, begin, detail)
+        self.unfinished, self.least = False, len(self.history.records) if self.unfinished else self.least
         while not self.over() and (self.script is None or any(t.is_alive() for t in self.threads)):
-            self.pause(0.1)
+            time.sleep(0.1)
 
-    def pause(self, seconds):
-        time.sleep(max(0, min(seconds, self.until - time.monotonic())))
+    @contextlib.contextmanager
+    def lost(self, *kinds):
+        """Meanwhile the server is"""
+        begin = time.monotonic()
+        yield
+        for kind in kinds or (self.crashes,):
+            kind.append((begin, time.monotonic()))
 
     def heal(self):
         """Undoes what goes on by itself, before the clients stop"""
@@ -163,34 +188,45 @@ class Run:
 
     def run(self):
         self.prepare()
+        self.watch.start()
         try:
-            self.until = time.monotonic() + self.seconds
-            if self.script is not None:
-                self.threads = self.script.clients(self)
-                self.until += self.script.seconds
-            else:
-                self.threads = [Client(self, n) for n in range(self.clients)]
-                self.threads += [Admin(self, self.clients + n) for n in range(self.admins)]
-            listener = Listener(self, self.key_names())
-            for thread in self.threads + [listener] * self.lines:
-                thread.start()
-            try:
-                self.torment()
-            finally:
-                self.ended = True
-                self.heal()
-            self.join()
-            listener.ended = True
-            if self.lines:
-                listener.join()
-            self.judge()
+            until = time.monotonic() + LIMIT
+            # Until everything has happened that a lie could contradict
+            while not self.again or self.unnoticed and not self.wrong and time.monotonic() < until:
+                self.go()
+                self.judge()
+                self.again += '+'
+            self.wrong += [f'checker: does not notice {what}' for what in self.unnoticed]
         finally:
-            self.ended = True
+            self.ended = self.watch.ended = True
             self.finish()
         return self.wrong
 
+    def go(self):
+        """The clients, and the faults"""
+        self.ended, self.least = False, len(self.history.records)
+        self.until = time.monotonic() + self.seconds
+        if self.script is not None:
+            self.threads = self.script.clients(self)
+            self.until += self.script.seconds + LIMIT
+        else:
+            self.threads = [Client(self, n) for n in range(self.clients)]
+            self.threads += [Admin(self, self.clients + n) for n in range(self.admins)]
+        listener = Listener(self, self.key_names())
+        for thread in self.threads + [listener] * self.lines:
+            thread.start()
+        try:
+            self.torment()
+        finally:
+            self.ended = True
+            self.heal()
+        self.join()
+        listener.ended = True
+        if self.lines:
+            listener.join()
+
     def join(self):
-        until = time.monotonic() + 60
+        until = time.monotonic() + LIMIT
         alive, left = True, True
         while (alive or left) and time.monotonic() < until:
             # What clients left prepared that have gone is in the way of the others.
@@ -234,9 +270,9 @@ class Run:
         self.checker = Checker(self.history, crashes=self.crashes, failovers=self.failovers,
                                steps=self.steps, causes=self.causes, policies=self.policies, roles=self.roles,
                                relaxed=self.relaxed, allowed=self.allowed + (('25P01',) if self.script else ()))
-        self.wrong += self.checker.run()
+        self.checker.run()
         self.checker.counters(counters, journal)
-        self.wrong += [w for w in self.checker.wrong if w not in self.wrong]
+        self.wrong += self.checker.wrong
         self.judge_the_judge(counters, journal)
         # a replay that takes another course may end a transaction that is not open
         excused = self.excused + ((r'transaction in progress',) if self.script else ())
@@ -247,20 +283,18 @@ class Run:
         if not self.ways or self.wrong or self.script is not None:
             return
         self.wrong += [f'checker: {what}' for what in misjudged()]
-        unnoticed, noticed = falsify(self.history, counters, journal, self.random, self.ways, allowed=self.allowed,
-                                     policies=self.policies, roles=self.roles, crashes=self.crashes)
-        self.wrong += [f'checker: does not notice {what}' for what in unnoticed]
-        self.noticed = noticed
+        self.unnoticed, self.noticed = falsify(self.history, counters, journal, self.random, self.ways, allowed=self.allowed,
+                                               policies=self.policies, roles=self.roles, crashes=self.crashes)
 
     def quiet(self, cursor):
         """Waits until no backend of a client is left"""
-        until = time.monotonic() + 30
+        until = time.monotonic() + LIMIT
         while True:
             cursor.execute("SELECT array_agg(pid || ' ' || state || ' ' || query) FROM pg_stat_activity "
                            "WHERE datname = current_database() AND backend_type = 'client backend' "
                            "AND pid <> pg_backend_pid() AND application_name ~ '^c[0-9]'")
             backends = cursor.fetchone()[0]
-            if not backends:
+            if not backends and not self.watch.left:
                 return
             if time.monotonic() > until:
                 self.wrong.append(f'liveness: backends of clients that have gone: {backends}')
@@ -283,11 +317,11 @@ class Run:
         Session.judge(record)
         return record
 
-    def acquired(self, cursor, key, owner, limit=None, wait=20):
+    def acquired(self, cursor, key, owner, limit=None, wait=LIMIT):
         mode = 'exclusive' if limit is None else 'shared'
-        return self.asked(cursor, 'acquire', f"SELECT {GRANT} FROM lock_try_acquire(%s, '1 min', %s, %s, %s, max_holders => %s)",
-                          key, owner, mode, f'{wait} s', limit,
-                          key=key, owner=owner, mode=mode, lifetime='lease', ttl=60, wait=wait, limit=limit)
+        return self.asked(cursor, 'acquire', f"SELECT {GRANT} FROM lock_try_acquire(%s, '1 hour', %s, %s, %s, max_holders => %s)",
+                          key, owner, mode, f'{min(wait, 300)} s', limit,
+                          key=key, owner=owner, mode=mode, lifetime='lease', ttl=3600, wait=wait, limit=limit)
 
     def obtain(self, cursor):
         """Every key can be had once all leases have run out, with a token above
@@ -314,14 +348,14 @@ class Run:
             self.wrong.append(f'liveness: {key} cannot be had: {record["rows"]} {cursor.fetchone()}')
 
     def left(self, cursor):
-        until = time.monotonic() + 10
+        until = time.monotonic() + LIMIT
         while True:
             if self.lines:
                 cursor.execute('SELECT lock_sweep(100000)')
             cursor.execute(LEFT)
             left = cursor.fetchall()
-            # Another sweep may have had the key in hand just now.
-            if not self.lines or not left or time.monotonic() > until:
+            # Another sweep, or a backend of a pooler, may be at work just now.
+            if not left or time.monotonic() > until:
                 break
             time.sleep(0.1)
         self.wrong += [f'left behind: {row[0]}' for row in left]
@@ -345,7 +379,7 @@ class Run:
                        "WHERE database = current_database()")
         grants, ended = cursor.fetchone()
         # leases that ran out count when they are found, by a sweep or the next grant
-        until = time.monotonic() + 10
+        until = time.monotonic() + LIMIT
         while grants != ended and time.monotonic() < until:
             cursor.execute('SELECT lock_sweep(100000)')
             cursor.execute("SELECT grants, releases + expirations + forced FROM lock_stats "

@@ -31,6 +31,10 @@ atomic_lock.released_retention = '100 ms'
 """
 
 
+# Seconds after which something counts as hanging
+LIMIT = int(os.environ.get('PG_TEST_TIMEOUT_DEFAULT') or 180)
+
+
 class Server:
     """One data directory; everything runs as whoever runs this script"""
 
@@ -43,7 +47,7 @@ class Server:
         self.env = dict(os.environ, **(env or {}))
         self.deaths = []
 
-    def program(self, name, *arguments, check=True, timeout=120):
+    def program(self, name, *arguments, check=True, timeout=2 * LIMIT):
         done = subprocess.run([f'{self.bindir}/{name}', *arguments], check=False, timeout=timeout,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True)
@@ -74,11 +78,12 @@ class Server:
         with open(os.devnull, 'w', encoding='utf-8') as null:
             # Backends of a server that was killed may need a moment to notice, and until then
             # its shared memory is in use.
-            for _ in range(20):
+            until = time.monotonic() + LIMIT
+            while True:
                 done = subprocess.run(
-                    [f'{self.bindir}/pg_ctl', '-D', self.data, '-w', '-t', '60', '-l', self.log, 'start'],
+                    [f'{self.bindir}/pg_ctl', '-D', self.data, '-w', '-t', str(LIMIT), '-l', self.log, 'start'],
                     env=self.env, stdin=subprocess.DEVNULL, stdout=null, stderr=null, check=False)
-                if done.returncode == 0 or not self.is_memory_in_use():
+                if done.returncode == 0 or not self.is_memory_in_use() or time.monotonic() > until:
                     break
                 time.sleep(0.1)
         if check and done.returncode != 0:
@@ -92,7 +97,7 @@ class Server:
 
     def stop(self, mode='fast'):
         if os.path.exists(f'{self.data}/postmaster.pid'):
-            self.program('pg_ctl', '-D', self.data, '-m', mode, '-w', '-t', '60', 'stop', check=False)
+            self.program('pg_ctl', '-D', self.data, '-m', mode, '-w', '-t', str(LIMIT), 'stop', check=False)
 
     def postmaster(self):
         try:
@@ -124,7 +129,7 @@ class Server:
     def dsn(self, database='history'):
         return f"host={self.socket} port=5432 user=postgres dbname={database}"
 
-    def connect(self, database='history', seconds=60):
+    def connect(self, database='history', seconds=LIMIT):
         """A connection for ourselves, also where the server is just coming up"""
         until = time.monotonic() + seconds
         while True:
@@ -137,7 +142,7 @@ class Server:
                     raise
                 time.sleep(0.05)
 
-    def ask(self, sql, *params, database='history', patience=60):
+    def ask(self, sql, *params, database='history', patience=LIMIT):
         conn = self.connect(database, patience)
         try:
             with conn.cursor() as cursor:
@@ -156,7 +161,7 @@ class Server:
             for pid in pids:
                 signal_to(pid, signal.SIGKILL)
             for pid in pids:
-                while pid and os.path.exists(f'/proc/{pid}') and not zombie(pid):
+                while pid and began(pid) is not None:
                     time.sleep(0.01)
             # What a killed postmaster leaves is in the way of the next as long
             # as nobody has waited for it.
@@ -165,7 +170,7 @@ class Server:
                     os.unlink(name)
 
     def promote(self):
-        self.program('pg_ctl', '-D', self.data, '-w', '-t', '60', 'promote')
+        self.program('pg_ctl', '-D', self.data, '-w', '-t', str(LIMIT), 'promote')
 
     def remove(self):
         self.stop('immediate')
@@ -192,9 +197,11 @@ def signal_to(pid, number):
         return False
 
 
-def zombie(pid):
+def began(pid):
+    """When a process began, in ticks; None where it has ended, and has been waited for or not"""
     try:
         with open(f'/proc/{pid}/stat', encoding='utf-8') as stat:
-            return stat.read().rpartition(')')[2].split()[0] == 'Z'
+            fields = stat.read().rpartition(')')[2].split()
+        return None if fields[0] == 'Z' else fields[19]
     except OSError:
-        return True
+        return None
