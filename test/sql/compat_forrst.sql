@@ -383,9 +383,7 @@ SELECT t.raises(format('SELECT t.ask(%L)', t.does('{}', $$DO 'BEGIN RAISE serial
 SELECT t.raises(format('SELECT t.ask(%L)', t.does('{"auto_release": false}', $$DO 'BEGIN RAISE deadlock_detected USING MESSAGE = ''again''; END'$$))); :after
 \set VERBOSITY sqlstate
 SELECT t.ask(t.does('{}', $$DO 'BEGIN ASSERT false; END'$$)); :after
-SET statement_timeout = '50ms';
-SELECT t.ask(t.does('{}', 'SELECT pg_sleep(300)'));
-RESET statement_timeout;
+SET statement_timeout = '50ms'\; SELECT t.ask(t.does('{}', 'SELECT pg_sleep(300)'));
 \set VERBOSITY default
 :after
 -- What it does to its settings

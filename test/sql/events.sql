@@ -130,15 +130,15 @@ SELECT lock_try_force_release('n:k', 'test'), t.take('n:k', 'Dan'), lock_release
 -- A sweep announces the end of a lease, once, unless it is extended.
 SHOW atomic_lock.sweep_interval;
 \o :told
-SELECT t.take('n:k', 'Ann', '20 s'), t.take('n:other', 'Bob', '5 min');
+SELECT t.take('n:k', 'Ann', '50 s'), t.take('n:other', 'Bob', '5 min');
 SELECT lock_sweep();
 SELECT lock_sweep();
-SELECT lock_extend('n:k', 'ann-1', '30 s');
+SELECT lock_extend('n:k', 'ann-1', '55 s');
 SELECT lock_sweep();
 SELECT lock_extend('n:k', 'ann-1', '2 min');
 SELECT lock_sweep();
 SELECT lock_release('n:k', 'ann-1'), lock_sweep(), t.take('n:other', 'Bob', '5 min');
-SELECT t.take('n:other', 'Bob', '10 s'), lock_sweep();
+SELECT t.take('n:other', 'Bob', '50 s'), lock_sweep();
 SELECT lock_release('n:other', 'bob-1');
 \i :show
 
@@ -222,7 +222,11 @@ SET ROLE regress_al_a;
 SELECT lock_ask('k', 'Please?');
 \i :show
 -- once per second for each role and key
-SELECT t.raises($$SELECT lock_ask('k', 'now!')$$);
+-- A slow machine may need more than that second: then it asks again, and an undone call counts, too.
+CREATE FUNCTION pg_temp.refused(stmt text) RETURNS text LANGUAGE sql AS $$
+	SELECT a FROM (SELECT t.raises(stmt) AS a FROM generate_series(1, 1000) OFFSET 0) s WHERE a <> 'no error' LIMIT 1
+$$;
+SELECT pg_temp.refused($$SELECT lock_ask('k', 'now!')$$) AS raises;
 \o :told
 SELECT lock_ask('n:k');
 SET ROLE regress_al_b;
@@ -238,7 +242,7 @@ SELECT t.wait_until(clock_timestamp() + '1100 ms');
 SELECT lock_ask('k', 'again');
 -- what is rolled back was asked, too
 ROLLBACK;
-SELECT t.code($$SELECT lock_ask('k')$$);
+SELECT t.state(pg_temp.refused($$SELECT lock_ask('k')$$)) AS code;
 -- Where a policy leaves a role out, it may not ask.
 RESET ROLE;
 SELECT lock_set_policy('n:', notify => true, roles => ARRAY['regress_al_a'::regrole]);

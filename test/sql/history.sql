@@ -286,8 +286,8 @@ SELECT string_agg(key, ',' ORDER BY key) AS what_is_kept FROM lock_history WHERE
 \set ECHO none
 ALTER SYSTEM SET atomic_lock.history_retention = '80 d';
 SELECT pg_reload_conf() AS reloaded \gset
-SELECT 'SELECT CASE WHEN current_setting(''atomic_lock.history_retention'') <> ''80d'' THEN pg_sleep(0.05) END'
-FROM generate_series(1, 200)
+SELECT 'SELECT CASE WHEN current_setting(''atomic_lock.history_retention'') <> ''80d'' THEN pg_sleep(' || n * 0.01 || ') END'
+FROM generate_series(1, 200) n
 \o /dev/null
 \gexec
 \o
@@ -298,8 +298,8 @@ SELECT string_agg(right(key, 1), ',' ORDER BY key) AS what_is_kept FROM lock_his
 \set ECHO none
 ALTER SYSTEM RESET atomic_lock.history_retention;
 SELECT pg_reload_conf() AS reloaded \gset
-SELECT 'SELECT CASE WHEN current_setting(''atomic_lock.history_retention'') = ''80d'' THEN pg_sleep(0.05) END'
-FROM generate_series(1, 200)
+SELECT 'SELECT CASE WHEN current_setting(''atomic_lock.history_retention'') = ''80d'' THEN pg_sleep(' || n * 0.01 || ') END'
+FROM generate_series(1, 200) n
 \o /dev/null
 \gexec
 \o

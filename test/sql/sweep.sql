@@ -27,7 +27,7 @@ UPDATE app_lock SET expires_at = expires_at - interval '61 min' WHERE released A
 SELECT lock_sweep();
 SELECT key FROM app_lock WHERE key LIKE 'released%' ORDER BY 1;
 -- A key released before it would have expired is remembered for as long, however short its lease was.
-SELECT acquired FROM lock_acquire('brief', '1 s', 'alice-1');
+SELECT acquired FROM lock_acquire('brief', '1 min', 'alice-1');
 SELECT lock_release('brief', 'alice-1');
 UPDATE app_lock SET acquired_at = acquired_at - interval '30 min', expires_at = expires_at - interval '30 min' WHERE key = 'brief';
 SELECT lock_sweep();
@@ -183,8 +183,8 @@ SELECT lock_try_release('delay', 'alice-1');
 ALTER SYSTEM SET atomic_lock.released_retention = 0;
 ALTER SYSTEM SET atomic_lock.sweep_batch = 2;
 SELECT pg_reload_conf() AS reloaded \gset
-SELECT 'SELECT CASE WHEN current_setting(''atomic_lock.sweep_batch'') <> ''2'' THEN pg_sleep(0.05) END'
-FROM generate_series(1, 200)
+SELECT 'SELECT CASE WHEN current_setting(''atomic_lock.sweep_batch'') <> ''2'' THEN pg_sleep(' || n * 0.01 || ') END'
+FROM generate_series(1, 200) n
 \o /dev/null
 \gexec
 \o
@@ -206,8 +206,8 @@ SELECT lock_sweep(), lock_sweep(), lock_sweep(), lock_sweep();
 ALTER SYSTEM RESET atomic_lock.released_retention;
 ALTER SYSTEM RESET atomic_lock.sweep_batch;
 SELECT pg_reload_conf() AS reloaded \gset
-SELECT 'SELECT CASE WHEN current_setting(''atomic_lock.sweep_batch'') = ''2'' THEN pg_sleep(0.05) END'
-FROM generate_series(1, 200)
+SELECT 'SELECT CASE WHEN current_setting(''atomic_lock.sweep_batch'') = ''2'' THEN pg_sleep(' || n * 0.01 || ') END'
+FROM generate_series(1, 200) n
 \o /dev/null
 \gexec
 \o

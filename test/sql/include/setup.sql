@@ -87,7 +87,7 @@ CREATE FUNCTION t.expire(k text, o text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-	FOR i IN 1..6000 LOOP
+	FOR i IN 1..100000 LOOP
 		IF public.lock_holder(k) IS NULL OR (o IS NOT NULL AND NOT public.lock_is_held(k, o)) THEN
 			RETURN;
 		END IF;
@@ -108,7 +108,7 @@ $$;
 -- Wait until no offer of a key is valid.
 CREATE FUNCTION t.lapse(k text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-	FOR i IN 1..6000 LOOP
+	FOR i IN 1..100000 LOOP
 		IF NOT EXISTS (SELECT FROM lock_queue WHERE key = k AND offered_until IS NOT NULL) THEN RETURN true; END IF;
 		PERFORM pg_sleep(0.005);
 	END LOOP;
