@@ -118,7 +118,7 @@ is(ask($one, shared('k1', 'a')) . ask($two, shared('k1', 'b')), 'acquiredacquire
 queue_up($watch, $one, q{SELECT mode FROM lock_convert('k1', 'a', 'exclusive', '5 min')});
 start($two, q{SELECT lock_convert('k1', 'b', 'exclusive', '5 min')});
 like(answer($two), qr/40P01/, '... the second who wants it for itself is told apart from the first');
-queue_up($watch, $three, q{SELECT mode FROM lock_convert('k1', 'a', 'exclusive', '5 min')}, 2);
+queue_up($watch, $three, q{SELECT mode FROM lock_convert('k1', 'a', 'exclusive', '5 min')});
 is(ask($two, q{SELECT lock_release('k1', 'b')}), 't', '... and gives it up');
 is(answer($one), 'exclusive', '... for the first');
 is(answer($three), 'exclusive', '... who has asked twice');
