@@ -32,6 +32,7 @@ ISOLATION_OPTS = $(TEST_OPTS) --outputdir=. --launcher=test/specs/tester \
 	$(or $(TEST_SERVER),--temp-instance=./tmp_check_iso)
 TAP_TESTS = 1
 PROVE_TESTS := $(sort $(wildcard test/t/*/*.pl))
+PROVE_FLAGS += -I test/perl
 
 PG_CONFIG ?= pg_config
 
@@ -93,7 +94,7 @@ demo-stop:
 demo-cluster:
 	@demo/cluster
 
-# make test SUITE=regress, preloaded, isolation, tap, pgtap or history; TESTS="name name";
+# make test SUITE=regress, preloaded, sql_preloaded, isolation, tap, pgtap or history; TESTS="name name";
 # SUITE=cluster has what needs several servers, and runs only if it is named
 test:
 	@test/run

@@ -19,7 +19,7 @@ my %options = (
 	color    => 0,
 	timer    => 1,
 	jobs     => $ENV{AL_JOBS} || 1,
-	lib      => [ split /:/, $ENV{AL_PERL_LIB} || '' ]);
+	lib      => [ 'test/perl', split /:/, $ENV{AL_PERL_LIB} || '' ]);
 
 if ($kind eq 'pgtap')
 {

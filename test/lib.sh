@@ -103,23 +103,24 @@ al_end_jobs() {
 	wait || true
 }
 
+# al_end_tree PID [SIGNAL]
 al_end_tree() {
 	local child
 	# Stopped first, so that it starts no more
 	kill -STOP "$1" 2>/dev/null || return 0
-	for child in $(ps -o pid= --ppid "$1"); do al_end_tree "$child"; done
-	kill -TERM "$1" 2>/dev/null || true
+	for child in $(ps -o pid= --ppid "$1"); do al_end_tree "$child" "${2:-TERM}"; done
+	kill -"${2:-TERM}" "$1" 2>/dev/null || true
 	kill -CONT "$1" 2>/dev/null || true
 }
 
 al_within() {
-	local limit=$1 job watch status=0 late
+	local limit=$1 job watch status=0
 	shift
-	al_late='' late=$(mktemp)
 	"$@" &
 	job=$!
 	(
 		exec >/dev/null 2>&1
+		trap 'exit 1' TERM
 		left=$((limit * 1000)) processors=$(nproc || echo 1)
 		while [ "$left" -gt 0 ]; do
 			sleep 5
@@ -128,15 +129,19 @@ al_within() {
 			load=$((10#${load/./})) # hundredths
 			left=$((left - 5000 * processors * 100 / (load > processors * 100 ? load : processors * 100)))
 		done
-		rm "$late"
+		trap '' TERM
 		al_end_tree "$job"
+		for _ in {1..30}; do
+			kill -0 "$job" || exit 0
+			sleep 1
+		done
+		al_end_tree "$job" KILL
 	) &
 	watch=$!
 	wait "$job" || status=$?
 	al_end_tree "$watch"
-	wait "$watch" || true
-	if [ ! -e "$late" ]; then al_late=yes; fi
-	rm -f "$late"
+	al_late=
+	if wait "$watch"; then al_late=yes; fi
 	return $status
 }
 
@@ -519,8 +524,9 @@ al_private_pg() {
 		[ -d "$dir" ] || continue
 		mkdir -p "$root$dir"
 		for f in "$dir"/*; do
-			case $f in
-				*/atomic_lock | */atomic_lock.* | */atomic_lock--* | "$lib/bitcode" | "$share/extension") ;;
+			[ "$f" != "$lib/bitcode" ] && [ "$f" != "$share/extension" ] || continue
+			case ${f##*/} in
+				atomic_lock | atomic_lock.* | atomic_lock--*) ;;
 				*) ln -sf "$f" "$root$dir/" ;;
 			esac
 		done

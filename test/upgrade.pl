@@ -23,8 +23,6 @@
 use strict;
 use warnings FATAL => 'all';
 use Cwd;
-use FindBin;
-use lib "$FindBin::RealBin/perl";
 use AtomicLockNext;
 use AtomicLockTest;
 use PostgreSQL::Test::Cluster;

@@ -18,7 +18,6 @@
 use strict;
 use warnings FATAL => 'all';
 use Cwd qw(abs_path);
-use FindBin;
 use IPC::Run ();
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -36,7 +35,7 @@ chomp(my $bin = `pg_config --bindir`);
 my ($out, $err) = ('', '');
 IPC::Run::run(
 	[   # It ends all servers also when we are killed.
-		'setpriv', '--pdeathsig', 'TERM', '/usr/bin/python3', '-B', "$FindBin::RealBin/../history/history.py", '--runs', 'patroni', '--bin', $bin,
+		'setpriv', '--pdeathsig', 'TERM', '/usr/bin/python3', '-B', 'test/history/history.py', '--runs', 'patroni', '--bin', $bin,
 		'--directory', $scratch, '--keep', $kept, '--tally', "$scratch/tally",
 		$ENV{SEED} ? ('--seed', $ENV{SEED}) : () ],
 	'>', \$out, '2>', \$err);

@@ -13,8 +13,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../perl";
 use AtomicLockTest;
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
@@ -25,7 +23,7 @@ my ($python, $pgbouncer) = ('/usr/bin/python3', '/usr/sbin/pgbouncer');
 plan skip_all => 'needs psycopg2' unless run_log([ $python, '-c', 'import psycopg2' ]);
 plan skip_all => 'needs PgBouncer' unless -x $pgbouncer;
 
-my $documents = slurp_file("$FindBin::RealBin/../../doc/waiting.md") =~ s/.*\n## Behind PgBouncer\n//sr;
+my $documents = slurp_file('doc/waiting.md') =~ s/.*\n## Behind PgBouncer\n//sr;
 my ($pools, $roles) = $documents =~ /^```ini\n(.*?)^```.*?^```sql\n(.*?)^```/ms;
 
 my $node = PostgreSQL::Test::Cluster->new('pooled');

@@ -171,11 +171,13 @@ class Run:
             self.history.fault(kind, begin, detail)
         self.unfinished, self.least = False, len(self.history.records) if self.unfinished else self.least
         while not self.over() and (self.script is None or any(t.is_alive() for t in self.threads)):
+            if time.monotonic() > self.until + LIMIT:
+                raise TimeoutError(f'{self.name}: too little happens')
             time.sleep(0.1)
 
     @contextlib.contextmanager
     def lost(self, *kinds):
-        """Meanwhile the server is"""
+        """Notes that the server was lost during this block"""
         begin = time.monotonic()
         yield
         for kind in kinds or (self.crashes,):
@@ -317,10 +319,10 @@ class Run:
         Session.judge(record)
         return record
 
-    def acquired(self, cursor, key, owner, limit=None, wait=LIMIT):
+    def acquired(self, cursor, key, owner, limit=None, wait=300):
         mode = 'exclusive' if limit is None else 'shared'
         return self.asked(cursor, 'acquire', f"SELECT {GRANT} FROM lock_try_acquire(%s, '1 hour', %s, %s, %s, max_holders => %s)",
-                          key, owner, mode, f'{min(wait, 300)} s', limit,
+                          key, owner, mode, f'{wait} s', limit,
                           key=key, owner=owner, mode=mode, lifetime='lease', ttl=3600, wait=wait, limit=limit)
 
     def obtain(self, cursor):

@@ -493,7 +493,7 @@ FROM lock_stats WHERE database = current_database();
 -- one that was worth it; on a slow machine the first lease may be over too soon
 DO $$
 BEGIN
-	LOOP
+	FOR i IN 1 .. 1000 LOOP
 		PERFORM lock_stats_reset();
 		PERFORM lock_acquire('short', '50 ms', 'alice-1');
 		EXIT WHEN (lock_acquire('short', '1 hour', 'bob-1', wait => '1 min')).waited > '0';

@@ -10,8 +10,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

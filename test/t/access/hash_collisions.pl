@@ -24,8 +24,6 @@
 use strict;
 use warnings FATAL => 'all';
 no warnings 'portable';		# numbers have 64 bits
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;

@@ -19,8 +19,6 @@
 use strict;
 use warnings FATAL => 'all';
 use Digest::SHA qw(hmac_sha256_hex);
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockClients;
 use AtomicLockTest;
 use PostgreSQL::Test::Utils;

@@ -19,8 +19,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockClients;
 use AtomicLockTest;
 use PostgreSQL::Test::Cluster;
@@ -192,7 +190,7 @@ foreach my $document ('doc/clients.md', 'doc/waiting.md', 'doc/libraries.md')
 	cmp_ok($quotes, '>=', 2, "$document quotes the programs");
 }
 
-my $tests = join '', map { slurp_file($_) } glob "$FindBin::RealBin/*.pl";
+my $tests = join '', map { slurp_file($_) } glob "test/t/clients/*.pl";
 foreach my $program (sort grep { !m{examples/.*/} } keys %sources)
 {
 	my $name = $program =~ s{.*/}{}r;

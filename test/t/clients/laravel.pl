@@ -16,8 +16,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockClients;
 use AtomicLockTest;
 use PostgreSQL::Test::Cluster;
@@ -81,7 +79,7 @@ sub laravel
 	my ($driver, $what, $user) = @_;
 	my ($stdout, $stderr);
 
-	run_timed([ 'php', "$FindBin::RealBin/laravel.php", $driver, $what, $node->host, $node->port, 'postgres', $user ],
+	run_timed([ 'php', 'test/t/clients/laravel.php', $driver, $what, $node->host, $node->port, 'postgres', $user ],
 		'<', \undef, '>', \$stdout, '2>', \$stderr);
 	note($stderr) if $stderr ne '';
 	my @lines = split /\n^(?=ok|not ok|end)/m, $stdout;
@@ -109,7 +107,7 @@ END
 	$node->safe_psql('postgres', 'UPDATE shop.counter SET n = 0');
 	foreach my $n (0 .. 7)
 	{
-		push @php, [ 'php', "$FindBin::RealBin/laravel.php", $driver, 'count_up', $node->host, $node->port, 'postgres', $user ],
+		push @php, [ 'php', 'test/t/clients/laravel.php', $driver, 'count_up', $node->host, $node->port, 'postgres', $user ],
 			'<', \undef, '>', \$out[$n], '&';
 	}
 	ok( run_timed(@php, [ 'pgbench', '-n', '-M', 'prepared', '-c', 2, '-t', 50, '-f', $script, '-U', 'web_direct', $node->connstr('postgres') ],

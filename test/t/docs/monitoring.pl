@@ -16,9 +16,7 @@
 use strict;
 use warnings FATAL => 'all';
 use CPAN::Meta::YAML;
-use FindBin;
 use JSON::PP ();
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockClock;
 use AtomicLockTest;
 use AtomicLockWait;

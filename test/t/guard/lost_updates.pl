@@ -24,8 +24,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
@@ -451,6 +449,8 @@ for (my $stops = 0; time < $end || $stops < 6 || ask($watch, $enough) ne 't';)
 		kill 'CONT', $pid;
 		$stops++;
 	}
+	die 'the load never shows enough' if time > $end + $PostgreSQL::Test::Utils::timeout_default;
+	usleep(20_000);
 }
 ask($watch, q{SELECT nextval('enough')});
 is(answer($_), '', 'a session ends well') for (@players, $administrator, $sweep);

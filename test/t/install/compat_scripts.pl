@@ -15,8 +15,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
 use IPC::Run;
 use PostgreSQL::Test::Cluster;
@@ -54,7 +52,7 @@ my %with = (
 	},
 );
 
-my $source = "$FindBin::RealBin/../../../sql/compat";
+my $source = 'sql/compat';
 chomp(my $share = qx(pg_config --sharedir));
 my $installed = "$share/extension/atomic_lock";
 my @names = map { m{([^/]+)\.sql$} } sort glob("$source/*.sql");

@@ -14,8 +14,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockNext;
 use AtomicLockTest;
 use PostgreSQL::Test::Cluster;

@@ -22,8 +22,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockClock;
 use AtomicLockTest;
 use AtomicLockWait;

@@ -12,8 +12,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockClock;
 use AtomicLockTest;
 use AtomicLockWait;

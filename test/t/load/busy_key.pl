@@ -12,8 +12,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockLoad;
 use AtomicLockTest;
 use AtomicLockWait;
@@ -57,8 +55,9 @@ sub answers
 	my ($key, $sql) = @_;
 	my %count = (released => 0, pending => 0);
 
-	for (my $counted = 0; $counted < $calls;)
+	for (my ($counted, $tries) = (0, 0); $counted < $calls; $tries++)
 	{
+		die "$key: another transaction is always in the way" if $tries > 1000;
 		poll($watch, "SELECT lock_holder('$key') <> 'Admin'");
 		my $before = ask($watch, 'SELECT clock_timestamp()');
 		my $told = told($admin, $sql =~ s/KEY/$key/gr);

@@ -19,8 +19,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockLoad;
 use AtomicLockTest;
 use PostgreSQL::Test::Cluster;
@@ -42,6 +40,7 @@ CREATE EXTENSION atomic_lock;
 
 -- what a round was granted: it may rely on the lease from granted (the clock
 -- when it was judged) until known_end
+CREATE TABLE forced (key text);
 CREATE TABLE history (
 	key text, token bigint, granted timestamptz, known_end timestamptz,
 	how text, released text);
@@ -137,6 +136,7 @@ BEGIN
 		INSERT INTO history VALUES (k, g.fencing_token, g.acquired_at, g.expires_at, 'stolen', 'left');
 	ELSE
 		PERFORM force_release(k, 'history');
+		INSERT INTO forced VALUES (k);
 	END IF;
 EXCEPTION WHEN SQLSTATE 'LK002' OR SQLSTATE '55P03' THEN
 	NULL;
@@ -192,7 +192,7 @@ sub play_round
 	$errors .= join '', grep { /error:|aborted|FATAL|ERROR/ } values %output;
 }
 play_rounds(\&play_round, sub { $errors || $node->safe_psql('postgres', q{SELECT count(*) FILTER (WHERE how = 'long') > 100
-	AND count(*) FILTER (WHERE how = 'short') > 100 AND count(*) FILTER (WHERE how = 'stolen') > 50 FROM history}) eq 't' });
+	AND count(*) FILTER (WHERE how = 'short') > 100 AND count(*) FILTER (WHERE how = 'stolen') > 50 AND (SELECT count(*) FROM forced) > 20 FROM history}) eq 't' });
 is($errors, '', 'no error');
 note $node->safe_psql('postgres', 'SELECT how, released, count(*) FROM history GROUP BY 1, 2 ORDER BY 1, 2');
 

@@ -19,8 +19,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockLoad;
 use AtomicLockTest;
 use AtomicLockWait;

@@ -40,8 +40,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockModel;
 use AtomicLockTest;
 use AtomicLockWait;

@@ -26,8 +26,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
 use AtomicLockWait;
 use IPC::Run ();

@@ -13,8 +13,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

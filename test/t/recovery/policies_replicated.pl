@@ -14,8 +14,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;

@@ -16,8 +16,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
 use AtomicLockWait;
 use AtomicLockSweep;
@@ -49,10 +47,11 @@ sub say_of
 	my ($psql, $sql) = @_;
 	my $said;
 
-	do
+	for (1 .. 20)
 	{
 		$said = reply($psql, $sql);
-	} while ($said =~ /is being accessed by other users/);
+		last if $said !~ /is being accessed by other users/;
+	}
 	return $said;
 }
 

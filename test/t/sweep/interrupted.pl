@@ -19,15 +19,12 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
 use AtomicLockWait;
 use AtomicLockSweep;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 plan skip_all => 'needs a build with AL_TEST_HOOKS, named by AL_HOOKS' unless $ENV{AL_HOOKS};
 
@@ -201,9 +198,10 @@ is(ask($one, q{SELECT count(*) FROM generate_series(1, 250) n, lock_try_acquire(
 configure($node, $watch, q{atomic_lock.sweep_interval = '50ms'});
 ok(swept($watch, 'kill'), '... all is swept when it is on again');
 $worker = $stand->('again');
+my $logged = -s $node->logfile;
 kill 'KILL', $worker;
 end($watch, $holder, $one);
-usleep(10_000) while count_in_log($node, qr/all server processes terminated; reinitializing/) < $crashes + 2;
+ok($node->wait_for_log(qr/all server processes terminated; reinitializing/, $logged), 'killed: another crash');
 $node->poll_query_until('postgres', 'SELECT true') or die 'no restart';
 ($watch, $holder, $one) = map { session($node, $_) } ('Watch', 'Holder', 'One');
 ok(swept($watch, 'again'), 'killed: the launcher is back by itself');

@@ -20,8 +20,6 @@
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockQueue;
 use AtomicLockSweep;
 use AtomicLockTest;

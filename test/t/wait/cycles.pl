@@ -8,12 +8,10 @@
 #
 # Turns red when: the search ends at the direct blockers, at a process that waits in
 # the lock manager, or at a lease whose owner waits under another name; a victim
-# keeps its place, or a lock on the queue.
+# keeps its place, or a lock on the queue; a deadlock is not counted.
 
 use strict;
 use warnings FATAL => 'all';
-use FindBin;
-use lib "$FindBin::RealBin/../../perl";
 use AtomicLockTest;
 use AtomicLockWait;
 use PostgreSQL::Test::Cluster;
@@ -104,6 +102,22 @@ foreach my $mode ('exclusive', 'shared')
 	is(answer($one), 'acquired', '... one of them lets go');
 	clean();
 }
+
+# Two sharers that both want to be alone
+ask($one, q{SELECT lock_acquire('quiet', '1 hour', 'one')});
+ask($one, q{SELECT lock_acquire('k', '1 hour', o, 'shared') FROM unnest(ARRAY['one', 'two']) o});
+ask($watch, 'SELECT lock_stats_reset()');
+queue_up($watch, $one, q{SELECT (lock_convert('k', 'one', wait => '5 min')).status});
+is( ask($watch, q{SELECT string_agg(concat_ws(' ', key, waiters, longest_wait >= '0'), ', ') FROM lock_activity}),
+	'k 1 t, k 1 t, quiet 0', 'lock_activity lists keys with waiters first');
+poll($watch, q{SELECT bool_and(longest_wait > '50 ms') FROM lock_activity WHERE key = 'k'});
+like(reply($two, "$soon SELECT lock_convert('k', 'two', wait => '5 min')"), qr/40P01/, 'the second of two sharers that want to be alone is refused');
+my $counted = q{SELECT deadlocks, waits, refusals, timeouts, grants FROM lock_stats WHERE database = 'postgres'};
+is(ask($watch, $counted), '1|0|0|0|0', '... and counts as a deadlock');
+ask($two, q{SELECT lock_release('k', 'two')});
+is(answer($one), 'acquired', '... the first gets the lock');
+is(ask($watch, $counted), '1|1|0|0|0', '... and counts as a wait');
+clean();
 
 end($watch, @sessions);
 $node->stop;
