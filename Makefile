@@ -137,7 +137,7 @@ lint sanitize valgrind coverage:
 
 # The archive of the last commit, for PGXN
 dist: checkver
-	git archive --format=zip --prefix=atomic_lock-$(DISTVERSION)/ -o atomic_lock-$(DISTVERSION).zip HEAD
+	git -c safe.directory='*' archive --format=zip --prefix=atomic_lock-$(DISTVERSION)/ -o atomic_lock-$(DISTVERSION).zip HEAD
 	@echo atomic_lock-$(DISTVERSION).zip
 
 # The Debian package for the PostgreSQL that is there, postgresql-N-atomic-lock

@@ -172,6 +172,8 @@ al_chroot() {
 	fi
 	AL_CHROOT=$AL_CHROOTS/$name
 	al_chroot_network
+	# A run that was interrupted may have left packages half installed.
+	al_chroot_run dpkg --configure -a >/dev/null 2>&1
 }
 
 al_chroot_new() {

@@ -51,6 +51,8 @@
 #
 # Connect with:  as_user "$AL_BIN/psql" -X -h SOCKETDIR -U postgres -d postgres
 
+unset CDPATH
+[ -d "${TMPDIR:-/tmp}" ] || unset TMPDIR
 AL_TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 AL_USER=
 AL_SCRATCH=
@@ -66,7 +68,7 @@ for al_var in $(compgen -e PG); do
 		*) unset "$al_var" ;;
 	esac
 done
-unset al_var MAKEFLAGS MFLAGS MAKEOVERRIDES MAKELEVEL CDPATH BASH_ENV ENV
+unset al_var MAKEFLAGS GNUMAKEFLAGS MAKEFILES MFLAGS MAKEOVERRIDES MAKELEVEL BASH_ENV ENV
 unset "${!LC_@}" LANGUAGE
 # PostgreSQL::Test unsets LC_ALL, pg_regress the rest
 export LANG=C.UTF-8 LC_ALL=C.UTF-8
@@ -83,6 +85,8 @@ bad_input() {
 	printf '%s: %s\n' "${0##*/}" "$*" >&2
 	exit 2
 }
+
+[[ ${PGVERSION:-$AL_PG_MIN} =~ ^[0-9]+$ ]] || bad_input "PGVERSION=$PGVERSION is no number"
 
 # A script that defines al_at_exit has it called last, with the exit status.
 al_exit() {
@@ -114,16 +118,17 @@ al_end_tree() {
 }
 
 al_within() {
-	local limit=$1 job watch status=0
+	local limit=$1 owner=$BASHPID job watch status=0
 	shift
 	"$@" &
 	job=$!
 	(
-		exec >/dev/null 2>&1
+		exec >/dev/null 2>&1 9>&-
 		trap 'exit 1' TERM
 		left=$((limit * 1000)) processors=$(nproc || echo 1)
 		while [ "$left" -gt 0 ]; do
 			sleep 5
+			kill -0 "$owner" && kill -0 "$job" || exit 1
 			load=0
 			read -r load _ </proc/loadavg || true
 			load=$((10#${load/./})) # hundredths
@@ -141,7 +146,7 @@ al_within() {
 	wait "$job" || status=$?
 	al_end_tree "$watch"
 	al_late=
-	if wait "$watch"; then al_late=yes; fi
+	if wait "$watch"; then al_late=yes status=124; fi
 	return $status
 }
 
@@ -287,6 +292,7 @@ al_require() {
 			build)
 				command -v gcc >/dev/null || p+=(gcc)
 				command -v make >/dev/null || p+=(make)
+				command -v ps >/dev/null || p+=(procps)
 				[ -f /usr/include/stdio.h ] || p+=(libc6-dev)
 				al_probe "$PG_CONFIG" || other+=("postgresql-$PG_MAJOR")
 				al_has_headers "$PG_CONFIG" 2>/dev/null || other+=("postgresql-server-dev-$PG_MAJOR")

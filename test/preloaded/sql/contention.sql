@@ -32,7 +32,7 @@ SELECT * FROM t.contended;
 SELECT status FROM generate_series(1, 3) i, LATERAL lock_try_acquire('d', owner => 'bob-' || i, wait => '10 ms');
 SELECT t.refuse('a', 3);
 SELECT * FROM t.contended;
-SELECT waits, total_wait BETWEEN '30 ms' AND '1 min' AS total, longest_wait BETWEEN '10 ms' AND '1 min' AS longest, longest_wait < total_wait AS less,
+SELECT waits, total_wait >= longest_wait AS total, longest_wait > '0' AS longest, longest_wait < total_wait AS less,
 	last_at BETWEEN clock_timestamp() - interval '5 min' AND clock_timestamp() AS last_at FROM lock_contention WHERE key = 'd';
 SELECT total_wait, longest_wait FROM lock_contention WHERE key = 'c';
 SELECT (SELECT last_at FROM lock_contention WHERE key = 'a') > (SELECT last_at FROM lock_contention WHERE key = 'd') AS later;

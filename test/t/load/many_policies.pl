@@ -1,6 +1,6 @@
 # Ten thousand prefixes.
 #
-# SEED in the environment repeats a run.
+# SEED in the environment chooses other policies.
 #
 # Properties: for any key, and each part, the policy with the longest prefix that
 # rules this part is found, as a query over lock_policies finds it, however the prefixes
@@ -22,7 +22,7 @@ use Test::More;
 
 my $number = 10_000;
 my $bytes = 400;    # of memory, for each short prefix
-my $seed = $ENV{SEED} // int(rand(2**31));
+my $seed = $ENV{SEED} // 1706;
 note "SEED=$seed";
 
 my $node = PostgreSQL::Test::Cluster->new('many_policies');

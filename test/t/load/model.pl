@@ -3,7 +3,7 @@
 # A random sequence of calls, in transactions and without, with savepoints,
 # disconnects and leases that run out, is played both by the server and by
 # test/perl/AtomicLockModel.pm, and each answer and what is to be seen of all
-# keys is compared.  SEED in the environment chooses the sequence, AL_STEPS its
+# keys is compared.  SEED in the environment chooses other sequences, AL_STEPS their
 # length, AL_KIND the kind.
 #
 # Properties: an answer depends on nothing but who holds the key, in which
@@ -49,7 +49,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my @seeds = defined $ENV{SEED} ? split(/\D+/, $ENV{SEED}) : (1706, int(rand(1_000_000)));
+my @seeds = defined $ENV{SEED} ? split(/\D+/, $ENV{SEED}) : (1706, 1729);
 my $steps = $ENV{AL_STEPS} || 1500;
 # ... and one kind of sequences: crowd, line or policies
 my $kind = $ENV{AL_KIND} || '';
