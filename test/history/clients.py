@@ -71,7 +71,7 @@ class History:
         self.faults = []		# (from, to, kind, detail)
         self.grants = []		# rows of lock_history in the end, where policies ask for it
         self.events = []		# what a listener heard: (when, key, payload)
-        # expires_at is of the real-time clock; they may drift apart a little.  Whoever reads both
+        # expires_at is of the real-time clock; they may drift apart a little.  A thread that reads both
         # may be interrupted in between, which makes the difference smaller.
         self.offset = max(time.time() - time.monotonic() for _ in range(1000))
 

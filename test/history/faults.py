@@ -173,7 +173,7 @@ class Crash(Run):
                     pids = [pid for pid, title in self.server.children().items() if child in title]
                 for pid in pids:
                     signal_to(pid, signal.SIGKILL)
-                # The postmaster lets nobody in from when it has noticed until it has begun anew.
+                # The postmaster refuses connections from the moment when it notices until it has restarted.
                 while any(os.path.exists(f'/proc/{pid}') for pid in pids):
                     time.sleep(0.001)
             else:
@@ -357,7 +357,7 @@ pidfile = {self.pooler}/pid
         return f'host={self.pooler} port=5432 user=postgres dbname=history'
 
     def leave(self, record, backend):
-        """Nobody knows what becomes of the connection of the pool"""
+        """The connection of the pool has an unknown fate"""
         super().leave(record, None)
 
     def quiet(self, cursor):
@@ -411,7 +411,7 @@ class Clock(Run):
         begin = time.monotonic()
         with open(self.file, 'r+b', buffering=0) as file:
             file.write(struct.pack('q', round(seconds * 1e6)))
-        # While it moves nobody knows the time.
+        # The time is unknown while the clock moves.
         self.steps += [(begin, None), (time.monotonic(), seconds)]
         self.highest = max(self.highest, seconds)
 

@@ -7,9 +7,10 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use IPC::Run;
 use PostgreSQL::Test::Utils;
+use Test::More;
 use Time::HiRes qw(time);
 
-our @EXPORT = qw(pgbench_script start_pgbench play_rounds);
+our @EXPORT = qw(pgbench_script start_pgbench runs_well play_rounds);
 
 # A file with a script for pgbench, for -f
 sub pgbench_script
@@ -28,6 +29,17 @@ sub start_pgbench
 
 	$$output = '';
 	return IPC::Run::start([ 'pgbench', '-n', @args, $node->connstr('postgres') ], '<', \undef, '>', $output, '2>&1');
+}
+
+# Run pgbench; whether it ends without an error
+sub runs_well
+{
+	my ($node, @args) = @_;
+	my $run = start_pgbench($node, \my $output, @args);
+
+	return 1 if $run->finish && $output !~ /error:|abort/i;
+	diag($output);
+	return 0;
 }
 
 # Play rounds until there was enough, and for AL_HISTORY_SECONDS at least.

@@ -139,7 +139,7 @@ sub is_waiting
 }
 
 # Start SQL that waits for a lock, and return when it is in the queue (or when other SQL
-# says that it waits), or has been: on a busy machine nobody may look at a short wait.
+# says that it waits), or has been in it: on a busy machine a short wait may end before this session looks.
 sub queue_up
 {
 	my ($watch, $psql, $sql, $waits) = @_;

@@ -263,7 +263,7 @@ sub calls
 	return map { "SELECT $function($_)" } @calls;
 }
 
-# The schema public belongs to who owns the database.
+# The owner of the database owns the schema public.
 $node->safe_psql('postgres', 'CREATE DATABASE of_public OWNER regress_mallory');
 my @traps = traps('public');
 $node->safe_psql('of_public', join(";\n", 'SET check_function_bodies = off', 'SET search_path = pg_catalog', 'BEGIN', @traps, 'COMMIT'), extra_params => [ '-U', 'regress_mallory' ]);

@@ -109,7 +109,7 @@ $node->reload;
 is(logged($error, 'text'), 'shown', 'a server that logs statements shows the text');
 $node->safe_psql('postgres', $advice);
 is(logged($error, 'text'), 'hidden', 'not those of the role that is excepted');
-is(logged(q{SELECT set_config('atomic_lock.owner', %s, false);}, 'text'), 'hidden', 'nor what sets its owner');
+is(logged(q{SELECT set_config('atomic_lock.owner', %s, false);}, 'text'), 'hidden', 'nor the statement that sets its owner');
 
 # Others who may see what runs
 my $desk = $node->background_psql('postgres', extra_params => [ '-U', 'order_desk' ]);

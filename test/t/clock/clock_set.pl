@@ -102,7 +102,7 @@ my $token = ask($watch, q{SELECT fencing_token FROM lock_status('k')});
 queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('k', '30 min', 'one', wait => '5 hours')});
 queue_up($watch, $two, q{SELECT status, waited >= '1500 ms' FROM lock_try_acquire('longer', '30 min', 'two', wait => '1500 ms')});
 set_clock($clock, 3600);
-is(answer($one), 'acquired', 'an hour forward: who waits has what ran out by that');
+is(answer($one), 'acquired', 'an hour forward: the waiter gets the lease that ran out by that');
 is(answer($two), 'timeout|t', '... and waits as long as was asked for, for what did not');
 is(told($holder, q{SELECT lock_extend('k', 'me')}), 'LK003', '... who had it cannot extend it');
 is(told($holder, qq{SELECT lock_assert_fence('k', $token, 'me')}), 'LK005', '... nor prove it with the token');
@@ -164,7 +164,7 @@ $run->finish;
 unlike($output, qr/ERROR|FATAL|abort/, 'the clock is set back and forth: no error') or diag($output);
 poll($watch, q{SELECT count(*) = 4 FROM pg_stat_activity WHERE backend_type = 'client backend'});
 is(ask($watch, q{SELECT count(*) FROM counter c WHERE value <> (SELECT count(*) FROM done d WHERE d.key = c.key)}), '0', '... and no update is lost');
-ok(is_waiting($watch, $one), '... who waits for what lasts, waits on and on');
+ok(is_waiting($watch, $one), '... the waiter for the longer lease still waits');
 ask($holder, q{SELECT lock_release('days', 'me')});
 is(answer($one), 'acquired', '... until it is released');
 

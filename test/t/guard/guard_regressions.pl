@@ -86,7 +86,7 @@ foreach my $case (
 	}
 	queue_up($watch, $two, acquire($key, 'c', "$shared, wait => '1 hour'"));
 	ask($one, 'COMMIT');
-	is(answer($two), 'acquired', '... but once the transaction is over');
+	is(answer($two), 'acquired', '... but once the transaction has ended');
 	ask($two, q{SELECT lock_release_all('c')});
 	ask($one, q{RESET atomic_lock.owner; SELECT lock_release_all('a'), lock_release_all('b')});
 	ask($watch, 'TRUNCATE app_lock');
@@ -109,7 +109,7 @@ expire('k');
 is(ask($one, q{SELECT lock_assert('k', 'a') > 0}), 't', '... which goes on doing so');
 queue_up($watch, $two, acquire('k', 'c', q{, wait => '1 hour'}));
 ask($one, 'COMMIT');
-is(answer($two), 'acquired', '... and its end wakes who waits for it');
+is(answer($two), 'acquired', '... and its end wakes the waiter');
 ask($one, 'RESET atomic_lock.max_lifetime');
 ask($watch, 'TRUNCATE app_lock');
 

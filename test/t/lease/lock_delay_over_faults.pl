@@ -62,7 +62,7 @@ sub is_closed
 }
 
 # The hour for which a key is closed is counted from a moment between $since and $known.
-# A session whose delay is over since $known gets it.
+# A session whose delay has passed since $known gets the key.
 sub opens
 {
 	my ($name, $key, $since, $known) = @_;
@@ -70,7 +70,7 @@ sub opens
 
 	is(ask($one, "SELECT closed_until - interval '1 hour' BETWEEN '$since' AND '$known' FROM lock_status('$key')"), 't', "$name: closed for an hour after the end");
 	is(ask($one, "SELECT set_config('atomic_lock.lock_delay', floor(1000 * extract(epoch FROM clock_timestamp() - '$known'::timestamptz)) || 'ms', false) IS NULL; SELECT status FROM lock_try_acquire('$key', '1 hour', 'one'); RESET atomic_lock.lock_delay"),
-		"f\nacquired", '... open to a session whose delay is over');
+		"f\nacquired", '... open to a session whose delay has passed');
 	is(ask($one, qq{SELECT lock_release('$key', 'one'); SELECT status FROM lock_try_acquire('$key', '1 hour', 'one'); SELECT lock_release('$key', 'one')}), "t\nacquired\nt", '... and at once after a release');
 	return;
 }

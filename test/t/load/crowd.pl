@@ -68,13 +68,10 @@ INSERT INTO history SELECT 'WHAT', split_part(g, '=', 1), split_part(g, '=', 2):
 foreach my $what (sort keys %loads)
 {
 	my $file = pgbench_script($node, $what =~ s/ /_/gr, $loads{$what} =~ s/WHAT/$what/gr);
-	my ($ok, $output) = (1);
+	my $ok = 1;
 
 	play_rounds(
-		sub {
-			my $run = start_pgbench($node, \$output, '-c', 64, '-t', 10, '-f', $file);
-			$ok &&= $run->finish && $output !~ /error:|abort/i || diag($output) && 0;
-		},
+		sub { $ok &&= runs_well($node, '-c', 64, '-t', 10, '-f', $file) },
 		sub { !$ok || ask($watch, "SELECT count(*) > 1000 FROM history WHERE what = '$what'") eq 't' });
 	ok($ok, "$what: 64 clients, no error");
 	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});

@@ -153,17 +153,14 @@ sub most
 foreach my $what ('o', 'r', 'b')
 {
 	my @files;
-	my ($ok, $output) = (1);
+	my $ok = 1;
 
 	foreach my $way (sort keys %ways)
 	{
 		push @files, '-f', pgbench_script($node, "$what-$way", ($begin . $ways{$way}) =~ s/WHAT/$what/gr =~ s/PREFIX/$what/gr);
 	}
 	play_rounds(
-		sub {
-			my $run = start_pgbench($node, \$output, '-c', 16, '-t', 50, @files);
-			$ok &&= $run->finish && $output !~ /error:|abort/i || diag($output) && 0;
-		},
+		sub { $ok &&= runs_well($node, '-c', 16, '-t', 50, @files) },
 		sub { !$ok || ask($watch, "SELECT count(*) > 200 FROM history WHERE what = '$what'") eq 't' });
 	ok($ok, "$what: 16 clients, no error");
 	poll($watch, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'client backend'});

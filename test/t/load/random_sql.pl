@@ -656,7 +656,7 @@ my $prologue = join ';', q{SET atomic_lock.owner = 'me'; SELECT lock_stats_reset
   q{lock_status()}, q{lock_waiters()}, q{lock_waiters}, q{lock_stats()}, q{lock_contention()}, q{lock_sweeper_status()}, q{lock_activity}, q{lock_guards}, q{lock_audit}, q{lock_set_policy('z', history => true)}, q{lock_policies}, q{lock_policy('z')}, q{lock_drop_policy('z')}, q{lock_history}, q{lock_held_at('z', now())}, q{force_release('q', 'why')}, q{lock_steal('q', 'me', 'why')}, q{lock_force_release('q', 'why')}, q{lock_try_force_release('q', 'why')}, q{lock_sweep()}, q{lock_protect('t', 't:{id}')}, q{lock_unprotect('t')};
 {
 	local $ENV{PGOPTIONS} = '-c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0';
-	is($node->psql('postgres', $prologue, extra_params => [ '-v', 'ON_ERROR_STOP=1', '-U', 'al_all' ]), 0, 'who has all levels can call all functions');
+	is($node->psql('postgres', $prologue, extra_params => [ '-v', 'ON_ERROR_STOP=1', '-U', 'al_all' ]), 0, 'a role with all levels can call all functions');
 }
 my ($status, $output) = $node->psql('postgres', join(' UNION ALL ', map { "SELECT '$_->[0]', has_table_privilege('al_none', 'locks.$_->[0]', 'SELECT')" } @views), on_error_die => 1);
 unlike($output, qr/\|t/, 'nobody else can read the views');

@@ -145,7 +145,7 @@ sub crowd
 }
 
 my $run = crowd(100);
-is(ask($watch, q{CREATE DATABASE other; DROP DATABASE other; SELECT count(*) FROM lock_waiters}), '100', 'DROP DATABASE is answered by a hundred who wait');
+is(ask($watch, q{CREATE DATABASE other; DROP DATABASE other; SELECT count(*) FROM lock_waiters}), '100', 'DROP DATABASE gets an answer from a hundred waiters');
 my @pids = split /\n/, ask($watch, q{SELECT pid FROM lock_waiters});
 $node->stop('fast');
 $run->finish;

@@ -147,7 +147,7 @@ ask($one, q{SELECT lock_acquire('x', '1 hour', 'one')});
 wait_with($one, "SELECT status FROM lock_try_acquire('k', owner => 'one', wait => '" . ($has_queue ? '5 min' : '700 ms') . "'); SELECT lock_release_all('one')");
 start($two, q{SET deadlock_timeout = '1 h'; } . waiting('x', 'two'));
 like(answer($one), $has_queue ? qr/^deadlock\n/ : qr/^timeout\n/, 'a cycle');
-is(answer($two), 'acquired', '... of which the other goes on');
+is(answer($two), 'acquired', '... and the other goes on');
 
 # A crash takes the queue along.
 ask($holder, q{SELECT lock_acquire('last', '1 hour', 'holder')});

@@ -161,7 +161,7 @@ ask($holder, q{SELECT lock_acquire('k', '1 hour', 'holder')});
 ask($watch, qq{SELECT lock_enqueue('k', '$_', '$_', '1 ms')}) foreach 'a', 'b', 'c';
 ask($watch, q{SELECT lock_enqueue('k', 'one', 'One', '1 hour')});
 ask($holder, q{SELECT lock_release('k', 'holder')});
-ok(soon($watch, q{SELECT acquired FROM lock_try_acquire('k', '1 hour', 'one')}), 'behind three who do not answer, the fourth has the key');
+ok(soon($watch, q{SELECT acquired FROM lock_try_acquire('k', '1 hour', 'one')}), 'the fourth gets the key behind three that do not answer');
 is(ask($watch, q{SELECT count(*) FROM lock_queue}), '0', '... and nobody is in line');
 
 end($watch, $listener, $holder, $other);
