@@ -7,10 +7,40 @@ use warnings FATAL => 'all';
 use AtomicLockTest;
 use Exporter 'import';
 use IPC::Run;
+use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use Test::More;
 use Time::HiRes qw(usleep);
 
-our @EXPORT = qw(session start streams answer reply told end gone poll is_waiting queue_up pid play_endings);
+our @EXPORT = qw(@build sleeping_server session start streams answer reply told end gone poll is_waiting queue_up pid play_endings);
+
+# How PostgreSQL::Test::Cluster->new gets a build with AL_TEST_HOOKS, where there is one
+our @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
+
+# A server whose waiters, in a build with AL_TEST_HOOKS, sleep for an hour until they are
+# woken: a lost wake-up is a wait that does not end.
+sub sleeping_server
+{
+	my ($name, $settings, %init) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name, @build);
+
+	note @build ? 'a build with hooks' : 'waiters look again every second';
+	$node->init(%init);
+	$node->append_conf(
+		'postgresql.conf', qq{
+shared_preload_libraries = 'atomic_lock'
+log_statement = none
+autovacuum = off
+deadlock_timeout = 1h
+atomic_lock.max_wait = 1h
+max_prepared_transactions = 10
+$settings
+});
+	$node->append_conf('postgresql.conf', "atomic_lock.test_sleep_cap = 1h\n") if @build;
+	$node->start;
+	$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+	return $node;
+}
 
 # A background psql.  The label is its application_name, and so what its locks
 # and waits are labelled with.  Errors are shown with their SQLSTATE.

@@ -26,7 +26,6 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
 note @build ? 'a build with hooks' : 'waiters look again every second';
 my $conf = q{
 shared_preload_libraries = 'atomic_lock'

@@ -23,24 +23,9 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
-note @build ? 'a build with hooks' : 'waiters look again every second';
-
-my $node = PostgreSQL::Test::Cluster->new('guard_faults', @build);
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
-shared_preload_libraries = 'atomic_lock'
-log_statement = none
-log_min_error_statement = error
-deadlock_timeout = 1h
-atomic_lock.max_wait = 1h
-});
-$node->append_conf('postgresql.conf', "atomic_lock.test_sleep_cap = 1h\n") if @build;
-$node->start;
+my $node = sleeping_server('guard_faults', 'log_min_error_statement = error');
 $node->safe_psql(
 	'postgres', q{
-CREATE EXTENSION atomic_lock;
 CREATE TABLE inv (k text PRIMARY KEY, x int);
 SELECT lock_protect('inv', '{k}');
 });

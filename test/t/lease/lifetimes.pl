@@ -30,27 +30,12 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $rounds = $ENV{AL_SESSIONS} || 400;
-my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
-note @build ? 'a build with hooks' : 'waiters look again every second';
-
-my $node = PostgreSQL::Test::Cluster->new('session', @build);
-$node->init(allows_streaming => 1);
-$node->append_conf(
-	'postgresql.conf', q{
-shared_preload_libraries = 'atomic_lock'
-log_statement = none
-autovacuum = off
+my $node = sleeping_server('session', q{
 atomic_lock.sweep_interval = 0
-atomic_lock.max_wait = 1h
 max_connections = 50
-max_prepared_transactions = 10
 restart_after_crash = on
-deadlock_timeout = 1h
-});
-$node->append_conf('postgresql.conf', "atomic_lock.test_sleep_cap = 1h\n") if @build;
-$node->start;
+}, allows_streaming => 1);
 $node->safe_psql('postgres', q{
-CREATE EXTENSION atomic_lock;
 CREATE TABLE counter (value bigint);
 INSERT INTO counter VALUES (0);
 CREATE ROLE app LOGIN;

@@ -26,23 +26,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
-note @build ? 'a build with hooks' : 'waiters look again every second';
-
-my $node = PostgreSQL::Test::Cluster->new('shared_faults', @build);
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
-shared_preload_libraries = 'atomic_lock'
-log_statement = none
-autovacuum = off
-max_prepared_transactions = 10
-deadlock_timeout = 1h
-atomic_lock.max_wait = 1h
-});
-$node->append_conf('postgresql.conf', "atomic_lock.test_sleep_cap = 1h\n") if @build;
-$node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock; CREATE TABLE data (id int)');
+my $node = sleeping_server('shared_faults', '');
+$node->safe_psql('postgres', 'CREATE TABLE data (id int)');
 
 my ($watch, $one, $two, $three, $four) = map { session($node, $_) } ('Watch', 'One', 'Two', 'Three', 'Four');
 

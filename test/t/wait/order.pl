@@ -23,7 +23,6 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
 my $node = PostgreSQL::Test::Cluster->new('wait', @build);
 $node->init;
 $node->append_conf(

@@ -22,23 +22,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# As in readers_and_writers.pl: nobody looks again without being woken.
-my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
-my $node = PostgreSQL::Test::Cluster->new('places', @build);
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
-shared_preload_libraries = 'atomic_lock'
-log_statement = none
-autovacuum = off
-deadlock_timeout = 1h
-max_connections = 70
-atomic_lock.max_wait = 1h
-max_prepared_transactions = 5
-});
-$node->append_conf('postgresql.conf', 'atomic_lock.test_sleep_cap = 1h') if @build;
-$node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+my $node = sleeping_server('places', 'max_connections = 70');
 
 my $watch = session($node, 'Watch');
 my %session;

@@ -26,7 +26,6 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 # A session has a second to end its locks, in a build with AL_TEST_HOOKS an hour.
-my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
 my $node = PostgreSQL::Test::Cluster->new('queue_ends', @build);
 $node->init;
 $node->append_conf(

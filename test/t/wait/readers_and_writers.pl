@@ -20,24 +20,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# A waiter looks again by itself after a second, which hides wake-ups that are
-# lost; in a build with AL_TEST_HOOKS after an hour, and nobody searches for
-# deadlocks before that: then such a wait never ends.
-my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
-my $node = PostgreSQL::Test::Cluster->new('shared_wait', @build);
-$node->init;
-$node->append_conf(
-	'postgresql.conf', q{
-shared_preload_libraries = 'atomic_lock'
-log_statement = none
-autovacuum = off
-deadlock_timeout = 1h
-max_connections = 30
-atomic_lock.max_wait = 1h
-});
-$node->append_conf('postgresql.conf', 'atomic_lock.test_sleep_cap = 1h') if @build;
-$node->start;
-$node->safe_psql('postgres', 'CREATE EXTENSION atomic_lock');
+my $node = sleeping_server('shared_wait', 'max_connections = 30');
 
 my $watch = session($node, 'Watch');
 my %session;

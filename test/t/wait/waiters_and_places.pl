@@ -23,7 +23,6 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 # Others pass a waiter that has not run for a second, or here for an hour.
-my @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
 my $node = PostgreSQL::Test::Cluster->new('line', @build);
 $node->init;
 # No sweep: what is offered is offered by those who let go of a key.
