@@ -74,7 +74,7 @@ uninstall-more:
 	rmdir '$(compat_dir)' '$(doc_dir)' 2>/dev/null || true
 .PHONY: install-compat uninstall-more
 
-# What a file includes is found out when it is compiled.  Bitcode that the server
+# The compiler finds out which files each file includes.  Bitcode that the server
 # can inline follows its object file.
 ifeq ($(GCC),yes)
 $(OBJS): override CPPFLAGS += -MMD -MP
@@ -90,7 +90,7 @@ demo:
 demo-stop:
 	@demo/run stop
 
-# Two servers behind PL/Proxy, one of which is lost
+# Two servers behind PL/Proxy; then one of them is lost
 demo-cluster:
 	@demo/cluster
 
@@ -107,7 +107,7 @@ quick quick-stop:
 bench:
 	@test/bench/run
 
-# Tables and plots of doc/benchmarks.md, from what make bench left
+# Tables and plots of doc/benchmarks.md, from the results of make bench
 bench-report:
 	@/usr/bin/python3 -c 'import matplotlib' 2>/dev/null || \
 		bash -c 'set -euo pipefail; . test/lib.sh; al_require plots' bench-report
@@ -125,7 +125,7 @@ test-matrix:
 test-assert:
 	@test/assert
 
-# What .ci/run leaves out, since it takes hours: make nightly SUITE="busy mutants"
+# The tests that .ci/run leaves out, since they take hours: make nightly SUITE="busy mutants"
 nightly:
 	@test/nightly
 

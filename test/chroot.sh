@@ -3,7 +3,7 @@
 #
 # To be sourced after test/lib.sh.  The trees are made with mmdebstrap from the
 # machine's own apt mirror, are kept in CHROOTS (/var/cache/atomic_lock-chroots)
-# for a month, and need root.  What runs in one sees a process list, a /dev/shm
+# for a month, and need root.  Processes in a tree see a process list, a /dev/shm
 # and mounts of its own, which the kernel takes away when the script ends,
 # however it ends.
 #
@@ -213,7 +213,7 @@ al_chroot_source() {
 	al_sources | tar -C "$AL_CHROOT$AL_CHROOT_TOP" --no-same-owner -xf -
 }
 
-# The first process of a tree, with which the others end.  It is a shell because
+# The first process of a tree; the others end with it.  It is a shell because
 # somebody has to take notice of the end of servers whose parent has ended.
 # shellcheck disable=SC2016 # expanded there
 al_chroot_init='

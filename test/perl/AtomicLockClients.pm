@@ -83,7 +83,7 @@ sub jdbc_of
 	return sprintf('jdbc:postgresql://127.0.0.1:%s/%s?user=%s', $node->port, $database, $role // $user);
 }
 
-# A new database with what the examples need
+# A new database, set up for the examples
 sub example_database
 {
 	my ($node, $database) = @_;
@@ -132,7 +132,7 @@ sub lines
 	return [ split /\n/, $stdout ];
 }
 
-# The same with a driver, which is told where to connect to after the other arguments
+# The same with a driver; the last argument of the program is the server to connect to
 sub lines_of
 {
 	my ($node, $driver, $database, @program) = @_;

@@ -14,8 +14,8 @@ our @EXPORT = qw(make_clock start_with_clock clock_is_heeded set_clock pass_hour
 
 my $shim;
 
-# A new clock: the name of a file, by which it is set; nothing where there is no
-# C compiler.
+# A new clock: the name of a file that sets the time; nothing where there is no C
+# compiler.
 my $clocks = 0;
 
 sub make_clock
@@ -65,7 +65,7 @@ sub write_clock
 	return;
 }
 
-# By so many seconds the clock of the server is ahead, from now on.
+# From now on the clock of the server is ahead by this number of seconds.
 sub set_clock
 {
 	my ($clock, $seconds) = @_;
@@ -88,7 +88,7 @@ sub freeze_clock
 	return write_clock($clock, 0, $moment, 0, 0);
 }
 
-# It is right now, and runs so many times as fast.
+# The clock is right at this moment, and runs faster by this factor.
 sub pace_clock
 {
 	my ($clock, $pace) = @_;

@@ -70,13 +70,13 @@ sub proxy
 	return $node;
 }
 
-# What facade() has installed
+# Objects that facade() has installed
 sub printed_file
 {
 	return "$PostgreSQL::Test::Utils::tmp_check/facade_$$.sql";
 }
 
-# What the generator prints or says
+# Output and errors of the generator
 sub printed
 {
 	my ($node, @options) = @_;

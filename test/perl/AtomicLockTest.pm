@@ -1,4 +1,4 @@
-# What several TAP tests need beside PostgreSQL::Test.
+# Helpers of several TAP tests, beside PostgreSQL::Test.
 
 package AtomicLockTest;
 

@@ -99,7 +99,7 @@ sub streams
 	return ($out, $err);
 }
 
-# What the SQL that was last started answered, or its errors
+# The answer of the SQL that was last started, or its errors
 sub answer
 {
 	my ($out, $err) = streams(@_);
@@ -118,7 +118,7 @@ sub reply
 	return answer($psql);
 }
 
-# What SQL answers, or the SQLSTATE of its error
+# The answer of SQL, or the SQLSTATE of its error
 sub told
 {
 	my ($psql, $sql) = @_;
@@ -187,7 +187,7 @@ sub queue_up
 	return;
 }
 
-# All the ways in which a key becomes free: name, what the holder does before
+# Each way that a key becomes free: name, what the holder does before
 # somebody waits for KEY, who ends it then (the holder or somebody else), and
 # how.  Where one of the answers is a moment, the key is not free before the last of them.
 # A lease that is short from the beginning may end before anybody waits.
