@@ -84,6 +84,7 @@ class Run:
         self.history = History()
         self.script = script
         self.until, self.least, self.again = 0.0, 0, ''
+        self.rolled_back = False	# a prepared transaction of a client that has gone
         self.watch = Watch()
         self.ended = False
         self.server = None
@@ -239,6 +240,7 @@ class Run:
                 if gid.partition('/')[0] in gone:
                     try:
                         self.server.ask(f"ROLLBACK PREPARED '{gid}'")
+                        self.rolled_back = True
                     except psycopg2.Error:
                         pass		# a backend that nobody listens to is just at it
             time.sleep(0.1)
@@ -375,7 +377,7 @@ class Run:
     def counted(self, cursor):
         """What was granted has ended, in the statistics too, as long as they
         were not lost"""
-        if self.crashes or self.failovers or self.rolls_back_prepared:
+        if self.crashes or self.failovers or self.rolls_back_prepared or self.rolled_back:
             return
         cursor.execute("SELECT grants, releases + expirations + forced FROM lock_stats "
                        "WHERE database = current_database()")
