@@ -145,8 +145,8 @@ al_within() {
 	watch=$!
 	wait "$job" || status=$?
 	al_end_tree "$watch"
-	al_late=
-	if wait "$watch"; then al_late=yes status=124; fi
+	# shellcheck disable=SC2034 # for the caller
+	if wait "$watch"; then al_late=yes status=124; else al_late=; fi
 	return $status
 }
 
@@ -530,7 +530,7 @@ al_private_pg() {
 		[ -d "$dir" ] || continue
 		mkdir -p "$root$dir"
 		for f in "$dir"/*; do
-			[ "$f" != "$lib/bitcode" ] && [ "$f" != "$share/extension" ] || continue
+			if [ "$f" = "$lib/bitcode" ] || [ "$f" = "$share/extension" ]; then continue; fi
 			case ${f##*/} in
 				atomic_lock | atomic_lock.* | atomic_lock--*) ;;
 				*) ln -sf "$f" "$root$dir/" ;;
