@@ -390,7 +390,7 @@ CREATE FUNCTION lock_acquire(
 	max_holders integer DEFAULT NULL
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_acquire'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text, integer) IS
 'takes the lock "key" for "ttl" (default atomic_lock.default_ttl); waits for it for up to "wait", in the order of arrival; "mode" is exclusive or shared, and with "max_holders" no more owners than that share it; "lifetime" is lease, session or transaction; returns the holding, whose owner proves who has it; raises 55P03 if somebody else has the lock or the wait ran out, 40P01 if waiting would close a cycle of owners, LK007 if the owner has the lock and atomic_lock.on_reacquire is error';
@@ -407,7 +407,7 @@ CREATE FUNCTION lock_try_acquire(
 	max_holders integer DEFAULT NULL
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_acquire(text, interval, text, text, interval, text, jsonb, text, integer) IS
 'like lock_acquire, but returns status "held", "pending", "timeout" or "deadlock" instead of raising an error';
@@ -423,7 +423,7 @@ CREATE FUNCTION lock_acquire_all(
 	max_holders integer DEFAULT NULL
 ) RETURNS SETOF lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_acquire_all'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_acquire_all(text[], interval, text, text, interval, text, jsonb, integer) IS
 'takes 1 to 1000 locks for one owner, all or none, in the order of their bytes; "wait" is for the whole set; returns one row per distinct key; raises what lock_acquire raises, naming the key in the way';
@@ -439,7 +439,7 @@ CREATE FUNCTION lock_try_acquire_all(
 	max_holders integer DEFAULT NULL
 ) RETURNS SETOF lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire_all'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_acquire_all(text[], interval, text, text, interval, text, jsonb, integer) IS
 'like lock_acquire_all, but instead of raising an error returns one row, for the key in the way, with status "held", "pending", "timeout" or "deadlock"';
@@ -451,7 +451,7 @@ CREATE FUNCTION lock_convert(
 	wait interval DEFAULT '0'
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_convert'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_convert(text, text, text, interval) IS
 'converts what "owner" (default atomic_lock.owner) holds of "key" to another mode without letting go; gives a new fencing token and keeps the rest; raises 55P03 if others share the key or the wait ran out, 40P01 if another owner waits to convert too, LK002, LK003, LK004, LK005 and LK009 as lock_release does';
@@ -463,7 +463,7 @@ CREATE FUNCTION lock_try_convert(
 	wait interval DEFAULT '0'
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_try_convert'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_convert(text, text, text, interval) IS
 'like lock_convert, but instead of raising an error for the state of the lock returns acquired = false, and in status why: held, timeout, deadlock, pending, not_found, not_owner, already_released, expired or forced';
@@ -476,7 +476,7 @@ CREATE FUNCTION lock_transfer(
 	ttl interval DEFAULT NULL
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_transfer'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_transfer(text, text, text, text, interval) IS
 'hands what "owner" (null: atomic_lock.owner) holds of "key" over to "new_owner" in one step, with a new fencing token, for "ttl" from now (default: until the same end); raises LK002, LK003, LK004, LK005 and LK009 as lock_release does';
@@ -489,7 +489,7 @@ CREATE FUNCTION lock_try_transfer(
 	ttl interval DEFAULT NULL
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_try_transfer'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_transfer(text, text, text, text, interval) IS
 'like lock_transfer, but instead of raising an error for the state of the lock returns acquired = false, and in status why: not_found, not_owner, already_released, expired, forced, lifetime_exceeded or pending';
@@ -497,7 +497,7 @@ COMMENT ON FUNCTION lock_try_transfer(text, text, text, text, interval) IS
 CREATE FUNCTION lock_transfer_all(owner text, new_owner text, holder text DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'atomic_lock_transfer_all'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_transfer_all(text, text, text) IS
 'hands everything that "owner" (null: atomic_lock.owner) holds in this database over to "new_owner", each with a new fencing token and until the same end; returns how many holdings';
@@ -505,7 +505,7 @@ COMMENT ON FUNCTION lock_transfer_all(text, text, text) IS
 CREATE FUNCTION lock_release(key text, owner text DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'atomic_lock_release'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_release(text, text) IS
 'ends the lease that "owner" (default atomic_lock.owner) has on "key" and returns true; raises LK002 if nobody has it, LK003 if another owner has it, LK004 if this owner released it before, LK005 if it expired, LK009 if an administrator ended it';
@@ -513,7 +513,7 @@ COMMENT ON FUNCTION lock_release(text, text) IS
 CREATE FUNCTION lock_try_release(key text, owner text DEFAULT NULL)
 RETURNS text
 AS 'MODULE_PATHNAME', 'atomic_lock_try_release'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_release(text, text) IS
 'like lock_release, but returns released, not_found, not_owner, already_released, expired or forced';
@@ -521,7 +521,7 @@ COMMENT ON FUNCTION lock_try_release(text, text) IS
 CREATE FUNCTION lock_release_all(owner text DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'atomic_lock_release_all'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_release_all(text) IS
 'releases everything that "owner" (default atomic_lock.owner) holds in this database; returns how many holdings';
@@ -529,7 +529,7 @@ COMMENT ON FUNCTION lock_release_all(text) IS
 CREATE FUNCTION lock_extend(key text, owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'atomic_lock_extend'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_extend(text, text, interval) IS
 'extends the lease that "owner" (default atomic_lock.owner) has on "key" to "ttl" from now (default: the length that was last asked for, never shortening it); returns its new end; raises LK002, LK003, LK004, LK005 and LK009 as lock_release does, LK008 if atomic_lock.max_lifetime is reached';
@@ -537,7 +537,7 @@ COMMENT ON FUNCTION lock_extend(text, text, interval) IS
 CREATE FUNCTION lock_try_extend(key text, owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'atomic_lock_try_extend'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_extend(text, text, interval) IS
 'like lock_extend, but returns null instead of raising an error for the state of the lock';
@@ -545,7 +545,7 @@ COMMENT ON FUNCTION lock_try_extend(text, text, interval) IS
 CREATE FUNCTION lock_extend_all(owner text DEFAULT NULL, ttl interval DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'atomic_lock_extend_all'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_extend_all(text, interval) IS
 'heartbeat: extends every live lease of "owner" (default atomic_lock.owner) in this database; returns how many were extended';
@@ -561,7 +561,7 @@ CREATE FUNCTION lock_heartbeat(
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'atomic_lock_heartbeat'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_heartbeat(text[], text, interval) IS
 'extends what "owner" (default atomic_lock.owner) holds of 1 to 1000 "keys" (default: everything), each to "ttl" from now as lock_extend does; returns a row per distinct key, in the order of their bytes, with status extended, expired, forced, not_owner, already_released, not_found, lifetime_exceeded, pending, or denied if a policy reserves the key for other roles; raises no error for the state of a lock';
@@ -569,7 +569,7 @@ COMMENT ON FUNCTION lock_heartbeat(text[], text, interval) IS
 CREATE FUNCTION lock_assert(key text, owner text DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'atomic_lock_assert'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_assert(text, text) IS
 'returns the fencing token of what "owner" (default atomic_lock.owner) holds of "key", or raises LK006, or LK009 if an administrator ended it; pins it until the transaction ends: until then nobody else can take, release or force it, even when its time is up; writes nothing';
@@ -577,7 +577,7 @@ COMMENT ON FUNCTION lock_assert(text, text) IS
 CREATE FUNCTION lock_assert_fence(key text, fencing_token bigint, owner text DEFAULT NULL)
 RETURNS void
 AS 'MODULE_PATHNAME', 'atomic_lock_assert_fence'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_assert_fence(text, bigint, text) IS
 'raises LK005 unless "owner" (default atomic_lock.owner) holds "key" by the grant with "fencing_token"; pins it until the transaction ends, as lock_assert does';
@@ -592,7 +592,7 @@ CREATE FUNCTION lock_fetch(
 	holder text DEFAULT NULL
 ) RETURNS SETOF anyelement
 AS 'MODULE_PATHNAME', 'atomic_lock_fetch'
-LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000 ROWS 1;
 
 COMMENT ON FUNCTION lock_fetch(anyelement, text, interval, text, interval, text, text) IS
 'takes the lock "key" (default: what the template of the table''s guard makes of the row; without a guard, what lock_key makes of the table''s name and the primary key) for "owner" (default atomic_lock.owner), then reads the row with primary key "id" of the table that has "row_type"; "id" is text, or a JSON object if the key has several columns; if there is no such row, returns no row and no lock is held; what "owner" holds already keeps its mode and lifetime; raises what lock_acquire raises, 22004 for a null in a column of the template, 40001 if the transaction cannot see the newest version of the row';
@@ -600,7 +600,7 @@ COMMENT ON FUNCTION lock_fetch(anyelement, text, interval, text, interval, text,
 CREATE FUNCTION lock_is_held(key text, owner text DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'atomic_lock_is_held'
-LANGUAGE C STABLE PARALLEL UNSAFE;
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_is_held(text, text) IS
 'returns whether "owner" (default atomic_lock.owner) holds "key"';
@@ -618,7 +618,7 @@ CREATE FUNCTION lock_held(
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'atomic_lock_held'
-LANGUAGE C STABLE PARALLEL UNSAFE;
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_held(text) IS
 'returns a row for each key that "owner" (default atomic_lock.owner) holds in this database, in the order of their bytes; expires_at and ttl_remaining are null if only its session or transaction ends it';
@@ -626,7 +626,7 @@ COMMENT ON FUNCTION lock_held(text) IS
 CREATE FUNCTION lock_holder(key text)
 RETURNS text
 AS 'MODULE_PATHNAME', 'atomic_lock_holder'
-LANGUAGE C STABLE PARALLEL UNSAFE;
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_holder(text) IS
 'returns the label of the current holder of "key", or null if it is free';
@@ -674,14 +674,14 @@ COMMENT ON COLUMN lock_state.queued IS 'how many have a place in line, from lock
 
 CREATE FUNCTION lock_status(key text) RETURNS lock_state
 AS 'MODULE_PATHNAME', 'atomic_lock_status'
-LANGUAGE C STABLE PARALLEL UNSAFE;
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_status(text) IS
 'returns the state of "key", always one row; shows the owner only to the owner itself';
 
 CREATE FUNCTION lock_status() RETURNS SETOF lock_state
 AS 'MODULE_PATHNAME', 'atomic_lock_status_all'
-LANGUAGE C STABLE PARALLEL UNSAFE;
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_status() IS
 'returns a row for every live holding in this database, and for what unfinished transactions have acquired';
@@ -698,7 +698,7 @@ CREATE FUNCTION lock_waiters(
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'atomic_lock_waiters'
-LANGUAGE C STABLE PARALLEL UNSAFE;
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_waiters() IS
 'returns a row for every backend of this database that waits for a lock; raises 55000 before PostgreSQL 17 if atomic_lock is not preloaded';
@@ -718,7 +718,7 @@ COMMENT ON COLUMN lock_waiters.blocking_pid IS 'process id of an unfinished tran
 CREATE FUNCTION lock_channel(key text)
 RETURNS text
 AS 'MODULE_PATHNAME', 'atomic_lock_channel'
-LANGUAGE C STABLE PARALLEL UNSAFE;
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_channel(text) IS
 'returns the name of the channel to LISTEN on for events of a key; it changes when the extension is created anew; raises 22004 for null, 42501 where a policy reserves the key for others, unless the caller has level monitor';
@@ -729,7 +729,7 @@ CREATE FUNCTION lock_ask(
 )
 RETURNS integer
 AS 'MODULE_PATHNAME', 'atomic_lock_ask'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_ask(text, text) IS
 'tells those who hold a key and listen on its channel that somebody wants it, and returns how many hold it, up to 100; message: at most 1024 bytes; once per second for each role and key, and for many keys less often (53400); raises 42501 where a policy reserves the key for others';
@@ -766,7 +766,7 @@ CREATE FUNCTION lock_enqueue(
 )
 RETURNS lock_place
 AS 'MODULE_PATHNAME', 'atomic_lock_enqueue'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_enqueue(text, text, text, interval, interval) IS
 'acquires a lock as lock_acquire does, or takes a place in line for it that needs no connection, or renews that; owner: null for the setting, or else one is made; offer: for how long the lock is kept for this place when its turn comes (1 min); keep: for how long the place is kept unless it is renewed (1 h); both up to max_ttl; raises 53400 for too many places, 42501 where a policy reserves the key for others, 22023 for bad values';
@@ -777,7 +777,7 @@ CREATE FUNCTION lock_leave(
 )
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'atomic_lock_leave'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_leave(text, text) IS
 'gives up the place of an owner in the line for a lock; false: it had none; raises 22004 without an owner';
@@ -795,7 +795,7 @@ CREATE FUNCTION lock_queue(
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'atomic_lock_queue'
-LANGUAGE C STABLE PARALLEL UNSAFE;
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_queue() IS
 'returns a row for every place in line that lock_enqueue has given in this database';
@@ -858,7 +858,7 @@ CREATE FUNCTION lock_set_policy(
 	notify boolean DEFAULT NULL
 ) RETURNS void
 AS 'MODULE_PATHNAME', 'atomic_lock_set_policy'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_set_policy(text, interval, interval, interval, interval, interval, interval, integer, integer, integer, regrole[], boolean, boolean) IS
 'says what holds for all keys that begin with "prefix" (up to 1024 bytes; empty: all keys), in place of the policy that this prefix had; null leaves a part to the policies of shorter prefixes, and then to the settings; in force for all sessions at their next call after the commit; max_keys_per_owner costs a look at each key that the owner holds, at each grant, and max_keys_per_role one at each row under the prefix, unless there is an index of app_lock on (role, key); raises 22004 for a null prefix or role, 22023 for a part out of range, 42704 for an unknown role';
@@ -866,7 +866,7 @@ COMMENT ON FUNCTION lock_set_policy(text, interval, interval, interval, interval
 CREATE FUNCTION lock_drop_policy(prefix text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'atomic_lock_drop_policy'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_drop_policy(text) IS
 'drops the policy of exactly this prefix and returns true; returns false if there is none';
@@ -888,7 +888,7 @@ CREATE FUNCTION lock_policy(
 	OUT prefixes jsonb
 )
 AS 'MODULE_PATHNAME', 'atomic_lock_policy'
-LANGUAGE C STABLE PARALLEL UNSAFE;
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_policy(text) IS
 'returns what holds for "key", always one row: by the policy with the longest prefix that says something about the part, or else by a setting; null is no limit; "prefixes" has the prefix for each part that a policy decides';
@@ -944,7 +944,7 @@ CREATE FUNCTION lock_held_at(
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'atomic_lock_held_at'
-LANGUAGE C STABLE PARALLEL UNSAFE;
+LANGUAGE C STABLE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_held_at(text, timestamptz) IS
 'returns the rows of lock_history for the grants of "key" that lasted at the moment "at", with ended_at and ended_by also where nobody has noticed yet that a lease expired; needs a policy with history; leaves out grants that ended while there was none';
@@ -956,7 +956,7 @@ COMMENT ON FUNCTION lock_held_at(text, timestamptz) IS
 CREATE FUNCTION force_release(key text, reason text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION force_release(text, text) IS
 'ends every holding of "key", whoever has it, opens it if min_hold keeps it closed, records that in lock_audit and returns true; raises LK002 if it is free, 55P03 if an unfinished transaction has the key';
@@ -964,7 +964,7 @@ COMMENT ON FUNCTION force_release(text, text) IS
 CREATE FUNCTION lock_force_release(key text, reason text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_force_release(text, text) IS
 'another name of force_release';
@@ -972,7 +972,7 @@ COMMENT ON FUNCTION lock_force_release(text, text) IS
 CREATE FUNCTION lock_try_force_release(key text, reason text)
 RETURNS text
 AS 'MODULE_PATHNAME', 'atomic_lock_try_force_release'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_try_force_release(text, text) IS
 'like force_release, but returns released, not_found, or pending if an unfinished transaction has the key';
@@ -985,7 +985,7 @@ CREATE FUNCTION lock_steal(
 	holder text DEFAULT NULL
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_steal'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_steal(text, text, text, interval, text) IS
 'takes "key" over for "new_owner" in one step, whoever has it, and records it in lock_audit; raises 55P03 if an unfinished transaction has the key';
@@ -993,7 +993,7 @@ COMMENT ON FUNCTION lock_steal(text, text, text, interval, text) IS
 CREATE FUNCTION lock_sweep(max_rows bigint DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'atomic_lock_sweep'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_sweep(bigint) IS
 'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases, keys that were released longer ago than atomic_lock.released_retention, places in line that are over, and rows of lock_history that are older than atomic_lock.history_retention; returns how many; skips rows in use; also offers free keys to the next in line, and sends events that are due';
@@ -1001,7 +1001,7 @@ COMMENT ON FUNCTION lock_sweep(bigint) IS
 CREATE FUNCTION lock_schedule_sweep(schedule text DEFAULT '* * * * *')
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'atomic_lock_schedule_sweep'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_schedule_sweep(text) IS
 'has pg_cron sweep this database as the current role, on "schedule" (default every minute); replaces an earlier schedule; returns the id of the job; if pg_cron is in another database, schedules the job there at once, whatever becomes of the transaction; raises 55000 without pg_cron';
@@ -1009,7 +1009,7 @@ COMMENT ON FUNCTION lock_schedule_sweep(text) IS
 CREATE FUNCTION lock_unschedule_sweep()
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'atomic_lock_unschedule_sweep'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_unschedule_sweep() IS
 'ends what lock_schedule_sweep scheduled and returns true; returns false if there was nothing; raises 55000 without pg_cron';
@@ -1024,7 +1024,7 @@ CREATE FUNCTION lock_sweeper_status(
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'atomic_lock_sweeper_status'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_sweeper_status() IS
 'returns a row that says in words whether the background sweep runs, and what to do if not; then a row for each database that it or lock_sweep has swept since the server started';
@@ -1055,7 +1055,7 @@ CREATE FUNCTION lock_stats(
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'atomic_lock_stats'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_stats() IS
 'returns counters of what has happened to locks, a row for each database; raises 55000 before PostgreSQL 17 if atomic_lock is not preloaded';
@@ -1084,7 +1084,7 @@ COMMENT ON COLUMN lock_stats.since IS 'when counting began';
 CREATE FUNCTION lock_stats_reset()
 RETURNS void
 AS 'MODULE_PATHNAME', 'atomic_lock_stats_reset'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_stats_reset() IS
 'starts counting from zero in lock_stats and lock_contention, for this database; raises 55000 if nothing is counted';
@@ -1099,7 +1099,7 @@ CREATE FUNCTION lock_contention(
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'atomic_lock_contention'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_contention() IS
 'returns keys of this database that were refused or waited for in the last 5 to 10 minutes, most contended first; the server knows about the 256 most contended keys of all databases; raises 55000 before PostgreSQL 17 if atomic_lock is not preloaded';
@@ -1187,7 +1187,7 @@ CREATE FUNCTION lock_protect(
 	events text[] DEFAULT '{update,delete}'
 ) RETURNS void
 AS 'MODULE_PATHNAME', 'atomic_lock_protect'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_protect(regclass, text, text[]) IS
 'refuses "events" (of insert, update, delete) on rows of a table unless atomic_lock.owner holds the lock whose key "key_template" makes of the row''s columns, such as order:{id}; only the owner of the table may call it; raises 42703 for an unknown column, 22023 for an invalid template';
@@ -1195,7 +1195,7 @@ COMMENT ON FUNCTION lock_protect(regclass, text, text[]) IS
 CREATE FUNCTION lock_unprotect(relation regclass)
 RETURNS void
 AS 'MODULE_PATHNAME', 'atomic_lock_unprotect'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_unprotect(regclass) IS
 'takes the guard of lock_protect off a table, its partitions and children; only the owner of the table may call it; raises 42704 if the table is not protected';
@@ -1409,7 +1409,7 @@ COMMENT ON FUNCTION app_lock_prevent_writing(text) IS
 
 CREATE FUNCTION lock_grant_access(role regrole, level text)
 RETURNS void
-LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 1000
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
 	SELECT app_lock_prevent_writing('lock_grant_access()'::text);
@@ -1421,7 +1421,7 @@ COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
 
 CREATE FUNCTION lock_revoke_access(role regrole, level text)
 RETURNS void
-LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER COST 1000
 SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
 	SELECT app_lock_prevent_writing('lock_revoke_access()'::text);
