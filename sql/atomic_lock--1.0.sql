@@ -953,42 +953,43 @@ COMMENT ON FUNCTION lock_held_at(text, timestamptz) IS
 -- Functions for DBAs and schedules
 ------------------------------------------------------------------------------
 
-CREATE FUNCTION force_release(key text, reason text)
+CREATE FUNCTION force_release(key text, reason text, fencing_token bigint DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION force_release(text, text) IS
-'ends every holding of "key", whoever has it, opens it if min_hold keeps it closed, records that in lock_audit and returns true; raises LK002 if it is free, 55P03 if an unfinished transaction has the key';
+COMMENT ON FUNCTION force_release(text, text, bigint) IS
+'ends every holding of "key", of any owner, and opens it if min_hold keeps it closed; or with a fencing token, ends the holding that this grant made and no other; records that in lock_audit and returns true; raises LK002 if the key is free, LK011 if that grant does not hold it any more, 55P03 if an unfinished transaction has it';
 
-CREATE FUNCTION lock_force_release(key text, reason text)
+CREATE FUNCTION lock_force_release(key text, reason text, fencing_token bigint DEFAULT NULL)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'atomic_lock_force_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION lock_force_release(text, text) IS
+COMMENT ON FUNCTION lock_force_release(text, text, bigint) IS
 'another name of force_release';
 
-CREATE FUNCTION lock_try_force_release(key text, reason text)
+CREATE FUNCTION lock_try_force_release(key text, reason text, fencing_token bigint DEFAULT NULL)
 RETURNS text
 AS 'MODULE_PATHNAME', 'atomic_lock_try_force_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION lock_try_force_release(text, text) IS
-'like force_release, but returns released, not_found, or pending if an unfinished transaction has the key';
+COMMENT ON FUNCTION lock_try_force_release(text, text, bigint) IS
+'like force_release, but returns released, not_found, changed if the grant with that fencing token does not hold the key any more, or pending if an unfinished transaction has the key';
 
 CREATE FUNCTION lock_steal(
 	key text,
 	new_owner text,
 	reason text,
 	ttl interval DEFAULT NULL,
-	holder text DEFAULT NULL
+	holder text DEFAULT NULL,
+	fencing_token bigint DEFAULT NULL
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_steal'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION lock_steal(text, text, text, interval, text) IS
-'takes "key" over for "new_owner" in one step, whoever has it, and records it in lock_audit; raises 55P03 if an unfinished transaction has the key';
+COMMENT ON FUNCTION lock_steal(text, text, text, interval, text, bigint) IS
+'takes "key" over for "new_owner" in one step, from any owner; or with a fencing token, the holding that this grant made, in its mode, and no other; records it in lock_audit; raises 55P03 if an unfinished transaction has the key, and with a token LK011 if that grant does not hold the key any more, LK007 if "new_owner" holds it already';
 
 CREATE FUNCTION lock_sweep(max_rows bigint DEFAULT NULL)
 RETURNS bigint
@@ -1137,7 +1138,8 @@ CREATE VIEW lock_activity AS
 		s.lifetime,
 		s.expires_at,
 		s.role,
-		CASE WHEN s.pending THEN 'pending' ELSE 'held' END AS state
+		CASE WHEN s.pending THEN 'pending' ELSE 'held' END AS state,
+		s.fencing_token
 	FROM lock_status() s
 		-- on a standby, pid is that of a process of the primary
 		LEFT JOIN pg_catalog.pg_stat_activity a
@@ -1159,6 +1161,7 @@ COMMENT ON COLUMN lock_activity.lifetime IS 'lease, session or transaction';
 COMMENT ON COLUMN lock_activity.expires_at IS 'when the lease ends by itself; null if only its session or transaction ends it';
 COMMENT ON COLUMN lock_activity.role IS 'role that acquired it; null if it was dropped';
 COMMENT ON COLUMN lock_activity.state IS 'held; or pending, if an unfinished transaction has acquired, released or changed it, or relies on it';
+COMMENT ON COLUMN lock_activity.fencing_token IS 'fencing token of the grant; with it, force_release and lock_steal end this holding and no other';
 
 ------------------------------------------------------------------------------
 -- Guards.  The trigger is the only record that a table is protected, so that

@@ -108,7 +108,7 @@ BEGIN
 				status := 'not_owner';
 			END IF;
 		WHEN function = 'force-release' THEN
-			status := %1$s.lock_try_force_release(key, 'Forrst request ' || left(request_id, 100));
+			status := %1$s.lock_try_force_release(key, 'Forrst request ' || left(request_id, 100), NULL::bigint);
 		ELSE
 			state := %1$s.lock_status(key);
 			RETURN jsonb_build_object('result', about || CASE WHEN NOT (state.locked OR state.pending) THEN '{"locked": false}'

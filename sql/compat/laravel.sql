@@ -141,7 +141,7 @@ BEGIN
 				MESSAGE = format('lock "%%s" was not taken by this role', OLD.key),
 				HINT = format('It can be ended by force if role "%%s" has level admin of atomic_lock.', current_user);
 		ELSE
-			CASE %1$s.lock_try_force_release(OLD.key, 'DELETE FROM cache_locks'::text)
+			CASE %1$s.lock_try_force_release(OLD.key, 'DELETE FROM cache_locks'::text, NULL::bigint)
 				WHEN 'released' THEN
 				WHEN 'pending' THEN
 					RAISE lock_not_available USING MESSAGE = format('lock "%%s" is in use by an unfinished transaction', OLD.key);
@@ -241,6 +241,6 @@ END
 $$;
 
 $script$, :'locks', :'schema', :'prefix', format('%I.cache_locks_by_role', :'schema'),
-	quote_ident(:'schema'), :'locks' || '.lock_try_force_release(text, text)', current_user) \gexec
+	quote_ident(:'schema'), :'locks' || '.lock_try_force_release(text, text, bigint)', current_user) \gexec
 
 COMMIT;

@@ -26,7 +26,10 @@
 #include "table/audit.h"
 #include "table/catalog.h"
 
-/* End all holdings of the key that is the first argument, for the reason that is the second */
+/*
+ * End all holdings of the key that is the first argument, for the reason that is the second;
+ * or where the third is a fencing token, what that grant made
+ */
 static AlOutcome
 force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
@@ -40,7 +43,10 @@ force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 
 	al_key_arg(fcinfo, 0, &key);
 	reason = al_reason_arg(fcinfo, 1);
-	ended = al_lease_end(rel, &key, &claim, AL_ENDED_FORCED, reason, &result);
+	if (PG_ARGISNULL(2))
+		ended = al_lease_end(rel, &key, &claim, AL_ENDED_FORCED, reason, &result);
+	else
+		ended = al_lease_end_grant(rel, &key, PG_GETARG_INT64(2), reason, &result);
 	if (result.outcome != AL_RELEASED && raise)
 		al_raise(&key, &result);
 	if (result.outcome == AL_NOT_FOUND)
@@ -54,14 +60,14 @@ force_release(FunctionCallInfo fcinfo, const char *function, bool raise)
 	return result.outcome;
 }
 
-/* force_release(key, reason), also lock_force_release: true, or LK002 */
+/* force_release(key, reason, fencing_token), also lock_force_release: true, or LK002, LK011 */
 AL_FUNCTION(atomic_lock_force_release)
 {
 	(void) force_release(fcinfo, "force_release()", true);
 	PG_RETURN_BOOL(true);
 }
 
-/* lock_try_force_release(key, reason): what came of it, in a word */
+/* lock_try_force_release(key, reason, fencing_token): what came of it, in a word */
 AL_FUNCTION(atomic_lock_try_force_release)
 {
 	AlResult	result = {.outcome = force_release(fcinfo, "lock_try_force_release()", false)};
@@ -69,7 +75,7 @@ AL_FUNCTION(atomic_lock_try_force_release)
 	PG_RETURN_TEXT_P(cstring_to_text(al_status_word(&result)));
 }
 
-/* lock_steal(key, new_owner, reason, ttl, holder): the new lease */
+/* lock_steal(key, new_owner, reason, ttl, holder, fencing_token): the new lease */
 AL_FUNCTION(atomic_lock_steal)
 {
 	Relation	rel = al_open_for_writing("lock_steal()");
@@ -88,7 +94,12 @@ AL_FUNCTION(atomic_lock_steal)
 	request.holder = al_holder_arg(fcinfo, 4);
 	request.default_holder = al_holder_default;
 
-	ended = al_lease_steal(rel, &key, &request, reason, &result);
+	if (PG_ARGISNULL(5))
+		ended = al_lease_steal(rel, &key, &request, reason, &result);
+	else
+		ended = al_lease_steal_grant(rel, &key, &request, PG_GETARG_INT64(5), reason, &result);
+	if (result.outcome == AL_HELD_BY_OWNER)
+		al_raise_new_owner(&key, &result);
 	if (!al_is_granted(&result))
 		al_raise(&key, &result);
 	foreach(cell, ended)

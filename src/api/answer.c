@@ -84,6 +84,8 @@ al_status_word(const AlResult *result)
 			return "forced";
 		case AL_LIFETIME_EXCEEDED:
 			return "lifetime_exceeded";
+		case AL_CHANGED:
+			return "changed";
 		case AL_DENIED:
 			return "denied";
 		default:

@@ -451,7 +451,7 @@ static List *
 find_all_pending(void)
 {
 	Relation	rel = al_open_app_lock(AccessShareLock);
-	List	   *pending = al_pending_holdings(rel);
+	List	   *pending = al_pending_holdings(rel, NULL);
 
 	table_close(rel, AccessShareLock);
 	return pending;

@@ -20,6 +20,7 @@
 #define ERRCODE_LOCK_LIFETIME_EXCEEDED		MAKE_SQLSTATE('L','K','0','0','8')
 #define ERRCODE_LOCK_FORCED					MAKE_SQLSTATE('L','K','0','0','9')
 #define ERRCODE_LOCK_WRONG_PARTITION		MAKE_SQLSTATE('L','K','0','1','0')
+#define ERRCODE_LOCK_CHANGED				MAKE_SQLSTATE('L','K','0','1','1')
 
 /*
  * Every message of ours has this, since the server would log statement and context,

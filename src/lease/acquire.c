@@ -388,6 +388,24 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	return -1;
 }
 
+/* Grant a key that was taken from somebody else, in the mode of the request */
+static void
+grant_stolen(Relation rel, AlAttempt *attempt)
+{
+	AlTicket	nobody = {.number = 0};
+	AlLine		line;
+	AlQuota		quota;
+
+	attempt->result->outcome = AL_ACQUIRED;
+	attempt->result->waited = 0;
+	(void) al_quota_claim_attempts(rel, attempt, 1, &quota);
+	(void) al_grant(rel, attempt);
+	al_quota_end(&quota);
+	/* Whom the key was offered to cannot take it, and shall not lose the place for that. */
+	if (!attempt->request->is_shared && al_tickets_look(attempt->key, NULL, &line) && line.is_offered)
+		(void) al_ticket_offer(attempt->key, &nobody, 0);
+}
+
 /*
  * Grant a key to an owner, whoever holds it or is in line for it.  Returns the holdings
  * that this ended: a list of AlHolding *.  Outcomes: AL_ACQUIRED; AL_IN_TRANSACTION.
@@ -397,9 +415,6 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 			   AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
-	AlTicket	nobody = {.number = 0};
-	AlLine		line;
-	AlQuota		quota;
 	List	   *ended;
 
 	al_terms_of(key, request, &attempt.terms);
@@ -407,13 +422,49 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 	if (result->outcome == AL_IN_TRANSACTION)
 		return NIL;
 	al_table_find(rel, key, &attempt.state.rows.exclusive);
-	result->outcome = AL_ACQUIRED;
-	result->waited = 0;
-	(void) al_quota_claim_attempts(rel, &attempt, 1, &quota);
-	(void) al_grant(rel, &attempt);
-	al_quota_end(&quota);
-	/* Whom the key was offered to cannot take it, and shall not lose the place for that. */
-	if (al_tickets_look(key, NULL, &line) && line.is_offered)
-		(void) al_ticket_offer(key, &nobody, 0);
+	grant_stolen(rel, &attempt);
 	return ended;
+}
+
+/*
+ * Grant an owner what another grant made of a key, in the mode of that.  Returns what this
+ * ended, as al_lease_steal() does.  Outcomes: AL_ACQUIRED; AL_CHANGED, AL_IN_TRANSACTION;
+ * AL_HELD_BY_OWNER, where the owner holds the key already.
+ */
+List *
+al_lease_steal_grant(Relation rel, const AlKey *key, AlAcquire *request, int64 token,
+					 const text *reason, AlResult *result)
+{
+	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+	AlClaim		claim;
+	AlHolding  *holding;
+	AlHolding  *ended = NULL;
+	AlHolding  *own;
+
+	al_terms_of(key, request, &attempt.terms);
+	holding = al_lease_claim_grant(rel, key, token, &claim, result);
+	if (holding == NULL)
+		return NIL;
+	request->is_shared = al_is_shared(holding);
+	if (request->is_shared &&
+		!al_lease_claim_soon(rel, key, &request->owner, AL_CLAIM_SHARE, &attempt.claim, result))
+	{
+		al_claim_drop(&claim);
+		return NIL;
+	}
+	al_look(rel, key, &request->owner, AL_LOOK_OWN, &attempt.state);
+	if (al_judge_owner(&attempt.state, &request->owner, result, &own) == AL_RELEASED)
+		result->outcome = AL_HELD_BY_OWNER;
+	else
+		ended = al_lease_end_claimed(rel, key, holding, AL_ENDED_STOLEN, reason, result);
+	if (ended == NULL)
+	{
+		if (request->is_shared)
+			al_claim_drop(&attempt.claim);
+		al_claim_drop(&claim);
+		return NIL;
+	}
+	al_look(rel, key, &request->owner, AL_LOOK_OWN, &attempt.state);
+	grant_stolen(rel, &attempt);
+	return list_make1(ended);
 }

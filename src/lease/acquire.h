@@ -16,5 +16,7 @@ extern int al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 								AlAcquire *request, AlResult *results);
 extern List *al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request,
 							const text *reason, AlResult *result);
+extern List *al_lease_steal_grant(Relation rel, const AlKey *key, AlAcquire *request,
+								  int64 token, const text *reason, AlResult *result);
 
 #endif							/* AL_LEASE_ACQUIRE_H */

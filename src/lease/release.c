@@ -14,6 +14,8 @@
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
+#include "base/owner.h"
+#include "base/str.h"
 #include "claim/claim.h"
 #include "claim/durability.h"
 #include "claim/held.h"
@@ -111,19 +113,19 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 }
 
 /*
- * Claim a key for taking it; false where another transaction has claimed it since we
+ * Claim as al_claim() does; false where another transaction has claimed the key since we
  * began.  Most are about to go: those of heartbeats, sweeps, and of who was refused.
  * Where others have come instead of them, we wait for those, or a busy key could never
  * be had.
  */
 static bool
-claim_soon(AlClaim *claim, const AlKey *key)
+claim_soon(AlClaim *claim, const AlKey *key, const AlOwner *owner, AlClaimMode mode)
 {
 	VirtualTransactionId *first = NULL;
 
 	for (int tries = 0; tries < MOST_TRIES; tries++)
 	{
-		if (al_claim_try(claim, key, NULL, AL_CLAIM_TAKE))
+		if (al_claim_try(claim, key, owner, mode))
 			return true;
 		if (first == NULL)
 			first = al_claim_others(key->hash);
@@ -139,8 +141,26 @@ claim_soon(AlClaim *claim, const AlKey *key)
 				return false;
 		}
 	}
-	al_claim(claim, key, NULL, AL_CLAIM_TAKE);
+	al_claim(claim, key, owner, mode);
 	return true;
+}
+
+/*
+ * al_claim(), which waits no longer than claim_soon() does.  False: AL_IN_TRANSACTION,
+ * and the result says which process is in the way.
+ */
+bool
+al_lease_claim_soon(Relation rel, const AlKey *key, const AlOwner *owner, AlClaimMode mode,
+					AlClaim *claim, AlResult *result)
+{
+	const AlHolding *pending;
+
+	if (claim_soon(claim, key, owner, mode))
+		return true;
+	pending = mode == AL_CLAIM_TAKE ? al_pending_find(rel, key, NULL) : NULL;
+	result->outcome = AL_IN_TRANSACTION;
+	result->blocker = pending ? pending->pid : al_claim_blocker(claim);
+	return false;
 }
 
 /*
@@ -169,14 +189,8 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 		return NIL;
 	}
 
-	if (!claim_soon(claim, key))
-	{
-		const AlHolding *pending = al_pending_find(rel, key, NULL);
-
-		result->outcome = AL_IN_TRANSACTION;
-		result->blocker = pending ? pending->pid : al_claim_blocker(claim);
+	if (!al_lease_claim_soon(rel, key, NULL, AL_CLAIM_TAKE, claim, result))
 		return NIL;
-	}
 	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
 	now = GetCurrentTimestamp();
 	foreach(cell, al_live_holdings(&state, now))
@@ -206,4 +220,158 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 	result->outcome = ended != NIL || was_closed ? AL_RELEASED : AL_NOT_FOUND;
 	result->is_in_use = false;
 	return ended;
+}
+
+/* Which of these holdings did a grant make?  NULL: none */
+static AlHolding *
+of_grant(List *holdings, int64 token)
+{
+	ListCell   *cell;
+
+	foreach(cell, holdings)
+	{
+		AlHolding  *holding = lfirst(cell);
+
+		if (holding->fencing_token == token)
+			return holding;
+	}
+	return NULL;
+}
+
+/* Does another transaction hold a key by this holding, to its end? */
+static bool
+is_of_other(const AlHolding *holding)
+{
+	return holding->lifetime == AL_TRANSACTION && holding->held < 0;
+}
+
+/*
+ * The holding that a grant made, as far as it can be ended.  NULL: AL_IN_TRANSACTION, where
+ * an unfinished transaction has it, or may have; otherwise AL_CHANGED, and the result says
+ * who holds the key.  Unfinished transactions are looked at first: where one ends in
+ * between, its outcome is in the rows.
+ */
+static AlHolding *
+find_grant(Relation rel, const AlKey *key, int64 token, AlResult *result)
+{
+	bool		is_claimed = al_claim_is_others(key->hash);
+	List	   *pending = is_claimed ? al_pending_holdings(rel, key) : NIL;
+	int			more;
+	List	   *holdings = al_holdings_of_key(rel, key, NULL, AL_LOOK_ALL, &more, &result->at);
+	AlHolding  *holding = of_grant(holdings, token);
+	const AlHolding *longest = al_longest(holdings);
+	const AlHolding *unfinished = holding ? holding : of_grant(pending, token);
+	ListCell   *cell;
+
+	if (holding && !is_of_other(holding))
+		return holding;
+	/* Not all of these tell their tokens. */
+	foreach(cell, holdings)
+	{
+		if (unfinished == NULL && is_of_other(lfirst(cell)) && ((AlHolding *) lfirst(cell))->holder == NULL)
+			unfinished = lfirst(cell);
+	}
+	if (unfinished)
+	{
+		result->outcome = AL_IN_TRANSACTION;
+		result->blocker = unfinished->pid;
+		return NULL;
+	}
+
+	result->outcome = AL_CHANGED;
+	result->is_in_use = pending != NIL;
+	result->others = list_length(holdings) - 1;
+	memset(&result->holding, 0, sizeof(AlHolding));
+	if (longest)
+		result->holding = *longest;
+	return NULL;
+}
+
+/*
+ * Claim the holding that a grant made, of any owner, so that it can be ended; and return a
+ * copy.  NULL: nothing is claimed, and the outcome is AL_CHANGED or AL_IN_TRANSACTION, as
+ * find_grant() tells.  A shared holding is claimed as its owner does, so that others who
+ * share the key are in nobody's way.
+ */
+AlHolding *
+al_lease_claim_grant(Relation rel, const AlKey *key, int64 token, AlClaim *claim,
+					 AlResult *result)
+{
+	const AlHolding *seen = find_grant(rel, key, token, result);
+	bool		is_shared = seen && al_is_shared(seen);
+	AlOwner		owner;
+	AlState		state;
+	AlHolding  *holding;
+	AlHolding  *copy;
+
+	if (seen == NULL)
+		return NULL;
+	al_owner_init(&owner, al_string(seen->owner));
+	if (!al_lease_claim_soon(rel, key, is_shared ? &owner : NULL,
+							 is_shared ? AL_CLAIM_SHARE : AL_CLAIM_TAKE, claim, result))
+		return NULL;
+	al_look(rel, key, &owner, AL_LOOK_OWN, &state);
+	holding = of_grant(al_live_holdings(&state, GetCurrentTimestamp()), token);
+	if (holding == NULL)
+	{
+		al_claim_drop(claim);
+		(void) find_grant(rel, key, token, result);
+		return NULL;
+	}
+	copy = palloc(sizeof(AlHolding));
+	*copy = *holding;
+	return copy;
+}
+
+/*
+ * End a holding that al_lease_claim_grant() has claimed, and return what it was.  Its row
+ * keeps the key closed no longer; what other rows do is left as it is.  NULL: it has run out
+ * meanwhile, and so AL_CHANGED; the claim stays.
+ */
+AlHolding *
+al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEndedBy ended_by,
+					 const text *reason, AlResult *result)
+{
+	AlHolding  *ended = palloc(sizeof(AlHolding));
+	TimestampTz now = GetCurrentTimestamp();
+
+	*ended = *holding;
+	if (holding->lifetime == AL_TRANSACTION)
+		al_held_end(holding, true);
+	else
+	{
+		holding->released_at = now;
+		holding->meta = NULL;
+		holding->owner = NULL;
+		/* A new sharer may be taking the row of a share that has expired. */
+		if (!al_is_live(ended, now) || !al_put_over(rel, key, holding))
+		{
+			(void) find_grant(rel, key, ended->fencing_token, result);
+			return NULL;
+		}
+	}
+	al_record_end(key, ended, now, ended_by, reason);
+	result->outcome = AL_RELEASED;
+	return ended;
+}
+
+/*
+ * End the holding that a grant made, and no other, by force; returns a list with a copy of it.
+ * Outcomes: AL_RELEASED, AL_CHANGED, AL_IN_TRANSACTION.
+ */
+List *
+al_lease_end_grant(Relation rel, const AlKey *key, int64 token, const text *reason,
+				   AlResult *result)
+{
+	AlClaim		claim;
+	AlHolding  *holding = al_lease_claim_grant(rel, key, token, &claim, result);
+	AlHolding  *ended;
+
+	if (holding == NULL)
+		return NIL;
+	ended = al_lease_end_claimed(rel, key, holding, AL_ENDED_FORCED, reason, result);
+	if (ended)
+		return list_make1(ended);
+	al_claim_drop(&claim);
+	return NIL;
 }

@@ -261,6 +261,19 @@ nobody_detail(const AlResult *result)
 	return "The lock is free, was swept, or was never acquired.";
 }
 
+/* The holders of a key that a grant does not hold any more */
+static char *
+changed_detail(const AlResult *result)
+{
+	const AlHolding *holding = &result->holding;
+
+	if (holding->holder == NULL)
+		return nobody_detail(result);
+	return psprintf("It is now %s, in %s mode from %s %s.", show_holders(result),
+					al_is_shared(holding) ? "shared" : "exclusive",
+					show_time(holding->acquired_at), show_end(holding));
+}
+
 /* Who ended a lease by force, when and why */
 static char *
 forced_detail(const AlForcedEnd *forced)
@@ -414,6 +427,14 @@ al_raise(const AlKey *key, const AlResult *result)
 			raise_in_transaction(key, result->blocker);
 			break;
 
+		case AL_CHANGED:
+			ereport(ERROR,
+					(al_errcode(ERRCODE_LOCK_CHANGED),
+					 errmsg("lock \"%s\" is no longer held by that grant", name),
+					 errdetail_internal("%s", changed_detail(result)),
+					 errhint("Look at lock_activity again, and pass the fencing token of what is to be ended.")));
+			break;
+
 		case AL_NO_LEASE:
 			al_raise_no_lease("ttl");
 			break;
@@ -426,6 +447,18 @@ al_raise(const AlKey *key, const AlResult *result)
 			break;
 	}
 	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
+}
+
+/* Raise LK007: the new owner of a holding that is stolen holds the key already */
+void
+al_raise_new_owner(const AlKey *key, const AlResult *result)
+{
+	ereport(ERROR,
+			(al_errcode(ERRCODE_LOCK_DOUBLE_ACQUIRE),
+			 errmsg("lock \"%s\" is already held by the new owner", al_display(key->name)),
+			 errdetail_internal("%s", show_span(&result->holding)),
+			 errhint("To end the other holding, use force_release with its fencing token.")));
+	pg_unreachable();
 }
 
 /* Why an owner does not hold a key as it should */

@@ -14,6 +14,7 @@
 extern void al_report_init(void);
 extern void al_report_doubt(void);
 AL_NORETURN extern void al_raise(const AlKey *key, const AlResult *result);
+AL_NORETURN extern void al_raise_new_owner(const AlKey *key, const AlResult *result);
 AL_NORETURN extern void al_raise_no_lease(const char *what);
 AL_NORETURN extern void al_raise_not_held(const AlKey *key, const AlResult *result);
 AL_NORETURN extern void al_raise_bad_token(const AlKey *key, int64 token,

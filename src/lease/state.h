@@ -38,6 +38,7 @@ typedef enum AlOutcome
 	AL_EXPIRED,
 	AL_FORCED,					/* an administrator took it from the owner */
 	AL_LIFETIME_EXCEEDED,
+	AL_CHANGED,					/* the grant that was named does not hold it any more */
 	AL_NO_LEASE,				/* a ttl, for a holding that ends with a transaction */
 	AL_DENIED					/* its policy reserves the key for other roles */
 } AlOutcome;

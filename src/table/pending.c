@@ -119,14 +119,14 @@ scan_pending(Relation rel, const AlKey *key, int32 first_slot)
 }
 
 /*
- * What transactions of others that have not ended have written of all keys, released or
- * not: a list of AlHolding *, without "meta".  On a standby, which knows no processes,
- * there are none.
+ * The holdings of a key, or of all keys where that is NULL, that unfinished transactions of
+ * others have written, released or not: a list of AlHolding *, without "meta".  On a
+ * standby, which knows no processes, there are none.
  */
 List *
-al_pending_holdings(Relation rel)
+al_pending_holdings(Relation rel, const AlKey *key)
 {
-	return RecoveryInProgress() ? NIL : scan_pending(rel, NULL, 0);
+	return RecoveryInProgress() ? NIL : scan_pending(rel, key, AL_SLOT_EXCLUSIVE);
 }
 
 /* Does the owner hold this, or where that is NULL, anybody? */

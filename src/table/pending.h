@@ -14,7 +14,7 @@
 
 extern bool al_pending_is_superseded(HeapTupleHeader header);
 extern int	al_pending_process(TransactionId xid);
-extern List *al_pending_holdings(Relation rel);
+extern List *al_pending_holdings(Relation rel, const AlKey *key);
 extern AlHolding *al_pending_find(Relation rel, const AlKey *key, const AlOwner *owner);
 
 #endif							/* AL_TABLE_PENDING_H */

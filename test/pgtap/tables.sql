@@ -76,7 +76,7 @@ SELECT is_empty(format($$SELECT refobjid::regclass FROM pg_depend d JOIN pg_rewr
 -- lock_activity
 SELECT is((SELECT array_agg(name || ' ' || type ORDER BY attnum) FROM columns WHERE rel = 'lock_activity'),
 	ARRAY['key text', 'holder text', 'held_for interval', 'time_left interval', 'waiters integer', 'longest_wait interval', 'application text', 'pid integer', 'session_state text',
-		'mode text', 'lifetime text', 'expires_at timestamp with time zone', 'role name', 'state text'],
+		'mode text', 'lifetime text', 'expires_at timestamp with time zone', 'role name', 'state text', 'fencing_token bigint'],
 	'columns of lock_activity, in this order');
 SELECT is_empty($$SELECT refobjid::regclass FROM pg_depend d JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
 		WHERE r.ev_class = 'lock_activity'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid IN ('app_lock'::regclass, 'lock_audit'::regclass)$$,

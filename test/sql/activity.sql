@@ -57,6 +57,7 @@ SELECT status FROM lock_acquire('over 5', '1 hour', 'alice-1');
 ROLLBACK;
 SELECT count(*) FROM lock_activity WHERE key LIKE 'over%';
 SELECT count(*) FROM lock_activity a FULL JOIN lock_status() s USING (key, holder) WHERE a.key IS NULL OR s.key IS NULL;
+SELECT count(*) > 3 AS some, bool_and(a.fencing_token = s.fencing_token) AS tokens FROM lock_activity a JOIN lock_status() s USING (key, holder);
 -- how long it has been held, and for how long it will be
 UPDATE app_lock SET acquired_at = acquired_at - interval '2 hours' WHERE key = 'lease';
 SELECT held_for BETWEEN '2 hours' AND '2 hours 5 min' AS held_for, time_left BETWEEN '5 min' AND '11 min' AS time_left FROM lock_activity WHERE key = 'lease';

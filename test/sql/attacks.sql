@@ -85,9 +85,9 @@ SELECT t.expire('k');
 SELECT public.lock_sweep();
 SELECT public.lock_release_all('alice-1');
 SELECT public.lock_grant_access('regress_al_mallory', 'user'), public.lock_grant_access('regress_al_mallory', 'admin');
-SELECT pg_catalog.has_function_privilege('regress_al_mallory', 'public.force_release(pg_catalog.text, pg_catalog.text)', 'EXECUTE') AS granted;
+SELECT pg_catalog.has_function_privilege('regress_al_mallory', 'public.force_release(pg_catalog.text, pg_catalog.text, pg_catalog.int8)', 'EXECUTE') AS granted;
 SELECT public.lock_revoke_access('regress_al_mallory', 'user'), public.lock_revoke_access('regress_al_mallory', 'admin');
-SELECT pg_catalog.has_function_privilege('regress_al_mallory', 'public.force_release(pg_catalog.text, pg_catalog.text)', 'EXECUTE') AS granted;
+SELECT pg_catalog.has_function_privilege('regress_al_mallory', 'public.force_release(pg_catalog.text, pg_catalog.text, pg_catalog.int8)', 'EXECUTE') AS granted;
 SELECT s.status FROM public.lock_acquire('k', '10 min', 'alice-1') g, t.show(g) s;
 -- nothing went into the wrong tables
 RESET search_path;

@@ -450,7 +450,7 @@ RESET search_path;
 SELECT format('CREATE FUNCTION public.%s RETURNS boolean LANGUAGE sql AS $f$SELECT mallory.captured()$f$', f)
 FROM unnest(ARRAY['lock_try_acquire(key text, ttl text, owner text, wait interval, lifetime text)', 'lock_try_acquire(key text, ttl interval, owner text, wait interval)',
 	'lock_try_acquire(text, text, text, text, interval, text, jsonb, text, integer)', 'lock_try_release(text, anyelement)', 'lock_status(anyelement)',
-	'lock_is_held(text, anyelement)', 'lock_try_force_release(text, anyelement)']) f \gexec
+	'lock_is_held(text, anyelement)', 'lock_try_force_release(text, anyelement)', 'lock_try_force_release(text, text)']) f \gexec
 DISCARD PLANS;
 SET t.path = 'pg_catalog';
 SELECT t.answers() = :'answers' AS same;

@@ -295,6 +295,7 @@ SELECT t.plant(s, r) FROM (VALUES
 	('lock_try_acquire(key text, ttl interval, owner text, holder name)', 'public.lock_grant'),
 	('lock_try_acquire(text, interval, text, text, text, text, text, text, text)', 'public.lock_grant'),
 	('lock_try_release(text, anyelement)', 'text'),
+	('lock_try_force_release(text, text)', 'text'),
 	('lock_try_force_release(text, name)', 'text'),
 	('lock_policy(name)', 'public.app_lock_policy'),
 	('lock_policy(character varying)', 'public.app_lock_policy')) v(s, r) \g /dev/null

@@ -570,6 +570,7 @@ start($watch, q{SELECT force_release('k', 'test')});
 like(answer($watch), qr/^ERROR:  55P03: (?s:.*)process @{[pid($holder)]}\b(?s:.*)pg_terminate_backend/i, '... force_release does not wait');
 start($watch, q{SELECT lock_steal('k', 'thief', 'test')});
 like(answer($watch), qr/^ERROR:  55P03: (?s:.*)process @{[pid($holder)]}\b(?s:.*)pg_terminate_backend/i, '... nor lock_steal');
+is(ask($watch, q{SELECT lock_try_force_release('k', 'test', fencing_token), lock_try_force_release('k', 'test', fencing_token - 1) FROM lock_status('k')}), 'pending|changed', '... nor force_release with its token; another token is not its own');
 is(ask($watch, q{SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'}), '0', '... and leave nothing');
 ask($holder, 'COMMIT');
 is(ask($watch, q{SELECT locked FROM lock_status('k'); SELECT count(*) FROM lock_status()}), "f\n0", '... it ends with the transaction');
@@ -636,6 +637,7 @@ foreach my $how ('COMMIT', 'ROLLBACK')
 		is(ask($holder, try('k')), 'held', '... and to the session that was it');
 		start($watch, q{SELECT force_release('k', 'test')});
 		like(answer($watch), qr/^ERROR:  55P03: /, '... force_release does not wait');
+		is(ask($watch, q{SELECT lock_try_force_release('k', 'test', 1)}), 'pending', '... nor with a token, of which nobody knows whether it is the right one');
 		ask($two, "$how PREPARED 'p'");
 		is(ask($watch, q{SELECT locked FROM lock_status('k'); } . try('k') . '; ' . try('r') . q{; SELECT lock_release_all('other')}), "f\nacquired\nacquired\n2", "... until $how PREPARED");
 	}

@@ -286,6 +286,7 @@ my @limit = ([ max_holders => \&max_holders ]);
 my @sharing = ([ mode => sub { q{'shared'} } ], @limit, [ owner => \&owner ], [ wait => \&wait_for ]);
 my @acquire = ([ ttl => \&ttl ], [ owner => \&owner ], [ mode => \&mode ], [ wait => \&wait_for ], [ holder => \&holder ], [ meta => \&meta ]);
 my @key = ([ key => \&key ]);
+my @grant = ([ fencing_token => sub { chance(50) ? 'NULL' : token() } ]);
 my @own = (@key, [ owner => \&owner ]);
 my @functions = (
 	[ 'lock_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ], @limit ],
@@ -326,10 +327,10 @@ my @functions = (
 	[ 'lock_stats', 'monitor', 'look' ],
 	[ 'lock_contention', 'monitor', 'look' ],
 	[ 'lock_sweeper_status', 'monitor', 'look' ],
-	[ 'force_release', 'admin', 'verb', @key, [ reason => \&reason ] ],
-	[ 'lock_force_release', 'admin', 'verb', @key, [ reason => \&reason ] ],
-	[ 'lock_try_force_release', 'admin', 'verb', @key, [ reason => \&reason ] ],
-	[ 'lock_steal', 'admin', 'verb', @key, [ new_owner => \&owner ], [ reason => \&reason ], [ ttl => \&ttl ], [ holder => \&holder ] ],
+	[ 'force_release', 'admin', 'verb', @key, [ reason => \&reason ], @grant ],
+	[ 'lock_force_release', 'admin', 'verb', @key, [ reason => \&reason ], @grant ],
+	[ 'lock_try_force_release', 'admin', 'verb', @key, [ reason => \&reason ], @grant ],
+	[ 'lock_steal', 'admin', 'verb', @key, [ new_owner => \&owner ], [ reason => \&reason ], [ ttl => \&ttl ], [ holder => \&holder ], @grant ],
 	[ 'lock_sweep', 'admin', 'verb', [ max_rows => \&rows ] ],
 	[ 'lock_schedule_sweep', 'admin', 'schedule', [ schedule => sub { one_of(q{'* * * * *'}, 'NULL', q{''}, q{repeat('*', 300)}) } ] ],
 	[ 'lock_unschedule_sweep', 'admin', 'schedule' ],
@@ -526,7 +527,7 @@ sub codes { return map { $_ => 1 } map { split ' ' } @_ }
 # without us
 my $always = '00000 57014 25P02 42501 25006 55P03 40P01 40001 42883 42P01 42704 22004 22021 3F000 53200 54000 25P03 57P01';
 my $argument = '22023 22007 22008 22015 22P02 22P05 54001 22003';
-my $state = 'LK002 LK003 LK004 LK005 LK006 LK007 LK008 LK009 25000 53400';
+my $state = 'LK002 LK003 LK004 LK005 LK006 LK007 LK008 LK009 LK011 25000 53400';
 my %expected = (
 	verb => { codes($always, $argument, $state) },
 	look => { codes($always, $argument) },
