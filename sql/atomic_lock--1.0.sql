@@ -331,6 +331,28 @@ COMMENT ON COLUMN lock_history.acquired_at IS 'when it was granted, converted to
 COMMENT ON COLUMN lock_history.ended_at IS 'when it ended; null while it goes on, and after its expiry until the next grant or a sweep finds that; lock_held_at knows the expiry at once';
 COMMENT ON COLUMN lock_history.ended_by IS 'released, expired, forced, stolen, transferred, converted, session or transaction: what ended it';
 
+-- A subscriber keeps its own locks; see src/api/replication.c.
+CREATE FUNCTION app_lock_keep_own()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'atomic_lock_keep_own'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION app_lock_keep_own() IS
+'internal: trigger of app_lock, app_lock_queue and lock_history, by which a subscriber leaves out the rows of the publisher';
+
+CREATE TRIGGER app_lock_keep_own
+	BEFORE INSERT OR UPDATE OR DELETE ON app_lock
+	FOR EACH ROW EXECUTE FUNCTION app_lock_keep_own();
+CREATE TRIGGER app_lock_keep_own
+	BEFORE INSERT OR UPDATE OR DELETE ON app_lock_queue
+	FOR EACH ROW EXECUTE FUNCTION app_lock_keep_own();
+CREATE TRIGGER app_lock_keep_own
+	BEFORE INSERT OR UPDATE OR DELETE ON lock_history
+	FOR EACH ROW EXECUTE FUNCTION app_lock_keep_own();
+ALTER TABLE app_lock ENABLE REPLICA TRIGGER app_lock_keep_own;
+ALTER TABLE app_lock_queue ENABLE REPLICA TRIGGER app_lock_keep_own;
+ALTER TABLE lock_history ENABLE REPLICA TRIGGER app_lock_keep_own;
+
 -- A restored dump must not bring leases back to life.  Fencing tokens must go
 -- on from where they were, and the audit trail must be kept.  A grant whose end
 -- is not known would never end after a restore.  A role that was dropped has a

@@ -289,6 +289,8 @@ BEGIN
 			HINT = 'Correct the list of servers that the proxy has.';
 	END IF;
 	PERFORM set_config('application_name', settings[1], false);
+	-- Answers are text, which the proxy reads as these styles.
+	PERFORM set_config('datestyle', 'ISO', false), set_config('intervalstyle', 'postgres', false);
 	FOR i IN 2 .. cardinality(names) LOOP
 		IF settings[i] <> '' THEN
 			PERFORM set_config(names[i], settings[i], true);
@@ -329,6 +331,8 @@ DECLARE
 	state text; message text; detail text; hint text;
 BEGIN
 	IF settings[1] OPERATOR(pg_catalog.<>) pg_catalog.current_setting('application_name')
+		OR pg_catalog.current_setting('intervalstyle') OPERATOR(pg_catalog.<>) 'postgres'
+		OR NOT pg_catalog.starts_with(pg_catalog.current_setting('datestyle'), 'ISO')
 		OR pg_catalog.array_to_string(settings[2:], '') OPERATOR(pg_catalog.<>) '' THEN
 		PERFORM lock_shard.set(settings);
 	END IF;
@@ -532,16 +536,17 @@ $facade$,
 	END,
 	identity, comment,
 	-- What is called most has qualified names instead, which costs less.  PL/Proxy sends a
-	-- moment as the session shows it, which the shard may take for another one.
-	CASE WHEN is_set THEN ' SET search_path = pg_catalog, pg_temp' END
-		|| CASE WHEN 'timestamp with time zone' = ANY (ins) THEN ' SET datestyle = ''ISO''' ELSE '' END)
+	-- moment and an interval as the session shows it, which the shard may take for another one.
+	CASE WHEN is_set THEN ' SET search_path = pg_catalog, pg_temp' ELSE '' END
+		|| CASE WHEN 'timestamp with time zone' = ANY (ins) THEN ' SET datestyle = ''ISO''' ELSE '' END
+		|| CASE WHEN 'interval' = ANY (ins) THEN ' SET intervalstyle = ''postgres''' ELSE '' END)
 FROM made, LATERAL (SELECT pg_temp.list(', $%s', names, ins), pg_temp.problem(made, :'schema')) x (args, problem)
 WHERE at IN ('key', 'any', 'refused') OR at = 'all' AND is_set;
 
 -- All shards are called, also where one fails.
 SELECT format($facade$
 CREATE FUNCTION %1$I.%2$I(%3$s) RETURNS %4$s
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET intervalstyle = 'postgres' AS $$
 DECLARE
 	al_problem text[]; al_row record; al_state text; al_message text; al_detail text; al_hint text; al_sum bigint := 0;
 BEGIN
@@ -621,7 +626,7 @@ $$;
 
 CREATE FUNCTION %1$I.app_lock_take(function text, %3$s)
 RETURNS SETOF %1$I.lock_grant
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET intervalstyle = 'postgres' AS $$
 #variable_conflict use_variable
 DECLARE
 	problem text[] := %1$I.app_lock_check(function, wait, NULL, NULL);
@@ -735,7 +740,7 @@ FROM made WHERE name IN ('lock_acquire_all', 'lock_try_acquire_all');
 
 SELECT format($facade$
 CREATE FUNCTION %1$I.app_lock_beat(%2$s) RETURNS SETOF record
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET intervalstyle = 'postgres' AS $$
 DECLARE
 	al_problem text[]; al_row record; al_part record; al_state text; al_message text; al_detail text; al_hint text;
 BEGIN

@@ -455,6 +455,28 @@ $proxy->safe_psql('postgres', q{SELECT lock_release_all('owner-t')});
 $proxy->safe_psql('postgres', "SELECT lock_acquire('quota:m', '1 h', 'secret-m')");
 is($proxy->safe_psql('postgres', q{SET datestyle = 'SQL, DMY'; SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'; SELECT mode FROM lock_held_at('quota:m', clock_timestamp())}), 'exclusive', 'a moment is the same on the shard');
 $proxy->safe_psql('postgres', q{SELECT lock_release('quota:m', 'secret-m')});
+# Neither do the styles that a shard has for dates and intervals, nor those of the session.
+my $styles = q{
+SET timezone = 'Asia/Kolkata';
+SELECT expires_at - clock_timestamp() BETWEEN '1 h 59 min' AND '2 h', ttl_remaining BETWEEN '1 h 59 min' AND '2 h' FROM lock_acquire('quota:m', '2 h', 'secret-m');
+SELECT lock_extend('quota:m', 'secret-m', '1 day 2 h') - clock_timestamp() BETWEEN '1 day 1 h 59 min' AND '1 day 2 h';
+SELECT count(*) FROM lock_heartbeat('{quota:m}', 'secret-m', '1 day 3 h') WHERE ttl_remaining > '1 day 2 h 59 min';
+SELECT lock_extend_all('secret-m', '1 day 4 h'), (SELECT ttl_remaining > '1 day 3 h 59 min' FROM lock_status('quota:m'));
+SELECT count(*) FROM lock_acquire_all('{quota:m}', '1 day 5 h', 'secret-m') WHERE ttl_remaining > '1 day 4 h 59 min';
+};
+$_->safe_psql('postgres', q{ALTER DATABASE postgres SET datestyle = 'SQL, DMY'; ALTER DATABASE postgres SET intervalstyle = 'sql_standard'; ALTER DATABASE postgres SET atomic_lock.max_ttl = '10d'}) for @shards;
+# They hold for connections that begin now.
+$proxy->restart;
+for my $style (qw(postgres sql_standard iso_8601 postgres_verbose))
+{
+	is($proxy->safe_psql('postgres', "SET intervalstyle = '$style'; SET datestyle = 'German'; $styles"), "t|t\nt\n1\n1|t\n1", "moments and intervals are the same on the shard: $style");
+	is(sqlstate($proxy, "SET intervalstyle = '$style'; SELECT $_"), '22023', "... also negative ones: $_")
+	  for q{lock_extend('quota:m', 'secret-m', '-1 day -30 hours')}, q{lock_extend('quota:m', 'secret-m', '-1 day 2 hours')}, q{lock_extend_all('secret-m', '-1 day -30 hours')},
+	  q{lock_heartbeat('{quota:m}', 'secret-m', '-1 day -30 hours')}, q{lock_acquire('quota:m', '-1 day -30 hours', 'secret-m')}, q{lock_acquire_all('{quota:m}', '-1 day -30 hours', 'secret-m')};
+	$proxy->safe_psql('postgres', q{SELECT lock_release('quota:m', 'secret-m')});
+}
+$_->safe_psql('postgres', q{ALTER DATABASE postgres RESET datestyle; ALTER DATABASE postgres RESET intervalstyle; ALTER DATABASE postgres RESET atomic_lock.max_ttl}) for @shards;
+$proxy->restart;
 SKIP:
 {
 	skip 'PostgreSQL is built without ICU', 2 unless $proxy->safe_psql('postgres', q{SELECT count(*) FROM pg_collation WHERE collprovider = 'i'}) > 0;

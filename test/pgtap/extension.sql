@@ -30,8 +30,9 @@ SELECT set_eq($$SELECT o::regclass::text, c FROM pg_extension, unnest(extconfig,
 SELECT set_eq('SELECT DISTINCT classid::regclass::text FROM member', ARRAY['pg_class', 'pg_proc', 'pg_type'], 'members are relations, functions and types');
 SELECT set_eq($$SELECT tgname, tgrelid::regclass::text, tgfoid::regproc::text, tgtype, tgenabled FROM pg_trigger t JOIN member m ON m.classid = 'pg_proc'::regclass AND m.objid = t.tgfoid$$,
 	$$VALUES (name 'app_lock_policy_changed', 'app_lock_policy', 'app_lock_policy_changed', int2 '29', "char" 'A'), ('app_lock_policy_truncated', 'app_lock_policy', 'app_lock_policy_changed', 32, 'A'),
-		('app_lock_policy_changed', 'app_lock_policy_role', 'app_lock_policy_changed', 29, 'A'), ('app_lock_policy_truncated', 'app_lock_policy_role', 'app_lock_policy_changed', 32, 'A')$$,
-	'triggers: after whatever changes policies, for each row, or a TRUNCATE, also in a subscription');
+		('app_lock_policy_changed', 'app_lock_policy_role', 'app_lock_policy_changed', 29, 'A'), ('app_lock_policy_truncated', 'app_lock_policy_role', 'app_lock_policy_changed', 32, 'A'),
+		('app_lock_keep_own', 'app_lock', 'app_lock_keep_own', 31, 'R'), ('app_lock_keep_own', 'app_lock_queue', 'app_lock_keep_own', 31, 'R'), ('app_lock_keep_own', 'lock_history', 'app_lock_keep_own', 31, 'R')$$,
+	'triggers: after a change of policies, for each row, or a TRUNCATE, also in a subscription; before rows of locks in a subscription');
 SELECT is_empty($$SELECT what FROM member WHERE classid = 'pg_type'::regclass AND objid NOT IN (SELECT reltype FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history', 'app_lock_queue', 'lock_queue', 'lock_place')
 	UNION ALL SELECT typarray FROM pg_type WHERE typrelid IN (SELECT oid FROM pg_class WHERE relname IN ('app_lock', 'lock_audit', 'lock_waiters', 'lock_guards', 'lock_stats', 'lock_contention', 'lock_activity', 'lock_grant', 'lock_state', 'app_lock_policy', 'app_lock_policy_role', 'lock_policies', 'lock_history', 'app_lock_queue', 'lock_queue', 'lock_place'))
 	UNION ALL SELECT unnest(ARRAY[oid, typarray]) FROM pg_type WHERE typname = 'lock_mode')$$, 'types are those of the relations, and lock_mode');

@@ -55,6 +55,7 @@ INSERT INTO expected VALUES
 		'record', 'stable', 'unsafe', 'c', false),
 	('lock_held_at', 'key text, at timestamp with time zone, OUT mode text, OUT fencing_token bigint, OUT owner_digest text, OUT holder text, OUT role name, OUT client_addr inet, OUT application text, OUT acquired_at timestamp with time zone, OUT ended_at timestamp with time zone, OUT ended_by text',
 		'SETOF record', 'stable', 'unsafe', 'c', false),
+	('app_lock_keep_own', '', 'trigger', 'volatile', 'unsafe', 'c', false),
 	('app_lock_policy_changed', '', 'trigger', 'volatile', 'unsafe', 'c', false),
 	('force_release', 'key text, reason text, fencing_token bigint DEFAULT NULL::bigint', 'boolean', 'volatile', 'unsafe', 'c', false),
 	('lock_force_release', 'key text, reason text, fencing_token bigint DEFAULT NULL::bigint', 'boolean', 'volatile', 'unsafe', 'c', false),

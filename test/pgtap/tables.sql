@@ -186,7 +186,7 @@ SELECT is_empty($$SELECT objid FROM pg_depend WHERE classid = 'pg_class'::regcla
 SELECT is_empty('SELECT relname FROM member WHERE relpersistence <> ''p''', 'everything survives a crash');
 SELECT is_empty($$SELECT c.relname FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid JOIN member m ON m.oid = i.indrelid WHERE c.relpersistence <> 'p'$$, 'indexes too');
 SELECT is_empty($$SELECT relname FROM member m JOIN pg_am a ON a.oid = m.relam WHERE relkind = 'r' AND a.amname <> 'heap'$$, 'tables are heaps, whatever default_table_access_method says');
-SELECT is_empty($$SELECT tgname FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM member) AND NOT tgisinternal AND tgname NOT IN ('app_lock_policy_changed', 'app_lock_policy_truncated')$$, 'no triggers but those of policies');
+SELECT is_empty($$SELECT tgname FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM member) AND NOT tgisinternal AND tgname NOT IN ('app_lock_policy_changed', 'app_lock_policy_truncated', 'app_lock_keep_own')$$, 'no triggers but those of policies and for subscriptions');
 SELECT is_empty($$SELECT rulename FROM pg_rewrite WHERE ev_class IN (SELECT oid FROM member WHERE relkind <> 'v') OR ev_class IN (SELECT oid FROM member) AND rulename <> '_RETURN'$$, 'no rules');
 SELECT is_empty($$SELECT relname FROM member WHERE relrowsecurity OR relforcerowsecurity$$, 'no row security');
 SELECT is_empty($$SELECT conname FROM pg_constraint WHERE conrelid IN (SELECT oid FROM member) AND contype IN ('c', 'f', 'x', 't') AND conname <> 'app_lock_policy_check'$$, 'no constraints that direct access would not check, but that of what lock_set_policy checks');

@@ -137,7 +137,7 @@ SELECT lock_policy('NULL') IS NOT NULL AS null_is_a_text, t.raises('SELECT lock_
 -- A refused policy leaves the former one.
 SELECT lock_set_policy('k', max_holders => 3);
 SELECT t.code($$SELECT lock_set_policy('k', max_holders => 0)$$), (lock_policy('k')).max_holders;
-SELECT t.raises('SELECT app_lock_policy_changed()');
+SELECT t.raises('SELECT app_lock_policy_changed()'), t.raises('SELECT app_lock_keep_own()');
 SELECT count(lock_drop_policy(prefix)) FROM lock_policies;
 
 --

@@ -291,14 +291,14 @@ is($subscriber->safe_psql('postgres', q{SELECT relation, state FROM lock_guards 
 $primary->safe_psql('postgres', qq{$owned; UPDATE orders SET note = 'stopped' WHERE id = 1});
 $subscriber->wait_for_log(qr/ERROR:  LK006: /, $offset);
 is($subscriber->safe_psql('postgres', 'SELECT note FROM orders WHERE id = 1'), 'changed', '... and stops what is replicated');
-$subscriber->safe_psql('postgres', q{ALTER DATABASE postgres SET atomic_lock.owner = 'replica'});
+$subscriber->safe_psql('postgres', q{ALTER ROLE CURRENT_USER SET atomic_lock.owner = 'replica'});
 $subscriber->safe_psql('postgres', q{SELECT lock_acquire('order:1', '1 hour', 'replica')});
 is_applied('... until the lock is held there');
 $primary->safe_psql('postgres', qq{$owned; UPDATE orders SET note = 'stopped' WHERE id = 2});
 $subscriber->wait_for_log(qr/ERROR:  LK006: .*order:2/, $offset);
 $subscriber->safe_psql('postgres', 'ALTER TABLE orders ENABLE TRIGGER "~atomic_lock_guard"');
 is_applied('... or the guard is ENABLE again');
-$subscriber->safe_psql('postgres', q{ALTER DATABASE postgres RESET atomic_lock.owner});
+$subscriber->safe_psql('postgres', q{ALTER ROLE CURRENT_USER RESET atomic_lock.owner});
 is(sqlstate($subscriber, 'UPDATE orders SET note = note'), 'LK006', '... which it is, for others');
 $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION sub');
 $subscriber->stop;

@@ -6,11 +6,13 @@
 # set there; the expiry of a lease is known there by its clock, with no write; after a
 # promotion the same session is held to the policies, and the history goes on,
 # with the ends of what was granted before; a subscriber follows changes that are
-# applied by replication, in sessions that are connected.
+# applied by replication, in sessions that are connected.  A publication of all tables
+# brings a subscriber policies and no locks, and no key ends the replication of other tables.
 #
 # Turns red when: policies are remembered until the session itself writes; they are read
 # before a change is visible and kept after it; a change is told to sessions of the
-# primary only; the table has triggers for statements only.
+# primary only; the table has triggers for statements only; a subscriber applies rows of
+# locks, tickets or history.
 
 use strict;
 use warnings FATAL => 'all';
@@ -118,7 +120,11 @@ $subscriber->append_conf('postgresql.conf', $conf);
 $subscriber->start;
 $subscriber->safe_psql('postgres', 'CREATE EXTENSION atomic_lock; CREATE ROLE other; CREATE ROLE tenant; CREATE ROLE app');
 my $sub = session($subscriber, 'Subscriber');
-ask($writer, 'CREATE PUBLICATION policies FOR TABLE app_lock_policy, app_lock_policy_role');
+# Both have granted the same key, as level user can, and recorded it with the same token.
+ask($writer, q{CREATE TABLE orders (id int PRIMARY KEY); SELECT status FROM lock_acquire('h:both', '1 day', 'p')});
+ask($sub, q{CREATE TABLE orders (id int PRIMARY KEY); SELECT lock_set_policy('h:', history => true); SELECT status FROM lock_acquire('h:both', '1 day', 's'); SELECT lock_drop_policy('h:')});
+ask($sub, q{DELETE FROM app_lock_policy; UPDATE lock_history SET fencing_token = } . ask($writer, q{SELECT fencing_token FROM lock_history WHERE key = 'h:both'}));
+ask($writer, 'CREATE PUBLICATION policies FOR ALL TABLES');
 is(ask($sub, $look), '1 day|||{}', 'a subscriber, before it is one');
 $subscriber->safe_psql('postgres', q{CREATE SUBSCRIPTION policies CONNECTION '} . $primary->connstr . q{ dbname=postgres' PUBLICATION policies});
 $subscriber->wait_for_subscription_sync($primary, 'policies');
@@ -136,6 +142,17 @@ applied(q{SELECT lock_set_policy('t:1:', roles => '{tenant}')}, '00:01:00||{tena
 applied(q{SELECT lock_drop_policy('t:1:')}, '00:01:00|||{"max_ttl": "t:"}', 'the end of a policy');
 applied(q{UPDATE app_lock_policy SET max_ttl_us = 1000000 WHERE prefix = 't:'}, '00:00:01|||{"max_ttl": "t:"}', 'an UPDATE');
 applied(q{BEGIN; TRUNCATE app_lock_policy; SELECT lock_set_policy('t:', max_keys_per_owner => 3); COMMIT}, '1 day|3||{"max_keys_per_owner": "t:"}', 'TRUNCATE, and a new policy');
+
+# Locks, the line and the history stay on their server; other tables arrive.
+my $own = q{SELECT array_agg(h.key ORDER BY h.key) FROM lock_held('s') h; SELECT count(*), count(owner_hash) FROM app_lock; SELECT ticket, role::regrole FROM app_lock_queue; SELECT holder, ended_at IS NULL FROM lock_history};
+ask($sub, q{SET application_name = 'own'; SELECT status FROM lock_acquire('l:held', '1 day', 's'); SELECT status FROM lock_acquire('l:line', '1 day', 's'); SELECT status FROM lock_enqueue('l:line', 't')});
+my $before = ask($sub, $own);
+ask($writer, q{SELECT lock_set_policy('l:', history => true); SELECT status FROM lock_acquire('l:held', '1 day', 'p'); SELECT status FROM lock_acquire('l:line', '1 day', 'p'); SELECT status FROM lock_enqueue('l:line', 'q')});
+ask($writer, $_) for q{INSERT INTO orders VALUES (1)}, q{SELECT lock_extend('l:held', 'p', '12 h')}, q{SELECT status FROM lock_transfer('l:held', 'p', 'q')}, q{SELECT lock_release('l:held', 'q'), lock_release('l:line', 'p'), lock_release('h:both', 'p'), lock_leave('l:line', 'q')}, q{DELETE FROM app_lock WHERE key LIKE 'l:%'}, q{DELETE FROM app_lock_queue}, q{DELETE FROM lock_history WHERE key = 'h:both'}, q{INSERT INTO orders VALUES (2)};
+$primary->wait_for_catchup('policies');
+is(ask($sub, 'SELECT count(*) FROM orders'), '2', 'rows of other tables arrive');
+is(ask($sub, $own), $before, '... and no locks, tickets or history');
+like($before, qr/^\{h:both,l:held,l:line\}\n/, '... where there were some');
 $subscriber->safe_psql('postgres', 'DROP SUBSCRIPTION policies');
 end($sub);
 $subscriber->stop;

@@ -1,0 +1,40 @@
+/*-------------------------------------------------------------------------
+ *
+ * replication.c
+ *		app_lock_keep_own(), a trigger: a subscriber keeps its own locks.
+ *
+ * Model: locks, the line and the history belong to one server.  A publication FOR ALL
+ * TABLES has these tables too.  Rows of the publisher would end locks of the subscriber,
+ * and a key that both servers have would end the replication of all tables with a
+ * unique violation.  So the trigger, which fires in replication only, has the workers of
+ * logical replication leave these rows out.  Our own code writes rows without triggers.
+ *
+ * Locking rules: none.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "commands/trigger.h"
+#include "fmgr.h"
+#include "replication/logicalworker.h"
+
+#include "base/errors.h"
+
+/* Without a look at the version: an error would end the replication of all tables. */
+PG_FUNCTION_INFO_V1(atomic_lock_keep_own);
+
+/* A restore under session_replication_role = replica writes its rows. */
+Datum
+atomic_lock_keep_own(PG_FUNCTION_ARGS)
+{
+	const TriggerData *trigger = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(al_errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("app_lock_keep_own() must be called as a trigger")));
+	if (IsLogicalWorker())
+		PG_RETURN_POINTER(NULL);
+	PG_RETURN_POINTER(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ? trigger->tg_newtuple : trigger->tg_trigtuple);
+}
