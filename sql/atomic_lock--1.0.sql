@@ -1145,6 +1145,14 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION app_lock_longest_wait(text) IS
 'internal: returns how long the longest waiter for a key has been waiting, or null';
 
+CREATE FUNCTION app_lock_count_waiters(key text)
+RETURNS integer
+AS 'MODULE_PATHNAME', 'atomic_lock_count_waiters'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+
+COMMENT ON FUNCTION app_lock_count_waiters(text) IS
+'internal: returns how many wait for a key, or null if this server cannot know';
+
 CREATE VIEW lock_activity AS
 	SELECT s.key,
 		s.holder,
@@ -1166,24 +1174,43 @@ CREATE VIEW lock_activity AS
 		-- on a standby, pid is that of a process of the primary
 		LEFT JOIN pg_catalog.pg_stat_activity a
 			ON a.pid OPERATOR(pg_catalog.=) s.pid AND NOT pg_catalog.pg_is_in_recovery()
-	ORDER BY longest_wait DESC NULLS LAST, held_for DESC NULLS LAST, s.key;
+	UNION ALL
+	SELECT q.key,
+		q.holder,
+		NULL::pg_catalog.interval,
+		pg_catalog.date_trunc('milliseconds',
+			q.offered_until OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()),
+		app_lock_count_waiters(q.key),
+		pg_catalog.date_trunc('milliseconds', app_lock_longest_wait(q.key)),
+		NULL::pg_catalog.text,
+		NULL::pg_catalog.int4,
+		NULL::pg_catalog.text,
+		'exclusive'::pg_catalog.text,
+		NULL::pg_catalog.text,
+		q.offered_until,
+		q.role,
+		'offered'::pg_catalog.text,
+		NULL::pg_catalog.int8
+	FROM lock_queue() q
+	WHERE q.offered_until IS NOT NULL
+	ORDER BY longest_wait DESC NULLS LAST, held_for DESC NULLS LAST, key;
 
-COMMENT ON VIEW lock_activity IS 'who holds what right now, or has acquired it in an unfinished transaction; what others have waited for longest comes first, then what has been held longest';
+COMMENT ON VIEW lock_activity IS 'who holds what right now, has acquired it in an unfinished transaction, or is offered it; what others have waited for longest comes first, then what has been held longest';
 COMMENT ON COLUMN lock_activity.key IS 'what is locked';
-COMMENT ON COLUMN lock_activity.holder IS 'label of the holder';
-COMMENT ON COLUMN lock_activity.held_for IS 'for how long it has been held';
-COMMENT ON COLUMN lock_activity.time_left IS 'until the lease runs out; null if only its session or transaction ends it';
+COMMENT ON COLUMN lock_activity.holder IS 'label of the holder, or of the place in line that has the offer';
+COMMENT ON COLUMN lock_activity.held_for IS 'for how long it has been held; null if it is offered';
+COMMENT ON COLUMN lock_activity.time_left IS 'until the lease runs out, or the offer; null if only its session or transaction ends it';
 COMMENT ON COLUMN lock_activity.waiters IS 'how many wait for the key; null if this server cannot know';
 COMMENT ON COLUMN lock_activity.longest_wait IS 'for how long the longest waiter has been waiting';
 COMMENT ON COLUMN lock_activity.application IS 'application_name of the session with which the holding ends, or of the unfinished transaction; null for a lease';
 COMMENT ON COLUMN lock_activity.pid IS 'process id of that session';
 COMMENT ON COLUMN lock_activity.session_state IS 'what that session is doing, as in pg_stat_activity';
 COMMENT ON COLUMN lock_activity.mode IS 'exclusive or shared';
-COMMENT ON COLUMN lock_activity.lifetime IS 'lease, session or transaction';
-COMMENT ON COLUMN lock_activity.expires_at IS 'when the lease ends by itself; null if only its session or transaction ends it';
-COMMENT ON COLUMN lock_activity.role IS 'role that acquired it; null if it was dropped';
-COMMENT ON COLUMN lock_activity.state IS 'held; or pending, if an unfinished transaction has acquired, released or changed it, or relies on it';
-COMMENT ON COLUMN lock_activity.fencing_token IS 'fencing token of the grant; with it, force_release and lock_steal end this holding and no other';
+COMMENT ON COLUMN lock_activity.lifetime IS 'lease, session or transaction; null for an offer';
+COMMENT ON COLUMN lock_activity.expires_at IS 'when the lease or the offer ends by itself; null if only its session or transaction ends it';
+COMMENT ON COLUMN lock_activity.role IS 'role that acquired it, or took the place in line; null if it was dropped';
+COMMENT ON COLUMN lock_activity.state IS 'held; or pending, if an unfinished transaction has acquired, released or changed it, or relies on it; or offered, if it is free and kept for a place in line';
+COMMENT ON COLUMN lock_activity.fencing_token IS 'fencing token of the grant, null for an offer; with it, force_release and lock_steal end this holding and no other';
 
 ------------------------------------------------------------------------------
 -- Guards.  The trigger is the only record that a table is protected, so that
@@ -1301,7 +1328,7 @@ BEGIN
 		WHEN 'monitor' THEN ARRAY['lock_status', 'lock_waiters', 'app_lock_guard_problem',
 			'lock_is_held', 'lock_holder', 'lock_key', 'lock_partition', 'lock_held_at',
 			'lock_stats', 'lock_contention', 'lock_sweeper_status',
-			'app_lock_longest_wait', 'lock_queue', 'lock_channel']
+			'app_lock_longest_wait', 'app_lock_count_waiters', 'lock_queue', 'lock_channel']
 		WHEN 'admin' THEN ARRAY['force_release', 'lock_force_release', 'lock_try_force_release',
 			'lock_steal', 'lock_sweep', 'lock_schedule_sweep',
 			'lock_unschedule_sweep', 'lock_stats_reset', 'lock_protect', 'lock_unprotect',

@@ -595,6 +595,22 @@ AL_FUNCTION(atomic_lock_waiters)
 	return (Datum) 0;
 }
 
+/* app_lock_count_waiters(key): the number of waiters, for the same view; NULL: not known */
+AL_FUNCTION(atomic_lock_count_waiters)
+{
+	AlKey		key;
+	int			waiters;
+
+	if (PG_ARGISNULL(0))
+		al_raise_null("lock key");
+	al_key_init(&key, al_string(PG_GETARG_TEXT_PP(0)));
+	(void) al_shmem_attach();
+	waiters = al_queue_count(&key);
+	if (waiters < 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT32(waiters);
+}
+
 /*
  * app_lock_longest_wait(key): the longest current wait; NULL: no waiter is known.  For a
  * view, which also shows keys of partitions that have moved.

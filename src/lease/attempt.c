@@ -263,7 +263,11 @@ is_behind(AlAttempt *attempt, char **first)
 			if (!line.is_offered)
 				al_line_missed();
 			if (first)
+			{
 				*first = text_to_cstring(line.first.holder);
+				attempt->result->ticket = line.first.number;
+				attempt->result->kept_until = line.is_offered ? line.until : 0;
+			}
 			return true;
 		}
 	}
@@ -636,6 +640,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 	al_terms_of(attempt->key, request, &attempt->terms);
 	result->max_holders = attempt->terms.max_holders;
 	result->is_in_use = false;
+	result->kept_until = 0;
 	for (bool all = false;; all = true)
 	{
 		const AlOwner *owner = NULL;

@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
@@ -163,6 +164,22 @@ al_lease_claim_soon(Relation rel, const AlKey *key, const AlOwner *owner, AlClai
 	return false;
 }
 
+/* Nobody holds a key: tell who has the offer, or until when the key is closed */
+static void
+tell_kept(Relation rel, const AlKey *key, AlResult *result)
+{
+	TimestampTz closed_until = al_closed_until_all(rel, key);
+	AlLine		line;
+
+	result->ticket = 0;
+	result->kept_until = closed_until == DT_NOBEGIN ? 0 : closed_until;
+	if (al_tickets_none() || !al_tickets_look(key, NULL, &line) || !line.is_offered)
+		return;
+	result->ticket = line.first.number;
+	result->first = text_to_cstring(line.first.holder);
+	result->kept_until = line.until;
+}
+
 /*
  * End all holdings of a key, whoever has them, and return copies of what they were: a
  * list of AlHolding *.  A key that min_hold keeps closed is open then, and that alone is
@@ -219,6 +236,8 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 	}
 	result->outcome = ended != NIL || was_closed ? AL_RELEASED : AL_NOT_FOUND;
 	result->is_in_use = false;
+	if (result->outcome == AL_NOT_FOUND)
+		tell_kept(rel, key, result);
 	return ended;
 }
 
@@ -284,6 +303,8 @@ find_grant(Relation rel, const AlKey *key, int64 token, AlResult *result)
 	memset(&result->holding, 0, sizeof(AlHolding));
 	if (longest)
 		result->holding = *longest;
+	else
+		tell_kept(rel, key, result);
 	return NULL;
 }
 

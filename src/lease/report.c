@@ -161,7 +161,8 @@ obstacle_message(const AlResult *result)
 		case AL_CLAIMED:
 			return "held by an unfinished transaction";
 		case AL_QUEUED:
-			return psprintf("about to go to %s, who is waiting for it",
+			return psprintf(result->kept_until != 0 ? "offered to %s" :
+							"about to go to %s, who is waiting for it",
 							al_display(al_cstring(result->first)));
 		case AL_CLOSED:
 			return psprintf(result->holding.released_at != 0 ? "closed after %s released it" :
@@ -215,7 +216,10 @@ obstacle_detail(const AlResult *result)
 							psprintf("Process %d", result->blocker),
 							show_claimant(result));
 		case AL_QUEUED:
-			return "The lock goes to its waiters first.";
+			if (result->kept_until == 0)
+				return "The lock goes to its waiters first.";
+			return psprintf("The lock is kept for this place in line until %s.",
+							show_time(result->kept_until));
 		case AL_CLOSED:
 			return psprintf("The lock was held in %s mode from %s on, and is closed until %s.%s",
 							al_is_shared(&result->holding) ? "shared" : "exclusive",
@@ -230,6 +234,13 @@ obstacle_detail(const AlResult *result)
 	}
 }
 
+/* The statement that ends an offer: tickets of all keys have different numbers */
+static char *
+show_offer_end(const AlResult *result)
+{
+	return psprintf("DELETE FROM app_lock_queue WHERE ticket = %lld", (long long) result->ticket);
+}
+
 static const char *
 obstacle_hint(const AlResult *result)
 {
@@ -242,7 +253,10 @@ obstacle_hint(const AlResult *result)
 		case AL_CLAIMED:
 			return "Pass \"wait\" to wait for the lock, or retry after the transaction has ended.";
 		case AL_QUEUED:
-			return "Pass \"wait\" to wait for the lock too, or retry later.";
+			if (result->kept_until == 0)
+				return "Pass \"wait\" to wait for the lock too, or retry later.";
+			return psprintf("Pass \"wait\" to wait for the lock too, retry later, or ask an administrator to use %s.",
+							show_offer_end(result));
 		case AL_CLOSED:
 			if (al_policy_for(result->holding.key, AL_MIN_HOLD) ||
 				al_policy_for(result->holding.key, AL_LOCK_DELAY))
@@ -258,6 +272,12 @@ nobody_detail(const AlResult *result)
 {
 	if (result->is_in_use)
 		return "An unfinished transaction holds the lock.";
+	if (result->kept_until != 0 && result->ticket != 0)
+		return psprintf("Nobody holds the lock.  It is offered to %s until %s.",
+						al_display(al_cstring(result->first)), show_time(result->kept_until));
+	if (result->kept_until != 0)
+		return psprintf("Nobody holds the lock.  It is closed until %s.",
+						show_time(result->kept_until));
 	return "The lock is free, was swept, or was never acquired.";
 }
 
@@ -292,7 +312,7 @@ raise_in_transaction(const AlKey *key, int pid)
 			 errmsg("lock \"%s\" is held by an unfinished transaction", al_display(key->name)),
 			 pid != 0 ? errdetail("Process %d holds the lock until its transaction ends.", pid) :
 			 errdetail("A prepared transaction holds the lock."),
-			 pid != 0 ? errhint("Wait for the transaction, or end it with pg_terminate_backend(%d).", pid) :
+			 pid != 0 ? errhint("Wait for the transaction, or end it with pg_terminate_backend(%d), which needs pg_signal_backend.", pid) :
 			 errhint("Find the transaction in pg_prepared_xacts, and use COMMIT PREPARED or ROLLBACK PREPARED.")));
 	pg_unreachable();
 }
@@ -375,7 +395,10 @@ al_raise(const AlKey *key, const AlResult *result)
 			ereport(ERROR,
 					(al_errcode(ERRCODE_LOCK_NOT_FOUND),
 					 errmsg("lock \"%s\" is not held", name),
-					 errdetail_internal("%s", nobody_detail(result))));
+					 errdetail_internal("%s", nobody_detail(result)),
+					 result->kept_until == 0 || result->ticket == 0 ? 0 :
+					 errhint("To end the offer, use %s.  lock_steal takes the lock past the line.",
+							 show_offer_end(result))));
 			break;
 
 		case AL_NOT_OWNER:

@@ -470,6 +470,7 @@ claim_own(AlOwnClaim *ask)
 		CHECK_FOR_INTERRUPTS();
 		ask->claim.hash = 0;
 		result->is_in_use = false;
+		result->kept_until = 0;
 		elsewhere = look_for_own(ask);
 		if (elsewhere && elsewhere->owner == NULL)
 		{

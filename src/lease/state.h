@@ -55,7 +55,9 @@ typedef struct AlResult
 	AlOutcome	obstacle;		/* AL_TIMEOUT, AL_DEADLOCK, AL_FORCED: the refusal before it */
 	int			blocker;		/* AL_CLAIMED, AL_IN_TRANSACTION: process id, or 0 */
 	bool		is_in_use;		/* AL_NOT_FOUND: another transaction holds it */
-	char	   *first;			/* AL_QUEUED: label of the first waiter */
+	char	   *first;			/* AL_QUEUED: label of the first waiter, or of the ticket */
+	int64		ticket;			/* that has the key offered until then; 0: the key is closed */
+	TimestampTz kept_until;		/* AL_QUEUED, AL_NOT_FOUND, AL_CHANGED; 0: it is not kept */
 	char	   *cycle;			/* AL_DEADLOCK: who waits for whom */
 	const AlForcedEnd *forced;	/* AL_FORCED: by whom, and why */
 	int64		waited;			/* microseconds */

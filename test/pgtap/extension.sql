@@ -10,7 +10,7 @@ SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS what, e.
 	JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND e.oid = d.refobjid AND e.extname = 'atomic_lock'
 WHERE d.deptype = 'e';
 
-SELECT plan(51);
+SELECT plan(52);
 
 -- The control file
 SELECT is((SELECT trusted FROM pg_available_extension_versions WHERE name = 'atomic_lock' AND installed), true, 'trusted');
@@ -71,7 +71,7 @@ SELECT matches(obj_description('lock_schedule_sweep(text)'::regprocedure, 'pg_pr
 SELECT matches(obj_description('lock_unschedule_sweep()'::regprocedure, 'pg_proc'), 'pg_cron|lock_schedule_sweep', 'lock_unschedule_sweep: of what');
 SELECT matches(obj_description('lock_stats()'::regprocedure, 'pg_proc'), '55000 before PostgreSQL 17.*not preloaded', 'lock_stats(): where it raises');
 SELECT matches(obj_description('lock_contention()'::regprocedure, 'pg_proc'), '55000 before PostgreSQL 17.*not preloaded', 'lock_contention(): where it raises');
-SELECT matches(obj_description('app_lock_longest_wait(text)'::regprocedure, 'pg_proc'), '^internal', 'app_lock_longest_wait: not for you');
+SELECT matches(obj_description((f || '(text)')::regprocedure, 'pg_proc'), '^internal', f || ': not for you') FROM unnest(ARRAY['app_lock_longest_wait', 'app_lock_count_waiters']) f;
 SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_stats.*admin \([^)]*sweep', 'lock_grant_access: who may see lock_stats');
 SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_policies, lock_history, lock_held_at.*admin \([^)]*policies', 'lock_grant_access: who may see and set policies');
 SELECT matches(obj_description('lock_set_policy(text,interval,interval,interval,interval,interval,interval,integer,integer,integer,regrole[],boolean,boolean)'::regprocedure, 'pg_proc'), 'begin with "prefix".*1024 bytes.*in place of.*shorter prefixes.*next call.*22004.*22023.*42704', 'lock_set_policy: for which keys, what it replaces, what null is, when it is in force, what it raises');

@@ -69,6 +69,7 @@ INSERT INTO expected VALUES
 	('lock_stats_reset', '', 'void', 'volatile', 'unsafe', 'c', false),
 	('lock_contention', 'OUT key text, OUT refusals bigint, OUT waits bigint, OUT total_wait interval, OUT longest_wait interval, OUT last_at timestamp with time zone', 'SETOF record', 'volatile', 'unsafe', 'c', false),
 	('app_lock_longest_wait', 'key text', 'interval', 'volatile', 'unsafe', 'c', false),
+	('app_lock_count_waiters', 'key text', 'integer', 'volatile', 'unsafe', 'c', false),
 	('lock_guard', '', 'trigger', 'volatile', 'unsafe', 'c', false),
 	('lock_protect', 'relation regclass, key_template text, events text[] DEFAULT ''{update,delete}''::text[]', 'void', 'volatile', 'unsafe', 'c', false),
 	('lock_unprotect', 'relation regclass', 'void', 'volatile', 'unsafe', 'c', false),

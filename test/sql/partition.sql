@@ -57,7 +57,7 @@ $$;
 CREATE TABLE t.calls AS
 SELECT p.oid::regprocedure AS function FROM pg_depend d JOIN pg_proc p ON p.oid = d.objid AND d.classid = 'pg_proc'::regclass
 WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'atomic_lock') AND d.deptype = 'e'
-	AND p.proargnames[:p.pronargs] && ARRAY['key', 'keys'] AND p.proname NOT IN ('lock_partition', 'app_lock_longest_wait');
+	AND p.proargnames[:p.pronargs] && ARRAY['key', 'keys'] AND p.proname NOT IN ('lock_partition', 'app_lock_longest_wait', 'app_lock_count_waiters');
 SELECT 'order:' || min(i) FILTER (WHERE lock_partition('order:' || i, 4) = 1) AS here,
 	'order:' || min(i) FILTER (WHERE lock_partition('order:' || i, 4) = 2) AS elsewhere
 FROM generate_series(1, 100) i \gset

@@ -480,7 +480,7 @@ sub write_own
 		q{UPDATE part SET region = 'z' WHERE id = 2}, q{INSERT INTO part VALUES (5, 'a', 1) ON CONFLICT DO NOTHING}, 'DELETE FROM parent', 'INSERT INTO child VALUES (8, 8, 8)', "TRUNCATE $table", "DELETE FROM $table",
 		"SELECT * FROM $table FOR UPDATE", 'UPDATE v SET a = a WHERE id = 3', 'ALTER TABLE t RENAME a TO z', 'ALTER TABLE t RENAME z TO a', "ALTER TABLE $table DISABLE TRIGGER USER", "ALTER TABLE $table ENABLE ALWAYS TRIGGER \"~atomic_lock_guard\"", "ALTER TABLE $table ENABLE TRIGGER USER",
 		'CREATE TEMP TABLE IF NOT EXISTS temp_one (id int PRIMARY KEY)', 'CREATE TRIGGER mine BEFORE INSERT ON log FOR EACH ROW EXECUTE FUNCTION lock_guard()', q[CREATE TRIGGER mine2 AFTER UPDATE ON log FOR EACH STATEMENT EXECUTE FUNCTION lock_guard('{', 'x')],
-		'DROP TRIGGER IF EXISTS mine ON log', 'DROP TRIGGER IF EXISTS mine2 ON log', q{INSERT INTO log (what) VALUES ('x')}, q{UPDATE log SET what = 'y'}, 'SELECT lock_guard()', q{SELECT app_lock_guard_problem('t', '{id}')}, q{SELECT app_lock_longest_wait('k1')});
+		'DROP TRIGGER IF EXISTS mine ON log', 'DROP TRIGGER IF EXISTS mine2 ON log', q{INSERT INTO log (what) VALUES ('x')}, q{UPDATE log SET what = 'y'}, 'SELECT lock_guard()', q{SELECT app_lock_guard_problem('t', '{id}')}, q{SELECT app_lock_longest_wait('k1')}, q{SELECT app_lock_count_waiters('k1')});
 }
 
 # Returns kind, whether it must be refused, and the statement

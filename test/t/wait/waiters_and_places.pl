@@ -59,6 +59,7 @@ is(take($ann, 'order', 'ann'), 'held', '... nor had by another');
 release($bob, 'order', 'bob');
 is(line('order'), '1 Cid (offered), 3 Eve', 'then the place has its turn');
 ok(is_waiting($watch, $dan), '... and who came later waits on');
+is(ask($watch, q{SELECT holder, state, waiters, longest_wait > '0' FROM lock_activity WHERE key = 'order'}), 'Cid|offered|1|t', '... as lock_activity shows');
 is(take($cid, 'order', 'cid'), 'acquired', '... until it has had the key');
 release($cid, 'order', 'cid');
 is(answer($dan), 'acquired', '... and is next');
