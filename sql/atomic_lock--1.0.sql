@@ -1336,6 +1336,8 @@ BEGIN
 			'lock_grant_access', 'lock_revoke_access']
 	END;
 	IF names IS NULL THEN
+		-- 22021 where it is not even text
+		PERFORM convert_from(convert_to(level, getdatabaseencoding()), getdatabaseencoding());
 		RAISE invalid_parameter_value USING
 			MESSAGE = format('invalid access level: "%s"', level),
 			HINT = 'Valid levels are user, monitor and admin.';

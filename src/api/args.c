@@ -4,7 +4,8 @@
  *		Arguments of SQL functions, checked.
  *
  * Model: each function takes an argument by number, and returns a valid value or
- * raises 22004 for a NULL, 22023 for any other invalid value.  An owner is a secret,
+ * raises 22004 for a NULL, 22021 for a text that is invalid in the encoding of the
+ * database, 22023 for any other invalid value.  An owner is a secret,
  * so no message here shows one.
  *
  * Locking: none.
@@ -34,7 +35,7 @@
 static AlString
 checked_text(FunctionCallInfo fcinfo, int argno, const char *what, int min, int max)
 {
-	return al_check_length(al_string(PG_GETARG_TEXT_PP(argno)), what, min, max);
+	return al_check_text(al_string(PG_GETARG_TEXT_PP(argno)), what, min, max);
 }
 
 /* Raise 22004 */
@@ -200,6 +201,7 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 		if (al_string_equal(given, al_cstring(words[i])))
 			return i;
 	}
+	(void) al_check_encoding(given, what);
 	given.len = al_clip_length(given, 64);
 	ereport(ERROR,
 			(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -294,14 +296,9 @@ al_holder_arg(FunctionCallInfo fcinfo, int argno)
 text *
 al_holder_default(void)
 {
-	const char *role;
-
 	if (application_name && application_name[0] != '\0')
 		return cstring_to_text(application_name);
-	role = GetUserNameFromId(GetUserId(), false);
-	if (!pg_verify_mbstr(GetDatabaseEncoding(), role, strlen(role), true))
-		role = psprintf("role %u", GetUserId());
-	return cstring_to_text(role);
+	return cstring_to_text(al_role_name(GetUserId()));
 }
 
 /* The reason argument, for the audit */
@@ -324,6 +321,21 @@ al_message_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_GETARG_TEXT_PP(argno);
 }
 
+/* Raise 22021 unless all strings in a JSON value are valid in the encoding of the database. */
+static void
+check_json(Jsonb *json, const char *what)
+{
+	JsonbIterator *iterator = JsonbIteratorInit(&json->root);
+	JsonbValue	value;
+	JsonbIteratorToken token;
+
+	while ((token = JsonbIteratorNext(&iterator, &value, false)) != WJB_DONE)
+	{
+		if ((token == WJB_KEY || token == WJB_VALUE || token == WJB_ELEM) && value.type == jbvString)
+			(void) al_check_encoding((AlString) {value.val.string.val, value.val.string.len}, what);
+	}
+}
+
 /* The meta argument; NULL where none is given */
 struct varlena *
 al_meta_arg(FunctionCallInfo fcinfo, int argno)
@@ -338,5 +350,6 @@ al_meta_arg(FunctionCallInfo fcinfo, int argno)
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("meta must not be larger than %d bytes", AL_MAX_META_BYTES),
 				 errdetail("It has %zu bytes.", (size_t) VARSIZE(meta) - VARHDRSZ)));
+	check_json((Jsonb *) meta, "meta");
 	return meta;
 }

@@ -306,6 +306,7 @@ open_target(FunctionCallInfo fcinfo, Target *target)
 		find_template(target);
 	if (PG_ARGISNULL(1))
 		al_raise_null("id");
+	(void) al_check_encoding(al_string(PG_GETARG_TEXT_PP(1)), "id");
 	read_id(target, text_to_cstring(PG_GETARG_TEXT_PP(1)));
 }
 

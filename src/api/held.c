@@ -28,6 +28,7 @@
 #include "api/args.h"
 #include "api/held.h"
 #include "base/key.h"
+#include "base/partition.h"
 #include "base/str.h"
 #include "claim/held.h"
 #include "claim/holding.h"
@@ -214,7 +215,8 @@ AL_FUNCTION(atomic_lock_heartbeat)
 	{
 		const AlOwned *owned = lfirst(cell);
 
-		(void) al_check_key(owned->key.name);
+		if (al_is_elsewhere(owned->key.name))
+			al_raise_partition(owned->key.name, true);
 		wrote |= beat(rsinfo, rel, &owned->key, &owner, al_owned_row(owned), ttl);
 	}
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);

@@ -62,7 +62,7 @@ atomic_lock_key(PG_FUNCTION_ARGS)
 	for (bool first = true; array_iterate(iterator, &value, &is_null); first = false)
 		append(&key, first, &part, value, is_null);
 	array_free_iterator(iterator);
-	PG_RETURN_TEXT_P(cstring_to_text_with_len(key.data, key.len));
+	PG_RETURN_TEXT_P(al_string_text(al_check_encoding((AlString) {key.data, key.len}, "lock key")));
 }
 
 /* lock_key(VARIADIC parts): the same, with parts of any types */
@@ -86,7 +86,7 @@ atomic_lock_key_any(PG_FUNCTION_ARGS)
 		al_part_init(&part, type);
 		append(&key, i == 0, &part, PG_GETARG_DATUM(i), PG_ARGISNULL(i));
 	}
-	PG_RETURN_TEXT_P(cstring_to_text_with_len(key.data, key.len));
+	PG_RETURN_TEXT_P(al_string_text(al_check_encoding((AlString) {key.data, key.len}, "lock key")));
 }
 
 /*
@@ -104,5 +104,6 @@ atomic_lock_partition(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("partitions must be at least 1, not %d", PG_GETARG_INT32(1))));
-	PG_RETURN_INT32(al_partition_of(al_string(PG_GETARG_TEXT_PP(0)), PG_GETARG_INT32(1)));
+	PG_RETURN_INT32(al_partition_of(al_check_encoding(al_string(PG_GETARG_TEXT_PP(0)), "lock key"),
+									PG_GETARG_INT32(1)));
 }

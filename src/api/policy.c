@@ -63,7 +63,7 @@ prefix_arg(FunctionCallInfo fcinfo)
 {
 	if (PG_ARGISNULL(0))
 		al_raise_null("prefix");
-	return al_check_length(al_string(PG_GETARG_TEXT_PP(0)), "prefix", 0, AL_MAX_KEY_BYTES);
+	return al_check_text(al_string(PG_GETARG_TEXT_PP(0)), "prefix", 0, AL_MAX_KEY_BYTES);
 }
 
 /* A duration or a number, which is the argument that has a name */

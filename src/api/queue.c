@@ -198,7 +198,7 @@ AL_FUNCTION(atomic_lock_queue)
 		const AlTicket *ticket = lfirst(cell);
 		Datum		values[Q_COLUMNS];
 		bool		nulls[Q_COLUMNS] = {0};
-		char	   *role = GetUserNameFromId(ticket->role, true);
+		char	   *role = al_role_name(ticket->role);
 
 		if (key.hash == 0 || !al_string_equal(ticket->key, key.name))
 		{

@@ -165,7 +165,7 @@ static void
 fill_columns(const AlKey *key, const AlHolding *holding, int holders, int queued,
 			 TimestampTz now, bool is_monitor, Datum *values, bool *nulls)
 {
-	char	   *role = GetUserNameFromId(holding->role, true);
+	char	   *role = al_role_name(holding->role);
 	bool		has_end = holding->expires_at != DT_NOEND;
 	bool		is_known = holding->holder != NULL; /* see al_held_by_others() */
 	bool		is_own = holding->owner && al_owner_is_setting(al_string(holding->owner));

@@ -23,6 +23,7 @@
 #include "api/answer.h"
 #include "base/errors.h"
 #include "base/settings.h"
+#include "base/str.h"
 #include "claim/claimed.h"
 #include "shmem/shmem.h"
 #include "shmem/stat.h"
@@ -64,6 +65,7 @@ AL_FUNCTION(atomic_lock_schedule_sweep)
 				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("schedule must not be null"),
 				 errhint("Use lock_unschedule_sweep to end scheduled sweeps.")));
+	(void) al_check_encoding(al_string(PG_GETARG_TEXT_PP(0)), "schedule");
 	PG_RETURN_INT64(al_cron_schedule(text_to_cstring(PG_GETARG_TEXT_PP(0)),
 									 "lock_schedule_sweep()"));
 }

@@ -61,11 +61,14 @@ al_key_compare(const AlKey *a, const AlKey *b)
 	return al_string_compare(a->name, b->name);
 }
 
-/* Raises 22023 for a key that is empty or too long, LK010 for one of another server. */
+/*
+ * Raises 22023 for a key that is empty or too long, 22021 for one that is no text, LK010 for
+ * one of another server.
+ */
 AlString
 al_check_key(AlString name)
 {
-	al_check_length(name, "lock key", 1, AL_MAX_KEY_BYTES);
+	al_check_text(name, "lock key", 1, AL_MAX_KEY_BYTES);
 	if (al_is_elsewhere(name))
 		al_raise_partition(name, true);
 	return name;

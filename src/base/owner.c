@@ -75,7 +75,7 @@ al_owner_of_session(AlString *owner)
 	if (al_owner_setting == NULL || al_owner_setting[0] == '\0')
 		return false;
 	*owner = al_cstring(pstrdup(al_owner_setting));
-	if (!al_owner_setting_is_verified && !pg_verify_mbstr(GetDatabaseEncoding(), owner->data, owner->len, true))
+	if (!al_owner_setting_is_verified && !al_is_text(*owner))
 		ereport(ERROR,
 				(al_errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
 				 errmsg("invalid byte sequence for encoding \"%s\" in atomic_lock.owner",

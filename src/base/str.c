@@ -14,6 +14,7 @@
 
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 
 #include "atomic_lock.h"
@@ -114,14 +115,72 @@ al_display(AlString string)
 	return buf.data;
 }
 
-/* Raise 22023 unless a string has min to max bytes.  The message calls it "what". */
+/* Is a string valid in the encoding of the database? */
+bool
+al_is_text(AlString string)
+{
+	/* Most strings are ASCII, which each encoding has. */
+	for (int i = 0; i < string.len; i++)
+	{
+		if (IS_HIGHBIT_SET(string.data[i]))
+			return pg_verify_mbstr(GetDatabaseEncoding(), string.data, string.len, true);
+	}
+	return true;
+}
+
+/*
+ * Raise 22021 unless a string is valid in the encoding of the database.  The server does
+ * not verify what comes with a connection request, was set in another database, or is the
+ * name of a role.  The message calls the string "what", and shows none of its bytes, since
+ * it may be an owner.
+ */
 AlString
-al_check_length(AlString string, const char *what, int min, int max)
+al_check_encoding(AlString string, const char *what)
+{
+	if (!al_is_text(string))
+		ereport(ERROR,
+				(al_errcode(ERRCODE_CHARACTER_NOT_IN_REPERTOIRE),
+				 errmsg("invalid byte sequence for encoding \"%s\" in %s",
+						GetDatabaseEncodingName(), what)));
+	return string;
+}
+
+/*
+ * The name of a role, with "?" for each byte that is no text in the encoding of the
+ * database; NULL where the role was dropped
+ */
+char *
+al_role_name(Oid role)
+{
+	char	   *name = GetUserNameFromId(role, true);
+	int			left = name ? strlen(name) : 0;
+
+	for (char *c = name; left > 0;)
+	{
+		int			len = pg_encoding_verifymbchar(GetDatabaseEncoding(), c, left);
+
+		if (len < 0)
+		{
+			*c = '?';
+			len = 1;
+		}
+		c += len;
+		left -= len;
+	}
+	return name;
+}
+
+/*
+ * Raise 22023 unless a string has min to max bytes, and what al_check_encoding() raises.
+ * The message calls it "what".
+ */
+AlString
+al_check_text(AlString string, const char *what, int min, int max)
 {
 	if (string.len < min || string.len > max)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must be %d to %d bytes long", what, min, max),
 				 errdetail("It has %d bytes.", string.len)));
-	return string;
+	return al_check_encoding(string, what);
 }

@@ -15,6 +15,9 @@ extern int	al_string_compare(AlString a, AlString b);
 extern text *al_string_text(AlString string);
 extern int al_clip_length(AlString string, int size);
 extern char *al_display(AlString string);
-extern AlString al_check_length(AlString string, const char *what, int min, int max);
+extern bool al_is_text(AlString string);
+extern AlString al_check_encoding(AlString string, const char *what);
+extern AlString al_check_text(AlString string, const char *what, int min, int max);
+extern char *al_role_name(Oid role);
 
 #endif							/* AL_BASE_STR_H */

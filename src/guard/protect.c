@@ -167,10 +167,13 @@ events_arg(FunctionCallInfo fcinfo, int argno)
 		while (i < (int) lengthof(words) && pg_strcasecmp(word, words[i]) != 0)
 			i++;
 		if (i == (int) lengthof(words))
+		{
+			(void) al_check_encoding(al_cstring(word), "event");
 			ereport(ERROR,
 					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("invalid event: \"%s\"", al_display(al_cstring(word))),
 					 errhint("Valid events are insert, update and delete.")));
+		}
 		wanted[i] = true;
 	}
 	array_free_iterator(iterator);
@@ -290,6 +293,7 @@ AL_FUNCTION(atomic_lock_protect)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("key template must not be null")));
+	(void) al_check_encoding(al_string(PG_GETARG_TEXT_PP(1)), "key template");
 	template = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	events = events_arg(fcinfo, 2);
 	family = family_arg(fcinfo);

@@ -64,7 +64,7 @@ guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
 	initStringInfo(&buffer);
 	al_template_key(guard, rel, row, &buffer);
 	name = (AlString) {buffer.data, buffer.len};
-	al_check_length(name, "lock key", 1, AL_MAX_KEY_BYTES);
+	al_check_text(name, "lock key", 1, AL_MAX_KEY_BYTES);
 	if (al_is_elsewhere(name))
 		al_raise_partition(name, may_see_key(guard, rel));
 

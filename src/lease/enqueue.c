@@ -46,7 +46,7 @@
 static void
 check_count(const AlKey *key, const AlAcquire *request, int of_role)
 {
-	char	   *role = GetUserNameFromId(request->role, true);
+	char	   *role = al_role_name(request->role);
 
 	if (of_role < al_max_tickets)
 		return;

@@ -319,7 +319,7 @@ raise_quota(const Counted *quota, int held)
 	int			limit = (int) quota->policy->parts[quota->part];
 	int			granted = quota->place ? 0 : Max(limit - held, 0);
 	const AlKey *key = quota->place ? quota->place : quota->keys[granted];
-	char	   *role = GetUserNameFromId(quota->role, true);
+	char	   *role = al_role_name(quota->role);
 
 	ereport(ERROR,
 			(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),

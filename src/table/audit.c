@@ -56,7 +56,7 @@ al_audit_digest(text *owner)
 static const char *
 role_name(Oid role)
 {
-	const char *name = GetUserNameFromId(role, true);
+	const char *name = al_role_name(role);
 
 	return name ? name : psprintf("%u", role);
 }
@@ -65,7 +65,8 @@ role_name(Oid role)
 static char *
 show_role(Name name)
 {
-	if (!pg_verify_mbstr(GetDatabaseEncoding(), NameStr(*name), strlen(NameStr(*name)), true))
+	/* An older version stored names as they are. */
+	if (!al_is_text(al_cstring(NameStr(*name))))
 		return pstrdup("?");
 	return al_display(al_cstring(NameStr(*name)));
 }

@@ -186,7 +186,7 @@ al_event(const AlKey *key, const AlEvent *event)
 {
 	MemoryContext old_context;
 	NotedEvent *noted;
-	char	   *by = OidIsValid(event->by) ? GetUserNameFromId(event->by, true) : NULL;
+	char	   *by = OidIsValid(event->by) ? al_role_name(event->by) : NULL;
 	StringInfoData json;
 
 	initStringInfo(&json);

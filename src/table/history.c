@@ -89,7 +89,7 @@ insert_row(const AlKey *key, const AlHolding *holding, TimestampTz acquired_at,
 		   TimestampTz ended_at, const char *ended_by)
 {
 	Relation	rel = al_open_history(RowExclusiveLock);
-	char	   *role = GetUserNameFromId(holding->role, true);
+	char	   *role = al_role_name(holding->role);
 	Datum		values[Natts_lock_history] = {0};
 	bool		nulls[Natts_lock_history] = {0};
 

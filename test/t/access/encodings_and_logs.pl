@@ -8,8 +8,8 @@
 # so in no log can a key, label or reason make a line or record of its own; an
 # owner that acquire has made is in no log, with all logging turned on, nor in
 # pg_stat_statements; a forced end is logged though it is rolled back.  Whichever
-# way a setting or the name of a role came, what is no text in the encoding of the
-# database is no owner and no label.
+# way a setting, an argument or the name of a role came, what is no text in the encoding
+# of the database is not stored.
 #
 # Turns red when: a byte is taken for a character, or for a control character
 # where it is part of one; the collation of the database decides; something
@@ -147,7 +147,7 @@ CREATE EXTENSION atomic_lock;
 CREATE ROLE app;
 CREATE ROLE by_role LOGIN IN ROLE app;
 CREATE ROLE plain LOGIN IN ROLE app;
-SELECT lock_grant_access('app', 'user');
+SELECT lock_grant_access('app', 'user'), lock_grant_access('app', 'admin'), lock_set_policy('h:', history => true);
 CREATE TABLE doc (id int PRIMARY KEY, x int);
 INSERT INTO doc VALUES (1, 1);
 SELECT lock_protect('doc', 'doc:{id}');
@@ -164,6 +164,54 @@ my @uses = (
 	q{lock_acquire('x')}, q{lock_acquire('x', mode => 'shared')}, q{lock_acquire('x', lifetime => 'session')}, q{lock_acquire('x', lifetime => 'transaction')}, q{lock_try_acquire('x')},
 	q{lock_acquire('x', wait => '10 ms')}, q{lock_acquire_all(ARRAY['x', 'y'])}, q{lock_try_acquire_all(ARRAY['x', 'y'])}, q{lock_convert('k')}, q{lock_transfer('k', NULL, 'new')}, q{lock_release('k')}, q{lock_try_release('k')},
 	q{lock_release_all()}, q{lock_extend('k')}, q{lock_try_extend('k')}, q{lock_extend_all()}, q{lock_assert('k')}, q{lock_assert_fence('k', 1)}, q{lock_is_held('k')}, q{lock_fetch(NULL::doc, '1')}, q{lock_fetch(NULL::doc, '1', key => 'x')});
+# A function that makes all calls in which one argument is no text.  Internal functions are
+# not for callers, and lock_guard() is a trigger.
+my $arguments = <<'SQL';
+CREATE FUNCTION pg_temp.calls(OUT proc text, OUT "call" text, OUT "state" text) RETURNS SETOF record LANGUAGE plpgsql AS $$
+DECLARE
+	bad constant text := $b$current_setting('my.x')$b$;
+	p record; value text;
+BEGIN
+	FOR p IN
+		SELECT r.proname::text AS name, r.pronargs, r.pronargdefaults, r.proargnames AS names, a.n AS bad_at, format_type(t.t, NULL) AS bad_type,
+			ARRAY(SELECT format_type(x, NULL) FROM unnest(r.proargtypes) WITH ORDINALITY y (x, n) ORDER BY n) AS types, r.provariadic <> 0 AS is_variadic
+		FROM pg_depend d
+			JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'atomic_lock'
+			JOIN pg_proc r ON r.oid = d.objid
+			CROSS JOIN generate_series(1, r.pronargs) a (n)
+			CROSS JOIN LATERAL (SELECT r.proargtypes[a.n - 1]) t (t)
+		WHERE d.classid = 'pg_proc'::regclass AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+			AND r.proname NOT LIKE 'app\_lock\_%'
+			AND t.t = ANY ('{text,text[],jsonb,"\"any\""}'::regtype[])
+		ORDER BY r.proname, r.pronargs, a.n
+	LOOP
+		FOREACH value IN ARRAY CASE
+			WHEN p.is_variadic THEN ARRAY[bad]
+			ELSE CASE p.bad_type WHEN 'text' THEN ARRAY[bad, $b$'a' || $b$ || bad]
+				WHEN 'text[]' THEN ARRAY[format('ARRAY[%s]', bad), format('ARRAY[''update'', %s]', bad)]
+				ELSE ARRAY[format('to_jsonb(%s)', bad), format('jsonb_build_object(%s, 1)', bad), format($b$jsonb_build_object('a', jsonb_build_array(1, jsonb_build_object('b', %s)))$b$, bad)] END END
+		LOOP
+			proc := p.name;
+			"call" := format('%s(%s)', p.name, (
+				SELECT string_agg(CASE WHEN p.is_variadic THEN '' ELSE quote_ident(p.names[n]) || ' => ' END || CASE WHEN n = p.bad_at THEN value ELSE CASE p.types[n]
+					WHEN 'text' THEN CASE p.names[n] WHEN 'level' THEN $b$'user'$b$ ELSE $b$'doc'$b$ END
+					WHEN 'text[]' THEN $b$'{doc}'$b$
+					WHEN 'anyelement' THEN 'NULL::doc' WHEN 'regclass' THEN $b$'doc'$b$ WHEN 'regrole' THEN $b$'app'$b$
+					WHEN 'timestamp with time zone' THEN 'now()' ELSE '1' END END, ', ' ORDER BY n)
+				FROM generate_series(1, p.pronargs) n
+				WHERE n = p.bad_at OR n <= p.pronargs - p.pronargdefaults));
+			BEGIN
+				EXECUTE 'SELECT ' || "call";
+				"state" := 'none';
+			EXCEPTION WHEN OTHERS THEN
+				"state" := SQLSTATE;
+			END;
+			RETURN NEXT;
+		END LOOP;
+	END LOOP;
+END
+$$;
+SQL
 # A session whose setting is no text: nothing that would use it gets anywhere
 sub check_rough
 {
@@ -233,17 +281,28 @@ foreach my $preloaded (0, 1)
 		$rough->reload;
 	}
 
+	# Each argument of each function, as the catalog has them: what is no text raises 22021.
+	{
+		local $ENV{PGOPTIONS} = "-c my.x=\xe9\xff";
+		my $psql = session($rough, 'Arguments', 'utf8');
+
+		ask($psql, "SET atomic_lock.owner = 'o'; $arguments");
+		is(ask($psql, q{SELECT string_agg(concat_ws(' ', "call", "state"), E'\n') FROM pg_temp.calls() WHERE "state" <> '22021'}), '', "$where: arguments that are no text raise 22021");
+		is(ask($psql, q{SELECT count(*) > 80, count(DISTINCT proc) > 40 FROM pg_temp.calls()}), 't|t', '... which are these');
+		end($psql);
+	}
+
 	# A role whose name is no text here is the default label
 	{
 		local $ENV{PGUSER} = $role;
 		my $psql = session($rough, 'Role', 'utf8');
 
-		is(told($psql, q{SET application_name = ''; SELECT status, holder FROM lock_acquire('role', owner => 'o')}), "acquired|role $role_oid", "$where: a name that is no text here is shown by its OID");
-		is(told($psql, q{SELECT status, holder FROM lock_acquire('role, shared', owner => 'o', mode => 'shared'); SELECT holder FROM lock_acquire('role, session', owner => 'o', lifetime => 'session')}), "acquired|role $role_oid\nrole $role_oid", '... in each mode');
-		is(told($psql, q{SELECT holder FROM lock_transfer('role', 'o', 'p')}), "role $role_oid", '... handed over');
-		is(told($psql, q{BEGIN; SELECT holder FROM lock_acquire('role, transaction', owner => 'o', lifetime => 'transaction')}), "role $role_oid", '... and for the transaction');
-		is(told($watch, q{SELECT (lock_try_acquire(k, owner => 'other')).holder FROM unnest(ARRAY['role', 'role, transaction']) k}), $preloaded || $node->pg_version >= 17 ? "role $role_oid\nrole $role_oid" : "role $role_oid\n", '... which others are told');
-		is(told($watch, q{SET client_encoding = LATIN1; SELECT count(convert_to(holder, 'UTF8')), count(*), bool_and(holder ~ '^(role [0-9]+|Keeper)$') FROM app_lock WHERE NOT released}), '4|4|t', '... and is text');
+		is(told($psql, q{SET application_name = ''; SELECT status, holder FROM lock_acquire('role', owner => 'o')}), "acquired|r?", "$where: bytes of a name that are no text here are shown as question marks");
+		is(told($psql, q{SELECT status, holder FROM lock_acquire('role, shared', owner => 'o', mode => 'shared'); SELECT holder FROM lock_acquire('role, session', owner => 'o', lifetime => 'session')}), "acquired|r?\nr?", '... in each mode');
+		is(told($psql, q{SELECT holder FROM lock_transfer('role', 'o', 'p')}), "r?", '... handed over');
+		is(told($psql, q{BEGIN; SELECT holder FROM lock_acquire('role, transaction', owner => 'o', lifetime => 'transaction')}), "r?", '... and for the transaction');
+		is(told($watch, q{SELECT (lock_try_acquire(k, owner => 'other')).holder FROM unnest(ARRAY['role', 'role, transaction']) k}), $preloaded || $node->pg_version >= 17 ? "r?\nr?" : "r?\n", '... which others are told');
+		is(told($watch, q{SET client_encoding = LATIN1; SELECT count(convert_to(holder, 'UTF8')), count(*), bool_and(holder ~ '^(r[?]|Keeper)$') FROM app_lock WHERE NOT released}), '4|4|t', '... and is text');
 		ask($watch, 'RESET client_encoding');
 		is(told($psql, 'COMMIT; ' . q{SELECT lock_release_all('o') + lock_release_all('p')}), '3', '... released');
 		end($psql);
@@ -257,7 +316,7 @@ foreach my $preloaded (0, 1)
 
 		ask($psql, q{SET application_name = ''});
 		queue_up($watch, $psql, q{SELECT status FROM lock_acquire('k', owner => 'o', wait => '5 min')});
-		is(ask($watch, 'SELECT holder FROM lock_waiters'), "role $role_oid", "$where: so is who waits");
+		is(ask($watch, 'SELECT holder FROM lock_waiters'), "r?", "$where: so is who waits");
 		ask($watch, q{SELECT lock_release('k', 'keeper')});
 		is(answer($psql), 'acquired', '... and gets it');
 		ask($watch, q{SELECT lock_release('k', 'o')});
@@ -265,6 +324,37 @@ foreach my $preloaded (0, 1)
 	}
 	end($watch);
 }
+# What administrators of such a name do is stored as text, shown to clients of any encoding, and restored.
+{
+	local $ENV{PGUSER} = $role;
+	local $ENV{PGCLIENTENCODING} = 'SQL_ASCII';
+	$rough->safe_psql('utf8', q{
+RESET client_encoding;
+SET application_name = '';
+SELECT lock_acquire('h:1', owner => 'o'), lock_acquire('h:2', owner => 'o');
+SELECT status FROM lock_enqueue('h:2', 'p');
+SELECT force_release('h:1', 'why')});
+}
+for my $encoding ('LATIN1', 'UTF8')
+{
+	is($rough->safe_psql('utf8', qq{SET client_encoding = $encoding; SELECT holder, role FROM lock_activity WHERE key = 'h:2'; SELECT role, holder FROM lock_queue; SELECT acting_role, session_role FROM lock_audit; SELECT holder, role, ended_by FROM lock_history WHERE key = 'h:1'}),
+		"r?|r?\nr?|r?\nr?|r?\nr?|r?|forced", "a name that is no text here, shown to a client of $encoding");
+}
+$rough->safe_psql('postgres', q{CREATE DATABASE restored TEMPLATE template0 ENCODING 'UTF8'});
+$rough->command_ok([ 'pg_dump', '-f', $rough->data_dir . '/dump.sql', 'utf8' ], 'a dump');
+$rough->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $rough->data_dir . '/dump.sql', 'restored' ], '... is restored');
+is($rough->safe_psql('restored', q{SELECT acting_role FROM lock_audit}), 'r?', '... with what administrators did');
+# A dump of what an older version stored is repaired as doc/reference.md says.
+{
+	local $ENV{PGOPTIONS} = "-c my.x=a\xe9\xff";
+	$rough->safe_psql('utf8', q{INSERT INTO lock_audit SELECT at, action, current_setting('my.x'), previous_holder, previous_owner_digest, fencing_token, session_role, acting_role, client_addr, reason, gen_random_uuid() FROM lock_audit});
+}
+$rough->safe_psql('postgres', q{CREATE DATABASE repaired TEMPLATE template0 ENCODING 'UTF8'});
+$rough->command_ok([ 'pg_dump', '-Fc', '-f', $rough->data_dir . '/dump.old', 'utf8' ], 'a dump with what an older version stored');
+$rough->command_fails([ 'pg_restore', '-e', '-d', 'repaired', $rough->data_dir . '/dump.old' ], '... is not restored');
+$rough->safe_psql('postgres', $_) for 'DROP DATABASE repaired', q{CREATE DATABASE repaired TEMPLATE template0 ENCODING 'UTF8'};
+$rough->command_ok([ 'sh', '-c', q{pg_restore -f - "$1" | iconv -c -f UTF-8 -t UTF-8 | psql -X -q -v ON_ERROR_STOP=1 -d repaired}, 'sh', $rough->data_dir . '/dump.old' ], '... until its invalid bytes are taken out');
+is($rough->safe_psql('repaired', q{SELECT string_agg(key, ' ' ORDER BY key) FROM lock_audit}), 'a h:1', '... with all the rest');
 # In the database where it is text it is an owner, and a label.
 $rough->safe_psql('latin1', 'CREATE EXTENSION atomic_lock');
 $rough->safe_psql('latin1', q{SET client_encoding = SQL_ASCII; SELECT lock_grant_access('app', 'user'); ALTER ROLE by_role SET atomic_lock.owner = E'\xe9'});
