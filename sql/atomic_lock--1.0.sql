@@ -1050,7 +1050,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_sweeper_status'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10;
 
 COMMENT ON FUNCTION lock_sweeper_status() IS
-'returns a row that says in words whether the background sweep runs, and what to do if not; then a row for each database that it or lock_sweep has swept since the server started';
+'returns a row that says in words whether the background sweep runs, and what to do if not; then a row for each database that it or lock_sweep has swept since the server started, or that atomic_lock.sweep_databases leaves out';
 
 ------------------------------------------------------------------------------
 -- Views for people.  The counters are in shared memory and begin when the

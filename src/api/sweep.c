@@ -14,6 +14,7 @@
 #include "access/xlog.h"
 #include "commands/dbcommands.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -117,7 +118,7 @@ describe_launcher(const char **hint)
 	}
 	if (pid == 0)
 	{
-		*hint = "The server starts it again after a few seconds.  If it does not, see the server log.";
+		*hint = "The server starts it again after a few seconds.  If it does not, see the server log: where it says \"too many background workers\", increase max_worker_processes and restart the server.";
 		return "not running";
 	}
 	if (failed_at != 0)
@@ -137,6 +138,14 @@ enum
 	DATABASE, STATUS, LAST_SWEPT_AT, LAST_REMOVED, LAST_DURATION, HINT, COLUMNS
 };
 
+/* Does the background sweep visit other databases, and not this one? */
+static bool
+is_left_out(Oid database)
+{
+	return al_launcher_is_registered() && !RecoveryInProgress() && al_sweep_interval() > 0 &&
+		al_launcher_leaves_out(database);
+}
+
 /* How the last sweep of a database went, in words; NULL: never swept */
 static const char *
 describe_database(const AlDatabase *database, const char **hint)
@@ -150,18 +159,50 @@ describe_database(const AlDatabase *database, const char **hint)
 		return psprintf("the background sweep failed at %s",
 						timestamptz_to_str(database->failed_at));
 	}
+	/* Where somebody calls lock_sweep(), nobody has to do anything. */
+	if ((last->started_at == 0 || last->by_worker) && is_left_out(database->oid))
+	{
+		*hint = "Add it to atomic_lock.sweep_databases and reload the configuration, or have pg_cron sweep by calling lock_schedule_sweep().";
+		return "not swept: atomic_lock.sweep_databases leaves it out";
+	}
 	if (last->started_at == 0)
 		return NULL;
 	return last->by_worker ? "swept by the background sweep" : "swept by lock_sweep()";
 }
 
+/* Add a row for a database, unless there is nothing to say of it or it was dropped */
+static void
+put_database(ReturnSetInfo *rsinfo, const AlDatabase *database)
+{
+	const AlSweepRecord *last = &database->last_sweep;
+	const char *hint;
+	const char *status = describe_database(database, &hint);
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS];
+
+	values[DATABASE] = status ? al_database_name(database->oid) : 0;
+	if (values[DATABASE] == 0)
+		return;
+	memset(nulls, last->started_at == 0, sizeof(nulls));
+	values[STATUS] = CStringGetTextDatum(status);
+	values[LAST_SWEPT_AT] = TimestampTzGetDatum(last->ended_at);
+	values[LAST_REMOVED] = Int64GetDatum(last->removed);
+	values[LAST_DURATION] = al_interval_datum(last->ended_at - last->started_at);
+	values[HINT] = hint ? CStringGetTextDatum(hint) : 0;
+	nulls[DATABASE] = nulls[STATUS] = false;
+	nulls[HINT] = hint == NULL;
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
 /*
  * lock_sweeper_status(): a row for the launcher, whose database is null, and one for
- * each database that was swept since the server started
+ * each database that was swept since the server started, or is left out
  */
 AL_FUNCTION(atomic_lock_sweeper_status)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	AlDatabase	here = {.oid = MyDatabaseId};
+	bool		is_here = false;
 	AlStats    *stats;
 	Datum		values[COLUMNS] = {0};
 	bool		nulls[COLUMNS] = {true, false, true, true, true, false};
@@ -178,25 +219,16 @@ AL_FUNCTION(atomic_lock_sweeper_status)
 	for (int i = 1; stats && i < AL_DATABASES; i++)
 	{
 		AlDatabase	database;
-		const char *status;
 
 		LWLockAcquire(&stats->lock, LW_SHARED);
 		database = stats->databases[i];
 		LWLockRelease(&stats->lock);
-		status = describe_database(&database, &hint);
-		values[DATABASE] = status ? al_database_name(database.oid) : 0;
-		if (values[DATABASE] == 0)
-			continue;
-		memset(nulls, database.last_sweep.started_at == 0, sizeof(nulls));
-		values[STATUS] = CStringGetTextDatum(status);
-		values[LAST_SWEPT_AT] = TimestampTzGetDatum(database.last_sweep.ended_at);
-		values[LAST_REMOVED] = Int64GetDatum(database.last_sweep.removed);
-		values[LAST_DURATION] = al_interval_datum(database.last_sweep.ended_at -
-												  database.last_sweep.started_at);
-		values[HINT] = hint ? CStringGetTextDatum(hint) : 0;
-		nulls[DATABASE] = nulls[STATUS] = false;
-		nulls[HINT] = hint == NULL;
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		is_here = is_here || database.oid == MyDatabaseId;
+		if (OidIsValid(database.oid))
+			put_database(rsinfo, &database);
 	}
+	/* Where nothing was counted since the server started, it has no place there. */
+	if (!is_here)
+		put_database(rsinfo, &here);
 	return (Datum) 0;
 }

@@ -43,6 +43,7 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "base/clock.h"
@@ -676,4 +677,18 @@ bool
 al_launcher_is_registered(void)
 {
 	return is_registered;
+}
+
+/* Do the settings keep a database that exists from being swept?  Needs a database. */
+bool
+al_launcher_leaves_out(Oid database)
+{
+	HeapTuple	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+	bool		is_left_out;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	is_left_out = !is_named(read_names(), (Form_pg_database) GETSTRUCT(tuple));
+	ReleaseSysCache(tuple);
+	return is_left_out;
 }

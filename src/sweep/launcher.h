@@ -9,5 +9,6 @@ extern int64 al_sweep_interval(void);
 extern void al_launcher_init(void);
 extern void al_launcher_tell_missed(void);
 extern bool al_launcher_is_registered(void);
+extern bool al_launcher_leaves_out(Oid database);
 
 #endif							/* AL_SWEEP_LAUNCHER_H */
