@@ -1471,7 +1471,7 @@ BEGIN ATOMIC
 END;
 
 COMMENT ON FUNCTION lock_grant_access(regrole, text) IS
-'lets "role" use what belongs to a level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_queue, lock_stats, lock_contention, lock_sweeper_status, lock_guards, lock_policies, lock_history, lock_held_at), admin (force_release, lock_steal, reading and trimming lock_audit, deleting places from app_lock_queue, sweeps and their schedule, lock_stats_reset, guards, policies, granting)';
+'lets "role" use what belongs to a level: user (locking), monitor (looking at one key and at all, lock_activity, lock_waiters, lock_queue, lock_stats, lock_contention, lock_sweeper_status, lock_guards, lock_policies, lock_history, lock_held_at), admin (force_release, lock_steal, reading and trimming lock_audit, deleting places from app_lock_queue, sweeps and their schedule, lock_stats_reset, guards, policies, granting); no level includes another one';
 
 CREATE FUNCTION lock_revoke_access(role regrole, level text)
 RETURNS void

@@ -143,7 +143,7 @@ public class Block {
 		try (PreparedStatement call = connection.prepareStatement("SELECT lock_acquire(?, wait => '1 min')")) {
 			CompletableFuture.runAsync(() -> {
 				try {
-					until(other, "SELECT count(*) > 0 FROM lock_waiters WHERE key = ?", key);
+					until(other, "SELECT waiters > 0 FROM lock_status(?)", key);
 					call.cancel();
 				} catch (SQLException | InterruptedException error) {
 					throw new IllegalStateException(error);

@@ -125,7 +125,7 @@ func until(conn *pgx.Conn, sql string, values ...interface{}) {
 func waitAndGiveUp(conn, other *pgx.Conn, key string) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		until(other, "SELECT count(*) > 0 FROM lock_waiters WHERE key = $1", key)
+		until(other, "SELECT waiters > 0 FROM lock_status($1)", key)
 		cancel()
 	}()
 	tx := must(conn.Begin(ctx))
@@ -133,7 +133,7 @@ func waitAndGiveUp(conn, other *pgx.Conn, key string) string {
 	if !errors.Is(err, context.Canceled) {
 		return fmt.Sprint(err)
 	}
-	until(other, "SELECT count(*) = 0 FROM lock_waiters WHERE key = $1", key)
+	until(other, "SELECT coalesce(waiters, 0) = 0 FROM lock_status($1)", key)
 	return "cancelled"
 }
 

@@ -104,7 +104,7 @@ async function until(client, sql, values) {
 async function waitAndGiveUp(client, other, key) {
   const call = one(client, "SELECT lock_acquire($1, wait => '1 min')", [key])
     .then(() => 'acquired', (error) => (error.code === '57014' ? 'cancelled' : error));
-  await until(other, 'SELECT count(*) > 0 FROM lock_waiters WHERE key = $1', [key]);
+  await until(other, 'SELECT waiters > 0 FROM lock_status($1)', [key]);
   await one(other, 'SELECT pg_cancel_backend($1)', [client.processID]);
   return call;
 }

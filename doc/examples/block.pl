@@ -134,7 +134,7 @@ sub wait_and_give_up
 	my $call = $connection->prepare("SELECT lock_acquire(?, wait => '1 min')", { pg_async => PG_ASYNC });
 
 	$call->execute($key);
-	wait_until($other, 'SELECT count(*) > 0 FROM lock_waiters WHERE key = ?', $key);
+	wait_until($other, 'SELECT waiters > 0 FROM lock_status(?)', $key);
 	return $connection->pg_cancel ? 'cancelled' : 'acquired';
 }
 

@@ -115,7 +115,7 @@ def until(connection, sql, *values):
 def wait_and_give_up(connection, other, key):
     """The driver cancels a call that waits.  The call has not acquired the lock then."""
     def give_up():
-        until(other, 'SELECT count(*) > 0 FROM lock_waiters WHERE key = %s', key)
+        until(other, 'SELECT waiters > 0 FROM lock_status(%s)', key)
         connection.cancel()
 
     threading.Thread(target=give_up).start()

@@ -88,7 +88,7 @@ end
 # The driver cancels a call that waits.  The call has not acquired the lock then.
 def wait_and_give_up(connection, other, key)
   Thread.new do
-    wait_until(other, 'SELECT count(*) > 0 FROM lock_waiters WHERE key = $1', key)
+    wait_until(other, 'SELECT waiters > 0 FROM lock_status($1)', key)
     connection.cancel
   end
   one(connection, "SELECT lock_acquire($1, wait => '1 min')", key)

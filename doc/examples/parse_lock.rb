@@ -101,7 +101,7 @@ end
 
 db = PG.connect(dsn)
 locks.acquire('import:7', ttl: 0.01) do
-  sleep 0.02 until db.exec("SELECT count(*) FROM lock_status() WHERE key <> 'parse-lock:secret'").getvalue(0, 0) == '0'
+  sleep 0.02 while db.exec_params('SELECT locked FROM lock_status($1)', ["parse-lock:#{locks.send(:hidden, 'import:7')}"]).getvalue(0, 0) == 't'
 end
 begin
   ParseLock.new('dbname=there_is_none', 'the secret of all hosts').acquire('import:7') { puts 'without a lock' }
