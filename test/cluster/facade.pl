@@ -464,18 +464,21 @@ SELECT count(*) FROM lock_heartbeat('{quota:m}', 'secret-m', '1 day 3 h') WHERE 
 SELECT lock_extend_all('secret-m', '1 day 4 h'), (SELECT ttl_remaining > '1 day 3 h 59 min' FROM lock_status('quota:m'));
 SELECT count(*) FROM lock_acquire_all('{quota:m}', '1 day 5 h', 'secret-m') WHERE ttl_remaining > '1 day 4 h 59 min';
 };
-$_->safe_psql('postgres', q{ALTER DATABASE postgres SET datestyle = 'SQL, DMY'; ALTER DATABASE postgres SET intervalstyle = 'sql_standard'; ALTER DATABASE postgres SET atomic_lock.max_ttl = '10d'}) for @shards;
-# They hold for connections that begin now.
-$proxy->restart;
-for my $style (qw(postgres sql_standard iso_8601 postgres_verbose))
+for my $shard ("datestyle = 'ISO'", "datestyle = 'SQL, MDY'; ALTER DATABASE postgres SET intervalstyle = 'sql_standard'; ALTER DATABASE postgres SET timezone = 'Asia/Kolkata'")
 {
-	is($proxy->safe_psql('postgres', "SET intervalstyle = '$style'; SET datestyle = 'German'; $styles"), "t|t\nt\n1\n1|t\n1", "moments and intervals are the same on the shard: $style");
-	is(sqlstate($proxy, "SET intervalstyle = '$style'; SELECT $_"), '22023', "... also negative ones: $_")
-	  for q{lock_extend('quota:m', 'secret-m', '-1 day -30 hours')}, q{lock_extend('quota:m', 'secret-m', '-1 day 2 hours')}, q{lock_extend_all('secret-m', '-1 day -30 hours')},
-	  q{lock_heartbeat('{quota:m}', 'secret-m', '-1 day -30 hours')}, q{lock_acquire('quota:m', '-1 day -30 hours', 'secret-m')}, q{lock_acquire_all('{quota:m}', '-1 day -30 hours', 'secret-m')};
-	$proxy->safe_psql('postgres', q{SELECT lock_release('quota:m', 'secret-m')});
+	$_->safe_psql('postgres', "ALTER DATABASE postgres SET atomic_lock.max_ttl = '10d'; ALTER DATABASE postgres SET $shard") for @shards;
+	# They hold for connections that begin now.
+	$proxy->restart;
+	for my $style (qw(postgres sql_standard iso_8601 postgres_verbose))
+	{
+		is($proxy->safe_psql('postgres', "SET intervalstyle = '$style'; SET datestyle = 'German'; $styles"), "t|t\nt\n1\n1|t\n1", "moments and intervals are the same on the shard: $style, $shard");
+		is(sqlstate($proxy, "SET intervalstyle = '$style'; SELECT $_"), '22023', "... also negative ones: $_")
+		  for q{lock_extend('quota:m', 'secret-m', '-1 day -30 hours')}, q{lock_extend('quota:m', 'secret-m', '-1 day 2 hours')}, q{lock_extend_all('secret-m', '-1 day -30 hours')},
+		  q{lock_heartbeat('{quota:m}', 'secret-m', '-1 day -30 hours')}, q{lock_acquire('quota:m', '-1 day -30 hours', 'secret-m')}, q{lock_acquire_all('{quota:m}', '-1 day -30 hours', 'secret-m')};
+		$proxy->safe_psql('postgres', q{SELECT lock_release('quota:m', 'secret-m')});
+	}
 }
-$_->safe_psql('postgres', q{ALTER DATABASE postgres RESET datestyle; ALTER DATABASE postgres RESET intervalstyle; ALTER DATABASE postgres RESET atomic_lock.max_ttl}) for @shards;
+$_->safe_psql('postgres', join("; ", map { "ALTER DATABASE postgres RESET $_" } qw(datestyle intervalstyle timezone atomic_lock.max_ttl))) for @shards;
 $proxy->restart;
 SKIP:
 {
