@@ -29,7 +29,8 @@
  *		convert, force, steal, sweep			AccessExclusive		nothing
  *		exclusive: extend						ShareRowExclusive	pins
  *		exclusive: pin							RowShare			all but the first
- *		shared: acquire, release, extend ...	RowExclusive		itself, pins
+ *		shared: acquire, release, extend ...;
+ *		force and steal with its token			RowExclusive		itself, pins
  *		shared: pin								AccessShare			all but the first
  *
  * A pin keeps a lease from being taken, even after the lease has expired.  It lets

@@ -402,7 +402,8 @@ grant_stolen(Relation rel, AlAttempt *attempt)
 	(void) al_grant(rel, attempt);
 	al_quota_end(&quota);
 	/* Whom the key was offered to cannot take it, and shall not lose the place for that. */
-	if (!attempt->request->is_shared && al_tickets_look(attempt->key, NULL, &line) && line.is_offered)
+	if (!attempt->request->is_shared && al_tickets_look(attempt->key, NULL, &line) &&
+		line.is_offered)
 		(void) al_ticket_offer(attempt->key, &nobody, 0);
 }
 

@@ -287,8 +287,10 @@ find_grant(Relation rel, const AlKey *key, int64 token, AlResult *result)
 	/* Not all of these tell their tokens. */
 	foreach(cell, holdings)
 	{
-		if (unfinished == NULL && is_of_other(lfirst(cell)) && ((AlHolding *) lfirst(cell))->holder == NULL)
-			unfinished = lfirst(cell);
+		const AlHolding *other = lfirst(cell);
+
+		if (unfinished == NULL && is_of_other(other) && other->holder == NULL)
+			unfinished = other;
 	}
 	if (unfinished)
 	{

@@ -1301,6 +1301,33 @@ sub release_all
 }
 
 # End all holdings; for a thief, if there is one
+# With a fencing token: that of what an owner has, or of a grant that does not hold the key
+sub force_one
+{
+	my ($self, $s, $key, $owner, $token) = @_;
+	my $own = $self->live($s, $key)->{$owner};
+	my $claim = $own && $own->{mode} eq 'shared' ? 'share' : 'take';
+
+	# Of what others' transactions hold, not all tell their tokens.
+	return { sqlstate => [ 'LK011', grep({ !defined $_->{owner} } $self->theirs($s, $key)) ? '55P03' : () ] }
+	  unless $own && $own->{token} == $token;
+	return { sqlstate => ['55P03'] } if $self->is_claimed($s, $key, $claim, $owner);
+	return {
+		has_written => 1,
+		apply => sub {
+			my ($answer) = @_;
+			my $row = $self->rows($s, $key)->{$owner};
+
+			$self->claim($s, $key, $claim, $owner);
+			$self->history_end($s, $key, $own, 'forced', $answer->{clock});
+			$self->{forced}{$key}{$owner} = 1;
+			$self->{forced_mine}{$key}{$owner} = 1 if $own->{lifetime} eq 'transaction';
+			$self->end($s, $key, $owner);
+			$self->put($s, $key, $owner, state => 'forced') if $row && $self->is_live($row);
+		}
+	};
+}
+
 sub force
 {
 	my ($self, $s, $key, $thief) = @_;

@@ -781,6 +781,13 @@ my %verbs = (
 			my $key = one_of(@keys);
 			return ("SELECT 'done', force_release('$key', 'test')", $model->force($name, $key));
 		} ],
+	force_one => [ 4, sub {
+			my ($name) = @_;
+			my ($key, $owner) = some_holding($name);
+			my $own = $model->live($name, $key)->{$owner};
+			my $token = $own && rand() < 0.8 ? $own->{token} : 1;
+			return ("SELECT 'done', force_release('$key', 'test', $token)", $model->force_one($name, $key, $owner, $token));
+		} ],
 	steal => [ 2, sub {
 			my ($name) = @_;
 			my $r = { key => one_of(@keys), owner => one_of(@owners), ttl => 7200, asked_ttl => 7200, lifetime => 'lease' };
