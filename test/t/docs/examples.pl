@@ -1,7 +1,8 @@
 # The examples in the documentation do what they say.
 #
 # Properties: the ```sql blocks of a document, typed into one session from top to
-# bottom, give the output and raise the errors that are shown below them.
+# bottom, give the output and raise the errors that are shown below them.  A document that
+# ends sessions by pg_terminate_backend says which role that needs.
 #
 # Every document with such blocks has a database of its own.  A block that begins with
 # "-- On another connection" is typed into a second session.  In a block, "-- => "
@@ -82,4 +83,12 @@ foreach my $file ('README.md', glob('doc/*.md'))
 cmp_ok($count, '>=', 3, 'documents have examples');
 
 $node->stop;
+# A DBA who is told to end a session is told which role that needs.
+foreach my $file ('README.md', glob('doc/*.md doc/*/*.md doc/*/*.yml'))
+{
+	my $text = slurp_file($file);
+
+	like($text, qr/pg_signal_backend/, "$file says which role pg_terminate_backend needs") if $text =~ /pg_terminate_backend/;
+}
+
 done_testing();
