@@ -84,6 +84,7 @@
 #include "atomic_lock.h"
 #include "base/compat.h"
 #include "base/owner.h"
+#include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
 #include "shmem/queue.h"
@@ -122,6 +123,8 @@ acquire_for_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
 	CurrentResourceOwner = CurTransactionResourceOwner;
 	result = LockAcquire(tag, mode, false, !wait);
 	CurrentResourceOwner = saved;
+	if (result != LOCKACQUIRE_NOT_AVAIL)
+		AL_TEST_POINT("claimed");
 	return result;
 }
 
@@ -421,6 +424,16 @@ al_claim_ticket(const AlKey *key, const AlOwner *owner)
 	al_claimed_reserve(hash);
 	al_claim_quota(hash, ExclusiveLock);
 	al_claimed_add(hash, true);
+}
+
+/* Give the ticket back, under which nothing was written */
+void
+al_claim_ticket_end(const AlKey *key, const AlOwner *owner)
+{
+	uint64		hash = al_holding_hash(key, owner);
+
+	al_claim_quota_end(hash, ExclusiveLock);
+	al_claimed_remove(hash, true);
 }
 
 /*

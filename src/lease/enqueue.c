@@ -33,6 +33,7 @@
 #include "lease/line.h"
 #include "lease/quota.h"
 #include "lease/state.h"
+#include "lease/terms.h"
 #include "shmem/queue.h"
 #include "shmem/stat.h"
 #include "table/catalog.h"
@@ -103,6 +104,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	int			of_role;
 
 	memset(ticket, 0, sizeof(AlTicket));
+	al_terms_admit(key);
 	/* What is read of it stays in its place. */
 	table_close(al_open_queue(RowExclusiveLock), NoLock);
 	/* The owner is the proof of a ticket, too. */
@@ -172,5 +174,7 @@ al_lease_leave(const AlKey *key, const AlOwner *owner)
 	(void) al_tickets_look(key, owner, &line);
 	if (al_tickets_drop(key, owner))
 		al_line_let_go(key);
+	else
+		al_claim_ticket_end(key, owner);
 	return line.mine.number != 0;
 }

@@ -110,21 +110,31 @@ al_pin_note(const AlKey *key, const AlHolding *holding)
 	return remember(pin);
 }
 
+/* Is this a live holding of an owner? */
+static bool
+is_live_of(const AlHolding *holding, AlString owner)
+{
+	return holding->owner && al_owner_equal(al_string(holding->owner), owner) &&
+		al_is_live(holding, GetCurrentTimestamp());
+}
+
 /*
- * Pin the exclusive lease of a key for the owner that the last pin was for, who is
- * likely to have this one too: claim without a first look.  False: the owner does not
- * have it, or the claim was not free; nothing is claimed.
+ * Pin the exclusive lease of a key for the owner that the last pin was for.  It is likely
+ * to have this one too, in the next row.  Only an owner who was seen to have the lease may
+ * claim the key.  False: the owner does not have it, or the claim was not free; nothing is
+ * claimed.
  */
 static bool
-claim_first(Relation rel, const AlKey *key, AlString owner, AlHolding *holding)
+pin_next(Relation rel, const AlKey *key, AlString owner, AlHolding *holding)
 {
 	AlClaim		claim;
 
-	if (!al_claim_try(&claim, key, NULL, AL_CLAIM_PIN))
+	if (!((al_table_find_next(rel, key, holding) || al_table_find(rel, key, holding)) &&
+		  is_live_of(holding, owner)) ||
+		!al_claim_try(&claim, key, NULL, AL_CLAIM_PIN))
 		return false;
-	if ((al_table_find_next(rel, key, holding) || al_table_find(rel, key, holding)) &&
-		holding->owner && al_owner_equal(al_string(holding->owner), owner) &&
-		al_is_live(holding, GetCurrentTimestamp()))
+	al_table_find_again(rel, key, holding);
+	if (is_live_of(holding, owner))
 		return true;
 	al_claim_drop(&claim);
 	return false;
@@ -159,7 +169,7 @@ al_pin(AlString name, AlString owner_name, AlResult *result)
 	rel = al_open_app_lock(AccessShareLock);
 	if (version != al_secret_version())
 		al_key_init(&key, name);
-	if (is_last_owner && claim_first(rel, &key, owner_name, &ask.state.rows.exclusive))
+	if (is_last_owner && pin_next(rel, &key, owner_name, &ask.state.rows.exclusive))
 	{
 		table_close(rel, NoLock);
 		return al_pin_note(&key, &ask.state.rows.exclusive);

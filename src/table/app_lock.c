@@ -336,8 +336,8 @@ al_table_find_update(Relation rel, const AlKey *key, const AlHolding *version,
 }
 
 /*
- * Find the row of the exclusive holding of a key, which is claimed, at the next
- * place of a sequence.  False says nothing.
+ * Find the row of the exclusive holding of a key at the next place of a sequence.
+ * False says nothing.
  */
 bool
 al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
