@@ -38,14 +38,14 @@ public class Block {
 		volatile boolean lost;
 		volatile long until;
 
-		Lock(String url, Connection work, String key, double ttl, String holder, double every) throws SQLException {
+		Lock(String url, Connection work, String key, double ttl, String holder, double every, double wait) throws SQLException {
 			this.key = key;
 			this.ttl = ttl + " s";
 			this.work = work.unwrap(PGConnection.class);
 			connection = DriverManager.getConnection(url); // of its own, since the work keeps the other busy
 			try {
-				token = call("SELECT fencing_token, extract(epoch FROM ttl_remaining)"
-					+ " FROM lock_acquire(?, ?::interval, ?, holder => ?)", key, this.ttl, owner, holder);
+				token = call("SELECT fencing_token, extract(epoch FROM waited + ttl_remaining)"
+					+ " FROM lock_acquire(?, ?::interval, ?, holder => ?, wait => ?::interval)", key, this.ttl, owner, holder, wait + " s");
 			} catch (SQLException refused) {
 				heartbeat.shutdown();
 				connection.close();
@@ -168,7 +168,7 @@ public class Block {
 		Connection work = DriverManager.getConnection(url), bob = DriverManager.getConnection(url);
 		Connection other = DriverManager.getConnection(url);
 
-		try (Lock lock = new Lock(url, work, key, 600, "nightly import", .2)) {
+		try (Lock lock = new Lock(url, work, key, 600, "nightly import", .2, 0)) {
 			say("The job has the lock", lock.isOurs() ? "go on" : "stop");
 			String first = one(other, "SELECT expires_at FROM lock_status(?)", key);
 			until(other, "SELECT expires_at > ?::timestamptz FROM lock_status(?)", first, key);
@@ -181,7 +181,7 @@ public class Block {
 			say("Bob waits, and gives up", waitAndGiveUp(bob, other, key));
 		}
 
-		try (Lock lock = new Lock(url, work, key, 600, "nightly import", 10)) {
+		try (Lock lock = new Lock(url, work, key, 600, "nightly import", 10, 0)) {
 			one(work, "SELECT 1 / 0");
 		} catch (SQLException error) {
 			say("The work fails", error.getSQLState());
@@ -189,7 +189,7 @@ public class Block {
 		say("Its lock", one(other, "SELECT locked FROM lock_status(?)", key).equals("t") ? "held" : "free");
 
 		// The exception of the block comes first; that of close() is suppressed.
-		try (Lock lock = new Lock(url, work, key, 600, "nightly import", .2)) {
+		try (Lock lock = new Lock(url, work, key, 600, "nightly import", .2, 0)) {
 			one(other, "SELECT force_release(?, 'it takes too long')", key);
 			one(work, "SELECT pg_sleep(600)");
 		} catch (SQLException stopped) {
@@ -200,7 +200,7 @@ public class Block {
 		String take = "SELECT lock_acquire(?, owner => 'bob')", drop = "SELECT lock_release(?, 'bob')";
 		String[][] overruns = {{"import:8"}, {"import:9", take}, {"import:10", take, drop}};
 		for (String[] overrun : overruns) {
-			try (Lock lock = new Lock(url, work, overrun[0], .01, "nightly import", 3600)) {
+			try (Lock lock = new Lock(url, work, overrun[0], .01, "nightly import", 3600, 0)) {
 				until(other, "SELECT NOT locked FROM lock_status(?)", overrun[0]);
 				for (int i = 1; i < overrun.length; i++)
 					one(bob, overrun[i], overrun[0]);

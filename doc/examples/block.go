@@ -12,6 +12,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"time"
 
@@ -26,7 +27,7 @@ func (lost Lost) Error() string { return string(lost) }
 
 // Locked calls block with the lock of a key.  When the lock is lost, or may be, the
 // block's context is cancelled, and with it the statements that were given it.
-func Locked(ctx context.Context, dsn, key string, ttl, every time.Duration, holder string,
+func Locked(ctx context.Context, dsn, key string, ttl, every, wait time.Duration, holder string,
 	block func(ctx context.Context, owner, token string) error) (err error) {
 	conn, err := pgx.Connect(ctx, dsn) // of its own, since the work keeps others busy
 	if err != nil {
@@ -35,7 +36,7 @@ func Locked(ctx context.Context, dsn, key string, ttl, every time.Duration, hold
 	defer conn.Close(context.Background())
 	working, stop := context.WithCancel(ctx)
 	defer stop()
-	over := time.AfterFunc(ttl, stop) // also if the server does not answer any more
+	over := time.AfterFunc(math.MaxInt64, stop) // call() sets it; also if the server does not answer any more
 	defer over.Stop()
 
 	// A call that says what became of the lock, and for how many seconds we have it
@@ -50,8 +51,8 @@ func Locked(ctx context.Context, dsn, key string, ttl, every time.Duration, hold
 	}
 
 	owner := "job/" + random()
-	token, err := call(`SELECT fencing_token::text, extract(epoch FROM ttl_remaining)::float8
-		FROM lock_acquire($1, $2, $3, holder => $4)`, key, ttl, owner, holder)
+	token, err := call(`SELECT fencing_token::text, extract(epoch FROM waited + ttl_remaining)::float8
+		FROM lock_acquire($1, $2, $3, holder => $4, wait => $5)`, key, ttl, owner, holder, wait)
 	if err != nil {
 		return err
 	}
@@ -143,7 +144,7 @@ func main() {
 	work, bob, other := must(pgx.Connect(ctx, dsn)), must(pgx.Connect(ctx, dsn)), must(pgx.Connect(ctx, dsn))
 	var refused *pgconn.PgError
 
-	err := Locked(ctx, dsn, "import:7", 10*time.Minute, time.Second/5, job, func(ctx context.Context, owner, token string) error {
+	err := Locked(ctx, dsn, "import:7", 10*time.Minute, time.Second/5, 0, job, func(ctx context.Context, owner, token string) error {
 		fmt.Println("The job has the lock:", goOn(ctx))
 		first := must(one[string](other, "SELECT expires_at::text FROM lock_status('import:7')"))
 		until(other, "SELECT expires_at > $1::text::timestamptz FROM lock_status('import:7')", first)
@@ -157,7 +158,7 @@ func main() {
 	})
 	must(0, err)
 
-	err = Locked(ctx, dsn, "import:7", 10*time.Minute, 10*time.Second, job, func(ctx context.Context, owner, token string) error {
+	err = Locked(ctx, dsn, "import:7", 10*time.Minute, 10*time.Second, 0, job, func(ctx context.Context, owner, token string) error {
 		_, err := work.Exec(ctx, "SELECT 1 / 0")
 		return err
 	})
@@ -166,7 +167,7 @@ func main() {
 	}
 	fmt.Println("Its lock:", must(one[string](other, "SELECT CASE WHEN locked THEN 'held' ELSE 'free' END FROM lock_status('import:7')")))
 
-	err = Locked(ctx, dsn, "import:7", 10*time.Minute, time.Second/5, job, func(ctx context.Context, owner, token string) error {
+	err = Locked(ctx, dsn, "import:7", 10*time.Minute, time.Second/5, 0, job, func(ctx context.Context, owner, token string) error {
 		must(other.Exec(ctx, "SELECT force_release('import:7', 'it takes too long')"))
 		_, err := work.Exec(ctx, "SELECT pg_sleep(600)")
 		return err
@@ -176,7 +177,7 @@ func main() {
 	// Heartbeats that come too late, as after the sleep of a laptop
 	take, drop := "SELECT lock_acquire($1, owner => 'bob')", "SELECT lock_release($1, 'bob')"
 	for _, overrun := range [][]string{{"import:8"}, {"import:9", take}, {"import:10", take, drop}} {
-		err = Locked(ctx, dsn, overrun[0], 10*time.Millisecond, time.Hour, job, func(ctx context.Context, owner, token string) error {
+		err = Locked(ctx, dsn, overrun[0], 10*time.Millisecond, time.Hour, 0, job, func(ctx context.Context, owner, token string) error {
 			until(other, "SELECT NOT locked FROM lock_status($1)", overrun[0])
 			for _, sql := range overrun[1:] {
 				must(other.Exec(context.Background(), sql, overrun[0]))

@@ -12,7 +12,7 @@ const { setTimeout: pause } = require('timers/promises');
 class Lost extends Error {}
 
 // The lock of `key` for a function, which works on the client `work`
-async function locked(connectionString, work, { key, ttl, holder, every = ttl / 3 }, block) {
+async function locked(connectionString, work, { key, ttl, holder, every = ttl / 3, wait = 0 }, block) {
   const client = await connect(connectionString); // of its own, since the work keeps the other busy
   const owner = `job/${randomUUID()}`;
   const lost = new AbortController();
@@ -51,8 +51,8 @@ async function locked(connectionString, work, { key, ttl, holder, every = ttl / 
 
   try {
     const token = await call(
-      `SELECT fencing_token AS answer, extract(epoch FROM ttl_remaining) AS seconds
-       FROM lock_acquire($1, $2, $3, holder => $4)`, [key, `${ttl} s`, owner, holder]);
+      `SELECT fencing_token AS answer, extract(epoch FROM waited + ttl_remaining) AS seconds
+       FROM lock_acquire($1, $2, $3, holder => $4, wait => $5)`, [key, `${ttl} s`, owner, holder, `${wait} s`]);
     const timer = setInterval(beat, every * 1000);
     const watching = watch();
     try {

@@ -18,12 +18,13 @@ class Lock
 	private float $until, $next;
 
 	public function __construct(private PDO $connection, private string $key, private float $ttl,
-		private float $every, string $holder)
+		private float $every, string $holder, float $wait)
 	{
 		$this->owner = 'job/' . bin2hex(random_bytes(16));
 		$this->token = $this->call(
-			'SELECT fencing_token, extract(epoch FROM ttl_remaining) FROM lock_acquire(?, ?, ?, holder => ?)',
-			$key, "$ttl s", $this->owner, $holder);
+			'SELECT fencing_token, extract(epoch FROM waited + ttl_remaining)
+			 FROM lock_acquire(?, ?, ?, holder => ?, wait => ?)',
+			$key, "$ttl s", $this->owner, $holder, "$wait s");
 	}
 
 	// A call that says what became of the lock, and for how many seconds we have it
@@ -65,11 +66,12 @@ class Lock
 }
 
 // The lock of a key for a function, which works on the connection $work
-function locked(string $dsn, PDO $work, string $key, float $ttl, string $holder, callable $block, ?float $every = null)
+function locked(string $dsn, PDO $work, string $key, float $ttl, string $holder, callable $block, ?float $every = null,
+	float $wait = 0)
 {
 	$every ??= $ttl / 3;
 	$former = one($work, 'SHOW statement_timeout');
-	$lock = new Lock(connect($dsn), $key, $ttl, $every, $holder);
+	$lock = new Lock(connect($dsn), $key, $ttl, $every, $holder, $wait);
 	try {
 		// A statement that begins before the next heartbeat is due ends before the lease.
 		setTimeout($work, max(1000, (int) (($ttl - $every) * 1000)));

@@ -19,7 +19,7 @@ package Lock
 {
 	sub new
 	{
-		my ($class, $dsn, $key, $ttl, $holder, $every) = @_;
+		my ($class, $dsn, $key, $ttl, $holder, $every, $wait) = @_;
 		open my $random, '<:raw', '/dev/urandom' or die $!;
 		read $random, my $bytes, 16;
 		my $lock = bless {
@@ -27,8 +27,9 @@ package Lock
 			key => $key, ttl => "$ttl s", every => $every, owner => 'job/' . unpack('H*', $bytes) }, $class;
 
 		$lock->{token} = $lock->call(
-			'SELECT fencing_token, extract(epoch FROM ttl_remaining) FROM lock_acquire(?, ?, ?, holder => ?)',
-			$key, $lock->{ttl}, $lock->{owner}, $holder);
+			'SELECT fencing_token, extract(epoch FROM waited + ttl_remaining)
+			 FROM lock_acquire(?, ?, ?, holder => ?, wait => ?)',
+			$key, $lock->{ttl}, $lock->{owner}, $holder, "$wait s");
 		return $lock;
 	}
 
@@ -83,8 +84,8 @@ package Lock
 # The lock of a key for a sub
 sub locked
 {
-	my ($dsn, $key, $ttl, $holder, $block, $every) = @_;
-	my $lock = Lock->new($dsn, $key, $ttl, $holder, $every // $ttl / 3);
+	my ($dsn, $key, $ttl, $holder, $block, $every, $wait) = @_;
+	my $lock = Lock->new($dsn, $key, $ttl, $holder, $every // $ttl / 3, $wait // 0);
 	my $done = eval { $block->($lock); 1 };
 	my $error = $@;
 	my $answer = one($lock->{connection}, 'SELECT lock_try_release(?, ?)', @$lock{qw(key owner)});
@@ -139,6 +140,8 @@ sub wait_and_give_up
 }
 
 sub say { print join(' ', @_), "\n"; return }
+
+return 1 if caller;    # another program uses the block
 
 # What happens in a night
 my $dsn = shift;

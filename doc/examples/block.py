@@ -31,8 +31,8 @@ class Lock:
 
 
 @contextlib.contextmanager
-def locked(dsn, work, key, ttl, holder, every=None):
-    """The lock of `key` for a block, which works on the connection `work`"""
+def locked(dsn, work, key, ttl, holder, every=None, wait=0):
+    """The lock of `key` for a block, which works on the connection `work`; times in seconds"""
     lock, ended, lease = Lock(key), threading.Event(), timedelta(seconds=ttl)
 
     def call(sql, *values):
@@ -61,9 +61,9 @@ def locked(dsn, work, key, ttl, holder, every=None):
     connection = connect(dsn)  # of its own, since the work keeps the other busy
     try:
         lock.token = call(
-            """SELECT fencing_token, extract(epoch FROM ttl_remaining)
-               FROM lock_acquire(%s, %s, %s, holder => %s)""",
-            key, lease, lock.owner, holder)
+            """SELECT fencing_token, extract(epoch FROM waited + ttl_remaining)
+               FROM lock_acquire(%s, %s, %s, holder => %s, wait => %s)""",
+            key, lease, lock.owner, holder, timedelta(seconds=wait))
         threads = [threading.Thread(target=each, daemon=True) for each in (beat, watch)]
         for thread in threads:
             thread.start()

@@ -30,12 +30,12 @@ Lock = Struct.new(:key, :owner, :token, :over) do
 end
 
 # The lock of +key+ for a block, which works on the connection +work+
-def locked(dsn, work, key, ttl, holder, every: ttl / 3.0)
+def locked(dsn, work, key, ttl, holder, every: ttl / 3.0, wait: 0)
   lock = Lock.new(key, "job/#{SecureRandom.uuid}")
   connection = PG.connect(dsn) # of its own, since the work keeps the other busy
   lock.token = lock.call(connection,
-    'SELECT fencing_token, extract(epoch FROM ttl_remaining) FROM lock_acquire($1, $2, $3, holder => $4)',
-    key, "#{ttl} s", lock.owner, holder)
+    'SELECT fencing_token, extract(epoch FROM waited + ttl_remaining) FROM lock_acquire($1, $2, $3, holder => $4, wait => $5)',
+    key, "#{ttl} s", lock.owner, holder, "#{wait} s")
   ended, finish = IO.pipe
   heartbeat = Thread.new { beat(connection, lock, ttl) until IO.select([ended], nil, nil, every) }
   # Apart from the heartbeat, which may get no answer.  Again and again: the work may be

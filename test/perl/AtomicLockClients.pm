@@ -11,8 +11,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw($jdbc $python afternoon clients_server compat_script go_program have_driver jdbc_of lines lines_of night run_timed
-	socket_of);
+our @EXPORT = qw($jdbc $python afternoon clients_server compat_script example_database go_program have_driver jdbc_of lines lines_of
+	long_waits night program_of run_timed socket_of);
 
 our $python = '/usr/bin/python3';
 my $user = 'order_desk';
@@ -132,13 +132,52 @@ sub lines
 	return [ split /\n/, $stdout ];
 }
 
-# The same with a driver; the last argument of the program is the server to connect to
-sub lines_of
+# What runs a program with a driver; its last argument is the server to connect to
+sub program_of
 {
 	my ($node, $driver, $database, @program) = @_;
 	my (undef, $runs, $dsn) = @{ $drivers{$driver} };
 
-	return lines($node, $database, @$runs, @program, $dsn->($node, $database));
+	return [ @$runs, @program, $dsn->($node, $database) ];
+}
+
+# Runs programs at the same time, each of which waits for the key that is the name of its driver, for
+# a lease of 10 seconds.  All wait for longer than that before they get it.  Their lines, by driver
+sub long_waits
+{
+	my ($node, $database, %programs) = @_;
+	my @drivers = sort keys %programs;
+	my $keys = join ', ', map { "'$_'" } @drivers;
+	my (%stdout, %stderr, @harness);
+
+	example_database($node, $database);
+	$node->safe_psql($database, "SELECT lock_acquire(key, '1 h', 'test') FROM unnest(ARRAY[$keys]) AS key");
+	foreach my $driver (@drivers)
+	{
+		push @harness, '&' if @harness;
+		push @harness, program_of($node, $driver, $database, @{ $programs{$driver} }), '<', \undef, '>', \$stdout{$driver},
+		  '2>', \$stderr{$driver};
+	}
+	my $running = IPC::Run::start(@harness, IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+	my $all = $node->poll_query_until($database, "SELECT bool_and(waiters = 1) FROM unnest(ARRAY[$keys]) AS key, lock_status(key)");
+	ok($all, "$database: all wait");
+	$node->safe_psql($database, 'SELECT pg_sleep(11)') if $all;    # and from here on for longer than a lease
+	$node->safe_psql($database, "SELECT lock_release(key, 'test') FROM unnest(ARRAY[$keys]) AS key");
+	eval { $running->finish; 1 } or do
+	{
+		diag($@);
+		$running->kill_kill;
+	};
+	note($_) foreach grep { $_ ne '' } values %stderr;
+	return { map { $_ => [ split /\n/, $stdout{$_} // '' ] } @drivers };
+}
+
+# The lines of a program with a driver
+sub lines_of
+{
+	my ($node, $driver, $database, @program) = @_;
+
+	return lines($node, $database, @{ program_of($node, $driver, $database, @program) });
 }
 
 # The lines of the edit forms
@@ -189,12 +228,15 @@ Hidden key: the secret is shorter than 16 bytes
 END
 }
 
-# The path of a program in Go, compiled for the pgx that there is
+# The path of a program in Go, compiled for the pgx that there is; with $main, instead of its own
 sub go_program
 {
-	my ($name) = @_;
+	my ($name, $main) = @_;
 	my $scratch = PostgreSQL::Test::Utils::tempdir_short;
 	my $source = slurp_file("doc/examples/$name.go");
+
+	$source =~ s/^func main\(\)/func play()/m if $main;
+	append_to_file("$scratch/main.go", $main) if $main;
 
 	if (-d "$go/v5")
 	{
@@ -205,7 +247,7 @@ sub go_program
 	append_to_file("$scratch/$name.go", $source);
 	local %ENV = (%ENV, GO111MODULE => 'off', GOPATH => '/usr/share/gocode', GOFLAGS => '', GOTOOLCHAIN => 'local',
 		GOCACHE => "$PostgreSQL::Test::Utils::tmp_check/go");
-	system_or_bail('go', 'build', '-o', "$scratch/$name", "$scratch/$name.go");
+	system_or_bail('go', 'build', '-o', "$scratch/$name", glob("$scratch/*.go"));
 	return "$scratch/$name";
 }
 

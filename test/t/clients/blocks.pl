@@ -6,7 +6,8 @@
 # administrator ends the lease, the work is stopped; a block that has run longer than its
 # lease is told by its own clock, and at the release what became of the lock; the clock
 # also cancels the work if no heartbeat is answered (PHP and Perl cannot do that); a
-# connection that is ended does not end node.  In the end
+# connection that is ended does not end node; a block that waited for longer than its
+# lease has it all the same.  In the end
 # only who took a lock meanwhile has one.  hidden_key makes the same key in SQL and in
 # each language, which is HMAC-SHA256, and refuses a secret of 15 bytes.  The examples in
 # the manner of JustScale and Parse::Lock do what doc/clients.md says: a row that is read
@@ -195,7 +196,7 @@ public class Silent {
 	public static void main(String[] args) throws Exception {
 		Connection work = DriverManager.getConnection(args[0]), other = DriverManager.getConnection(args[0]);
 		Block.row(other, "SELECT pg_advisory_lock(1)");
-		try (Block.Lock lock = new Block.Lock(args[0], work, "k", 2, "h", .2)) {
+		try (Block.Lock lock = new Block.Lock(args[0], work, "k", 2, "h", .2, 0)) {
 			try {
 				Block.row(work, "SELECT pg_sleep(600)");
 			} catch (SQLException error) {
@@ -209,6 +210,68 @@ public class Silent {
 	}
 }
 END
+
+# Blocks that wait for longer than their lease have it all the same.
+my %patient = (
+	psycopg => [ 'py', <<'END' ],
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location('block', 'doc/examples/block.py')
+block = importlib.util.module_from_spec(spec)
+sys.argv, dsn = ['block.py', 'psycopg'], sys.argv[1]
+spec.loader.exec_module(block)
+with block.locked(dsn, block.connect(dsn), 'psycopg', 10, 'h', every=3600, wait=300) as lock:
+    print('go on' if lock.is_ours() else 'stop')
+END
+	ruby => [ 'rb', <<'END' ],
+require './doc/examples/block'
+locked(ARGV[0], PG.connect(ARGV[0]), 'ruby', 10, 'h', every: 3600, wait: 300) { |lock| puts lock.ours? ? 'go on' : 'stop' }
+END
+	pg => [ 'js', <<'END' ],
+const { connect, locked } = require(`${process.cwd()}/doc/examples/block.js`);
+async function main(dsn) {
+  const work = await connect(dsn);
+  await locked(dsn, work, { key: 'pg', ttl: 10, holder: 'h', every: 3600, wait: 300 },
+    async (lock) => console.log(lock.isOurs() ? 'go on' : 'stop'));
+  await work.end();
+}
+main(process.argv[2]);
+END
+	pdo => [ 'php', <<'END' ],
+<?php
+require 'doc/examples/block.php';
+locked($argv[1], connect($argv[1]), 'pdo', 10, 'h', fn($lock) => say($lock->isOurs() ? 'go on' : 'stop'), 3600, 300);
+END
+	dbd => [ 'pl', <<'END' ],
+require './doc/examples/block.pl';
+locked($ARGV[0], 'dbd', 10, 'h', sub { print $_[0]->is_ours ? "go on\n" : "stop\n" }, 3600, 300);
+END
+	jdbc => [ 'java', <<'END' ]);
+import java.sql.*;
+public class Patient {
+	public static void main(String[] args) throws Exception {
+		try (Connection work = DriverManager.getConnection(args[0]);
+				Block.Lock lock = new Block.Lock(args[0], work, "jdbc", 10, "h", 3600, 300)) {
+			System.out.println(lock.isOurs() ? "go on" : "stop");
+		}
+	}
+}
+END
+my (%programs, %go_on);
+foreach my $driver (grep { have_driver($_) } sort keys %patient)
+{
+	my $scratch = PostgreSQL::Test::Utils::tempdir;
+	my ($suffix, $source) = @{ $patient{$driver} };
+
+	append_to_file("$scratch/Patient.$suffix", $source);
+	system_or_bail('javac', '-cp', $jdbc, '-d', $scratch, 'doc/examples/Block.java', "$scratch/Patient.java") if $driver eq 'jdbc';
+	$programs{$driver} = $driver eq 'jdbc' ? [ '-cp', "$jdbc:$scratch", 'Patient' ] : ["$scratch/Patient.$suffix"];
+	$go_on{$driver} = ['go on'];
+}
+SKIP:
+{
+	skip 'no driver', 1 unless %programs;
+	is_deeply(long_waits($node, 'long_waits', %programs), \%go_on, 'blocks that waited for longer than their lease');
+}
 
 # In each new database, and for the programs before that of the extension: they are user order_desk.
 $node->safe_psql('template1', <<'END');

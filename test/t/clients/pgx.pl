@@ -19,6 +19,31 @@ is_deeply(lines_of($node, 'pgx', 'edit_form', go_program('edit_form')), afternoo
 is_deeply(lines_of($node, 'pgx', 'block', go_program('block')), night(), 'the block');
 is($node->safe_psql('block', q{SELECT string_agg(key, ' ') FROM lock_status()}), 'import:9', 'only Bob has something');
 
+is_deeply(long_waits($node, 'long_waits', pgx => [ go_program('block', <<'END') ]), { pgx => [ 'go on', 'ended: <nil>' ] },
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+)
+
+func main() {
+	err := Locked(context.Background(), os.Args[1], "pgx", 10*time.Second, time.Hour, 5*time.Minute, "h",
+		func(ctx context.Context, owner, token string) error {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second): // a timer that was set for the past has fired by then
+			}
+			fmt.Println(goOn(ctx))
+			return nil
+		})
+	fmt.Println("ended:", err)
+}
+END
+	'a block that waited for longer than its lease');
+
 log_is_clean($node);
 $node->stop;
 done_testing();
