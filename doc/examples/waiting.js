@@ -5,23 +5,64 @@
 // database needs the extension and the table of setup.sql.
 
 const { Client, Pool } = require('pg');
+const { setTimeout: pause } = require('timers/promises');
 const { closeForm, openForm, request, save } = require('./edit_form.js');
 
 // One client that listens for the whole application.  It is not from the pool.
 class Events {
   constructor(connectionString) {
-    this.client = new Client({ connectionString });
+    this.connectionString = connectionString;
+    this.orders = [];
     this.heard = [];
     this.wake = () => {};
-    this.client.on('notification', ({ payload }) => {
-      this.heard.push(JSON.parse(payload));
-      this.wake();
-    });
+  }
+
+  async connect() {
+    const client = new Client({ connectionString: this.connectionString });
+    client.on('error', () => {}); // without a listener, node would end; 'end' comes next
+    client.on('notification', ({ payload }) => this.hear(JSON.parse(payload)));
+    try {
+      await client.connect();
+      for (const order of this.orders) await this.listenTo(client, order);
+    } catch (error) {
+      await client.end().catch(() => {});
+      throw error;
+    }
+    this.client = client;
+    client.once('end', () => this.ended || this.connectAgain());
+  }
+
+  // Until the server takes us.  The pauses grow up to ten seconds.
+  async connectAgain() {
+    for (let milliseconds = 100; !this.ended; milliseconds = Math.min(2 * milliseconds, 10000)) {
+      try {
+        await this.connect();
+        break;
+      } catch {
+        await pause(milliseconds);
+      }
+    }
+    this.hear({ event: 'connected' }); // what came meanwhile is lost: whoever waits has to ask
+  }
+
+  hear(event) {
+    this.heard.push(event);
+    this.wake();
   }
 
   async listen(order) {
-    const { rows } = await this.client.query("SELECT lock_channel(lock_key('order', $1::text)) AS channel", [order]);
-    await this.client.query(`LISTEN ${this.client.escapeIdentifier(rows[0].channel)}`);
+    this.orders.push(order); // also for the next connection
+    await this.listenTo(this.client, order);
+  }
+
+  async listenTo(client, order) {
+    const { rows } = await client.query("SELECT lock_channel(lock_key('order', $1::text)) AS channel", [order]);
+    await client.query(`LISTEN ${client.escapeIdentifier(rows[0].channel)}`);
+  }
+
+  async end() {
+    this.ended = true;
+    await this.client.end();
   }
 
   // The next event that fits, or undefined if none comes for so long
@@ -56,12 +97,12 @@ function enqueue(pool, owner, order, user) {
 }
 
 // Until we have the lock.  An event is a hint that it is time to ask; the answer counts.
-async function waitForTurn(pool, events, owner, order, user) {
+async function waitForTurn(pool, events, owner, order, user, poll = 30000) {
   for (;;) {
     const { status, ticket } = await enqueue(pool, owner, order, user);
     if (status !== 'queued') return status;
     // A bigint is a string here.  Tickets are below 2^53, so the number in JSON is exact.
-    await events.next((event) => event.event === 'offered' && String(event.ticket) === ticket, 30000);
+    await events.next((event) => event.event === 'connected' || (event.event === 'offered' && String(event.ticket) === ticket), poll);
   }
 }
 
@@ -116,7 +157,7 @@ async function play(connectionString, listenTo) {
     say(`${user} stands in line:`, status, place);
   }
 
-  for (const events of listeners) await events.client.connect();
+  for (const events of listeners) await events.connect();
   for (const events of [atAlice, atBob, atCarol]) await events.listen(42);
   say('Alice opens 42:', (await openForm(pool, alice, 42, 'Alice')).status);
   await standInLine(bob, 42, 'Bob');
@@ -158,10 +199,14 @@ async function play(connectionString, listenTo) {
 
   say('Order 42 is now:', (await openForm(pool, bob, 42, 'Bob')).note);
   await pool.end();
-  for (const events of listeners) await events.client.end();
+  for (const events of listeners) await events.end();
 }
 
-play(process.argv[2], process.argv[process.argv.length - 1]).catch((error) => {
-  console.error(error);
-  process.exit(1);
-});
+module.exports = { Events, waitForTurn };
+
+if (require.main === module) {
+  play(process.argv[2], process.argv[process.argv.length - 1]).catch((error) => {
+    console.error(error);
+    process.exit(1);
+  });
+}

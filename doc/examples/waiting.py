@@ -8,6 +8,7 @@ The database needs the extension and the table of setup.sql.
 import json
 import select
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg2
@@ -21,23 +22,48 @@ class Events:
     """One connection that listens for the whole application.  It is not from the pool."""
 
     def __init__(self, dsn):
-        self.connection = psycopg2.connect(dsn)
+        self.dsn, self.orders = dsn, []
+        self.connect()
+
+    def connect(self):
+        self.connection = psycopg2.connect(self.dsn)
         self.connection.autocommit = True  # LISTEN counts from its commit on
+        for order in self.orders:
+            self.listen_to(order)
 
     def listen(self, order):
+        self.orders.append(order)  # also for the next connection
+        self.listen_to(order)
+
+    def listen_to(self, order):
         with self.connection.cursor() as cursor:
             cursor.execute("SELECT lock_channel(lock_key('order', %s))", (str(order),))
             channel = sql.Identifier(cursor.fetchone()[0])
             cursor.execute(sql.SQL('LISTEN {}').format(channel))
 
     def next(self, seconds):
-        """The next event, or None if none comes for so long"""
-        self.connection.poll()
-        if not self.connection.notifies and select.select([self.connection], [], [], seconds)[0]:
+        """The next event, or None if none comes for so long.  'connected': events were lost"""
+        try:
             self.connection.poll()
+            if not self.connection.notifies and select.select([self.connection], [], [], seconds)[0]:
+                self.connection.poll()
+        except psycopg2.Error:
+            self.connect_again()
+            return {'event': 'connected'}
         if not self.connection.notifies:
             return None
         return json.loads(self.connection.notifies.pop(0).payload)
+
+    def connect_again(self):
+        """Until the server takes us.  The pauses grow up to ten seconds."""
+        pause = .1
+        while True:
+            self.connection.close()
+            try:
+                return self.connect()
+            except psycopg2.Error:
+                time.sleep(pause)
+                pause = min(2 * pause, 10)
 
 
 def enqueue(pool, owner, order, user):
@@ -50,15 +76,15 @@ def enqueue(pool, owner, order, user):
         return cursor.fetchone()
 
 
-def wait_for_turn(pool, events, owner, order, user):
+def wait_for_turn(pool, events, owner, order, user, poll=30):
     """Until we have the lock.  An event is a hint that it is time to ask; the answer counts."""
     while True:
         status, _, ticket = enqueue(pool, owner, order, user)
         if status != 'queued':
             return status
-        event = events.next(30)
-        while event and not (event['event'] == 'offered' and event['ticket'] == ticket):
-            event = events.next(30)
+        event = events.next(poll)
+        while event and event['event'] != 'connected' and not (event['event'] == 'offered' and event['ticket'] == ticket):
+            event = events.next(poll)
 
 
 def leave(pool, owner, order):

@@ -6,7 +6,7 @@
 # PgBouncer in transaction mode, with node-postgres, JDBC, PDO, ruby-pg and DBD::Pg (and
 # pgx, in pgx.pl), and so has the same hour of those who wait.  These hear events on
 # connections of their own, also if everything else goes through the pooler, and nobody is
-# left in line.  An owner that is set for the transaction is not left on a connection; one
+# left in line.  A listener that is ended connects again, listens again, and those who wait ask.  An owner that is set for the transaction is not left on a connection; one
 # that is SET is, as doc/reference.md warns.  What doc/clients.md, doc/waiting.md and
 # doc/libraries.md quote is in the programs, and each program is run by a test.
 #
@@ -27,7 +27,7 @@ use Test::More;
 
 my $pgbouncer = '/usr/sbin/pgbouncer';
 my $scratch = PostgreSQL::Test::Utils::tempdir_short;
-my $node = clients_server('drivers');
+my $node = clients_server('drivers', undef, 'listener');
 my $user = 'order_desk';
 
 my @hour = split /\n/, <<'END';
@@ -160,6 +160,73 @@ foreach my $other (@others)
 	{
 		skip "no $name", 1 unless have_driver($driver);
 		is_deeply(lines_of($node, $driver, "with_$driver", "doc/examples/$program"), afternoon(), $name);
+	}
+}
+
+# A listener whose connection is ended connects again, listens to all keys again, and those who
+# wait ask.  The poll comes too late to help: after an hour.
+my %listening = (
+	psycopg2 => [ 'py', <<'END' ],
+import sys
+sys.path.insert(0, 'doc/examples')
+from waiting import Events, ThreadedConnectionPool, wait_for_turn
+pool, events = ThreadedConnectionPool(1, 1, sys.argv[1]), Events(sys.argv[1].replace('order_desk', 'listener'))
+for order in 42, 43:
+    events.listen(order)
+for order in 42, 43:
+    print(order, wait_for_turn(pool, events, 'bob', order, 'Bob', poll=3600))
+END
+	pg => [ 'js', <<'END' ]);
+const { Pool } = require('pg');
+const { Events, waitForTurn } = require(`${process.cwd()}/doc/examples/waiting.js`);
+async function main(dsn) {
+  const [pool, events] = [new Pool({ connectionString: dsn, max: 1 }), new Events(dsn.replace('order_desk', 'listener'))];
+  await events.connect();
+  for (const order of [42, 43]) await events.listen(order);
+  for (const order of [42, 43]) console.log(order, await waitForTurn(pool, events, 'bob', order, 'Bob', 3600000));
+  await pool.end();
+  await events.end();
+}
+main(process.argv[2]);
+END
+foreach my $driver (sort keys %listening)
+{
+  SKIP:
+	{
+		skip "no $driver", 1 unless have_driver($driver);
+		my ($suffix, $source) = @{ $listening{$driver} };
+		my $database = "listens_$driver";
+		my $program = PostgreSQL::Test::Utils::tempdir . "/listening.$suffix";
+		my $queued = q{SELECT count(*) = 1 FROM lock_queue WHERE key = lock_key('order', '%d') AND offered_until IS NULL};
+		my $listens = q{FROM pg_stat_activity WHERE usename = 'listener' AND datname = current_database()};
+		my ($stdout, $stderr) = ('', '');
+
+		append_to_file($program, $source);
+		example_database($node, $database);
+		$node->safe_psql($database, q{GRANT order_desk TO listener; SELECT lock_acquire(lock_key('order', n), '1 h', 'alice') FROM unnest('{42,43}'::text[]) AS n});
+		my $running = IPC::Run::start(program_of($node, $driver, $database, $program), '<', \undef, '>', \$stdout, '2>', \$stderr,
+			IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
+
+		# The offer of 42 is made while nobody listens.
+		ok($node->poll_query_until($database, sprintf $queued, 42), "$driver: Bob waits for 42");
+		$node->safe_psql('postgres', 'ALTER ROLE listener NOLOGIN');
+		is($node->safe_psql($database, "SELECT pg_terminate_backend(pid, 60000) $listens"), 't', "$driver: the listener is ended");
+		$node->safe_psql($database, q{SELECT lock_release(lock_key('order', '42'), 'alice')});
+		$node->safe_psql('postgres', 'ALTER ROLE listener LOGIN');
+
+		# The listener of 43 is ended, and is there again when 43 is offered.
+		if (ok($node->poll_query_until($database, sprintf $queued, 43), "$driver: Bob has 42, and waits for 43"))
+		{
+			my $former = $node->safe_psql($database, "SELECT pid $listens");
+			$node->safe_psql($database, "SELECT pg_terminate_backend(pid, 60000) $listens");
+			ok( $node->poll_query_until($database,
+					"SELECT count(*) = 1 $listens AND pid <> $former AND state = 'idle' AND query ~ ('^LISTEN.*' || lock_channel(lock_key('order', '43')))"),
+				"$driver: the listener listens again");
+		}
+		$node->safe_psql($database, q{SELECT lock_release(lock_key('order', '43'), 'alice')});
+		eval { $running->finish; 1 } or do { diag($@); $running->kill_kill };
+		note($stderr) if $stderr ne '';
+		is($stdout, "42 acquired\n43 acquired\n", "$driver: Bob has had both");
 	}
 }
 
