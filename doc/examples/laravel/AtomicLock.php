@@ -54,14 +54,20 @@ class AtomicLock extends Lock
         $this->ask("lock_try_force_release(?, 'forceRelease of Laravel')");
     }
 
+    /** Null is nobody: whether the lock is free */
     public function isOwnedBy($owner)
     {
-        return $this->ask('lock_is_held(?, ?)', $owner);
+        return $owner === null ? ! $this->ask('locked FROM lock_status(?)') : $this->ask('lock_is_held(?, ?)', $owner);
     }
 
     public function isOwnedByCurrentProcess()
     {
         return $this->isOwnedBy($this->owner);
+    }
+
+    public function getConnectionName()
+    {
+        return $this->connection->getName();
     }
 
     /** Nobody is told an owner: ours, empty for somebody else's, or null */

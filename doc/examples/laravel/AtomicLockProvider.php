@@ -8,8 +8,12 @@ class AtomicLockProvider extends ServiceProvider
 {
     public function boot()
     {
-        $this->app['cache']->extend('atomic_lock', function ($app) {
-            return $this->repository(new AtomicLockStore($app['db']->connection(), 'cache', $app['config']['cache.prefix']));
+        $this->app['cache']->extend('atomic_lock', function ($app, $config) {
+            $connection = $config['connection'] ?? null;
+            $store = new AtomicLockStore($app['db']->connection($connection), $config['table'] ?? 'cache', $this->getPrefix($config));
+            $store->setLockConnection($app['db']->connection($config['lock_connection'] ?? $connection));
+
+            return $this->repository($store, $config);
         });
     }
 }

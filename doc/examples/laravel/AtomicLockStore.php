@@ -11,4 +11,22 @@ class AtomicLockStore extends DatabaseStore
     {
         return new AtomicLock($this->lockConnection ?? $this->connection, $this->prefix.$name, $seconds, $owner);
     }
+
+    /** Ends all locks whose keys have our prefix.  Needs the levels admin and monitor, and is audited */
+    public function flushLocks(): bool
+    {
+        if ((string) $this->prefix === '') {
+            throw new \RuntimeException('without a prefix, all locks of the database would be flushed');
+        }
+        ($this->lockConnection ?? $this->connection)->select(
+            "SELECT lock_try_force_release(key, 'flushLocks of Laravel')
+             FROM (SELECT DISTINCT key FROM lock_status() WHERE starts_with(key, ?)) AS ours", [$this->prefix], false);
+
+        return true;
+    }
+
+    public function hasSeparateLockStore(): bool
+    {
+        return true;
+    }
 }

@@ -35,13 +35,14 @@ public class ShedLockLease {
 
 	// What is left of lockAtLeastFor is how long the lease lasts yet.  False: it was lost.
 	public boolean release(Duration atLeast) throws SQLException {
-		if (atLeast.toMillis() > 0)
+		if (atLeast.compareTo(Duration.ZERO) > 0)
 			return extend(atLeast);
 		return ask("SELECT lock_try_release(lock_key('shedlock', ?), ?) = 'released'");
 	}
 
+	// Rounded up: a lease lasts for a millisecond at least.
 	private static String interval(Duration duration) {
-		return duration.toMillis() + " ms";
+		return duration.plusNanos(999_999).toMillis() + " ms";
 	}
 
 	private boolean ask(String sql, String... more) throws SQLException {

@@ -34,6 +34,11 @@ class ShedLock {
 		lease = ShedLockLease.acquire(pool, "night:ly", "one", hour).get();
 		System.out.println("released, to last 10 minutes: " + lease.release(Duration.ofMinutes(10)) + ", another host: " + acquire("two", hour));
 
+		// A nanosecond is less than a lease can last.
+		lease = ShedLockLease.acquire(pool, "short", "one", hour).get();
+		System.out.println("for less than a millisecond: " + ShedLockLease.acquire(pool, "shorter", "one", Duration.ofNanos(1)).isPresent()
+			+ ", extended: " + lease.extend(Duration.ofNanos(1)));
+
 		LockProvider one = new AtomicLockProvider(pool, "one"), two = new AtomicLockProvider(pool, "two");
 		LockConfiguration task = new LockConfiguration(ClockProvider.now(), "task", hour, Duration.ZERO);
 		SimpleLock first = one.lock(task).get();

@@ -40,14 +40,19 @@ $app->instance('config', new Config(['cache' => [
         // Each acquire prunes, not two in a hundred.
         'database' => ['driver' => 'database', 'table' => 'cache', 'lock_lottery' => [1, 1]],
         'atomic_lock' => ['driver' => 'atomic_lock'],
+        'configured' => ['driver' => 'atomic_lock', 'connection' => 'second', 'lock_connection' => 'third', 'table' => 'second_cache',
+            'prefix' => 'second_'],
+        'unnamed' => ['driver' => 'atomic_lock', 'prefix' => ''],
     ],
 ]]));
 $capsule = new Capsule($app);
-$capsule->addConnection([
-    'driver' => 'pgsql', 'host' => $host, 'port' => $port, 'database' => $database, 'username' => $user,
-    'charset' => 'utf8', 'schema' => ['shop', 'public'], 'search_path' => ['shop', 'public'],
-    'application_name' => 'shop',
-]);
+foreach (['default' => 'shop', 'second' => 'second', 'third' => 'third'] as $name => $label) {
+    $capsule->addConnection([
+        'driver' => 'pgsql', 'host' => $host, 'port' => $port, 'database' => $database, 'username' => $user,
+        'charset' => 'utf8', 'schema' => ['shop', 'public'], 'search_path' => ['shop', 'public'],
+        'application_name' => $label,
+    ], $name);
+}
 $app->instance('db', $capsule->getDatabaseManager());
 $manager = new CacheManager($app);
 $app->instance('cache', $manager);
@@ -99,6 +104,8 @@ function calls($cache, $driver, $db, $manager)
     }
     check(raised(function () use ($other) { $other->block(0); }), 'block, of a held lock', 'timeout');
     if ($driver === 'atomic_lock') {
+        check([$lock->isOwnedBy(null), $cache->lock('free')->isOwnedBy(null)], 'isOwnedBy nobody', [false, true]);
+        check($lock->getConnectionName(), 'getConnectionName', 'default');
         $db->select("SELECT lock_set_policy('shop_cache_a', max_wait => '10 ms')");
         check(raised(function () use ($other) { $other->block(86400); }), 'block, for longer than max_wait', 'timeout');
         $db->select("SELECT lock_drop_policy('shop_cache_a')");
@@ -137,6 +144,35 @@ function calls($cache, $driver, $db, $manager)
     if (method_exists($cache->getStore(), 'flushLocks') && $driver === 'database') {
         check($cache->getStore()->flushLocks() && ! $held('a')->locked, 'flushLocks');
     }
+}
+
+// Only for the class: the store's configuration, and what ends all of its locks
+function configured($cache, $driver, $db, $manager)
+{
+    $second = $manager->store('configured');
+    $lock = $second->lock('c', 600);
+    $count = function ($table) use ($db) { return $db->selectOne("SELECT count(*) AS n FROM $table WHERE key = 'second_v'")->n; };
+
+    check($lock->get(), 'get, of a store with a configuration');
+    check($db->selectOne("SELECT holder FROM lock_status('second_c')")->holder, 'its prefix and its lock_connection', 'third');
+    check($lock->getConnectionName(), 'the name of that', 'third');
+    $second->put('v', 7, 600);
+    check([$second->get('v'), (int) $count('second_cache'), (int) $count('cache')], 'its table', [7, 1, 0]);
+    check($second->getStore()->getConnection()->getName(), 'its connection', 'second');
+
+    $cache->lock('kept', 600)->get();
+    check([$second->getStore()->flushLocks(), $second->getStore()->hasSeparateLockStore()], 'flushLocks', [true, true]);
+    check($db->selectOne("SELECT lock_holder('second_c') AS h")->h, 'it ended the locks of its store', null);
+    check($db->selectOne("SELECT lock_holder('shop_cache_kept') AS h")->h, 'and no other', 'shop');
+    $refused = false;
+    try {
+        $manager->store('unnamed')->getStore()->flushLocks();
+    } catch (RuntimeException $error) {
+        $refused = true;
+    }
+    check($refused, 'flushLocks, without a prefix');
+    check($cache->lock('kept')->isOwnedBy(null), 'which ended nothing', false);
+    $cache->lock('kept')->forceRelease();
 }
 
 // What Laravel builds on its locks

@@ -3,7 +3,8 @@
 #
 # Properties: get, block, release, forceRelease, restoreLock, isOwnedByCurrentProcess,
 # and what Laravel builds on them, answer as Laravel documents them, with a role that has
-# rights on the view alone, and with the functions.  Eight processes and two callers of
+# rights on the view alone, and with the functions.  The store follows its configuration,
+# and flushLocks ends its locks and no other.  Eight processes and two callers of
 # the functions lose no update of a counter.  A refusal in a transaction ends it on the
 # view, and not with the functions.  The script can be run again, and says what is
 # missing.
@@ -58,9 +59,10 @@ $node->safe_psql('postgres', q{
 	GRANT USAGE ON SCHEMA shop TO web, web_direct;
 	GRANT SELECT, INSERT, UPDATE, DELETE ON shop.cache_locks TO web;
 	CREATE TABLE shop.cache (key text PRIMARY KEY, value text NOT NULL, expiration bigint NOT NULL);
+	CREATE TABLE shop.second_cache (LIKE shop.cache INCLUDING ALL);
 	CREATE TABLE shop.counter (n int);
 	INSERT INTO shop.counter VALUES (0);
-	GRANT SELECT, INSERT, UPDATE, DELETE ON shop.cache, shop.counter TO web, web_direct;
+	GRANT SELECT, INSERT, UPDATE, DELETE ON shop.cache, shop.second_cache, shop.counter TO web, web_direct;
 	-- it looks by the functions, and needs them for nothing else
 	SELECT lock_grant_access('web', 'monitor'), lock_grant_access('web_direct', 'user'),
 		lock_set_policy('shop_', max_ttl => '23 hours');
@@ -127,8 +129,8 @@ SKIP:
 	$node->safe_psql('postgres', q{SELECT lock_release(key, owner) FROM app_lock WHERE NOT released AND expires_at > now()});
 
 	laravel('atomic_lock', 'denied', 'web_direct');
-	$node->safe_psql('postgres', q{SELECT lock_grant_access('web_direct', 'admin')});
-	laravel('atomic_lock', $_, 'web_direct') foreach qw(calls deploys uses transaction);
+	$node->safe_psql('postgres', q{SELECT lock_grant_access('web_direct', 'admin'), lock_grant_access('web_direct', 'monitor')});
+	laravel('atomic_lock', $_, 'web_direct') foreach qw(calls deploys uses transaction configured);
 	cmp_ok($node->safe_psql('postgres', q{SELECT count(*) FROM lock_audit WHERE acting_role = 'web_direct' AND reason = 'forceRelease of Laravel'}),
 		'>=', 2, 'forced releases of the class are audited');
 
