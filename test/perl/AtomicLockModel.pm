@@ -291,8 +291,9 @@ sub leave
 	return {
 		left => $mine ? 't' : 'f',
 		apply => sub {
+			return unless $self->drop_places($s, $key, $owner);
 			$self->{tx}{$s}{tickets}{$key}{$owner} = 1;
-			$self->let_go($s, $key) if $self->drop_places($s, $key, $owner);
+			$self->let_go($s, $key);
 		}
 	};
 }
