@@ -47,7 +47,14 @@
 #include "table/events.h"
 #include "table/tickets.h"
 
-/* Keys that this transaction may have let go of, in TopTransactionContext */
+/* A key that this transaction may have let go of, or that a sweep looks at */
+typedef struct LetGo
+{
+	AlKey		key;
+	bool		is_swept;
+} LetGo;
+
+/* A list of LetGo *, in TopTransactionContext */
 static List *let_go = NIL;
 
 /* This transaction has written a ticket for one of them. */
@@ -56,21 +63,35 @@ static bool has_ticket = false;
 /* A sweep shall see who is to be offered a key, when this transaction is over. */
 static bool missed = false;
 
+static void
+add_key(const AlKey *key, bool is_swept)
+{
+	MemoryContext old_context;
+	LetGo	   *added;
+
+	if (let_go != NIL && al_string_equal(((LetGo *) llast(let_go))->key.name, key->name))
+		return;
+	old_context = MemoryContextSwitchTo(TopTransactionContext);
+	added = palloc(sizeof(LetGo));
+	added->key = *key;
+	added->key.name = al_string(al_string_text(key->name));
+	added->is_swept = is_swept;
+	let_go = lappend(let_go, added);
+	MemoryContextSwitchTo(old_context);
+}
+
 /* This transaction has let go of a key that may have tickets, or of one of those. */
 void
 al_line_let_go(const AlKey *key)
 {
-	MemoryContext old_context;
-	AlKey	   *copy;
+	add_key(key, false);
+}
 
-	if (let_go != NIL && al_string_equal(((AlKey *) llast(let_go))->name, key->name))
-		return;
-	old_context = MemoryContextSwitchTo(TopTransactionContext);
-	copy = palloc(sizeof(AlKey));
-	*copy = *key;
-	copy->name = al_string(al_string_text(key->name));
-	let_go = lappend(let_go, copy);
-	MemoryContextSwitchTo(old_context);
+/* The commit of this sweep is to look whether a key can be offered. */
+void
+al_line_swept(const AlKey *key)
+{
+	add_key(key, true);
 }
 
 /*
@@ -106,12 +127,9 @@ al_line_has_let_go(void)
 	return let_go != NIL;
 }
 
-/*
- * May the key be granted to anybody?  "at_commit": what this transaction holds without a
- * row is about to end.
- */
+/* May the key be granted to anybody?  This transaction is about to commit. */
 static bool
-is_free(Relation rel, const AlKey *key, bool at_commit)
+is_free(Relation rel, const AlKey *key)
 {
 	TimestampTz now;
 	AlState		state;
@@ -120,8 +138,6 @@ is_free(Relation rel, const AlKey *key, bool at_commit)
 	if (al_held_by_others(key) != NIL)
 		return false;
 	al_look(rel, key, NULL, AL_LOOK_SOME, &state);
-	if (state.mine != NIL && !at_commit)
-		return false;
 	now = GetCurrentTimestamp();
 	foreach(cell, lcons(&state.rows.exclusive, state.rows.shared))
 	{
@@ -134,31 +150,31 @@ is_free(Relation rel, const AlKey *key, bool at_commit)
 /*
  * Offer a key to the first ticket, if the key is free and its first waiter came later; and
  * end a ticket that did not take its offer.  Where a waiter is first, it is woken when
- * the claim goes.
+ * the claim goes, with the commit.  Where a sweep cannot do so, the next one looks again.
  */
-void
-al_line_offer(Relation rel, const AlKey *key, bool at_commit)
+static void
+offer(Relation rel, const AlKey *key, bool is_swept)
 {
 	AlTicket	nobody = {.number = 0};
 	AlClaim		claim;
 	AlLine		line;
 
-	if (!is_free(rel, key, at_commit))
+	if (!is_free(rel, key))
 	{
 		/* Others may be letting go of it, too. */
-		missed = missed || (at_commit && al_claim_is_others(key->hash));
+		missed = missed || (!is_swept && al_claim_is_others(key->hash));
 		return;
 	}
 	if (!al_claim_try(&claim, key, NULL, AL_CLAIM_TAKE))
 	{
-		missed = missed || at_commit;
+		missed = missed || !is_swept;
 		return;
 	}
 	/* A ticket may be about to be committed, by somebody who sees our claim no more. */
-	if (!al_tickets_look(key, NULL, &line) && at_commit && al_tickets_is_pending(key))
+	if (!al_tickets_look(key, NULL, &line) && !is_swept && al_tickets_is_pending(key))
 		missed = true;
 	AL_TEST_POINT("before-offer");
-	if (!is_free(rel, key, at_commit) || line.is_offered)
+	if (!is_free(rel, key) || line.is_offered)
 	{
 		al_claim_drop(&claim);
 		return;
@@ -167,7 +183,12 @@ al_line_offer(Relation rel, const AlKey *key, bool at_commit)
 		al_ticket_lapse(key, &line.lapsed);
 	if (line.first.number == 0)
 		(void) al_ticket_offer(key, &nobody, 0);
-	else if (!al_queue_is_behind(key, false, line.first.number, NULL))
+	else if (al_queue_is_behind(key, false, line.first.number, NULL))
+		return;
+	/* An offer that nobody hears of would end before it is taken. */
+	else if (!al_events_begin())
+		missed = true;
+	else
 	{
 		TimestampTz until = al_add_duration(GetCurrentTimestamp(), line.first.offer);
 		AlEvent		event = {.word = "offered", .holder = line.first.holder,
@@ -177,9 +198,6 @@ al_line_offer(Relation rel, const AlKey *key, bool at_commit)
 			al_event(key, &event);
 		al_stat_changed();
 	}
-	/* The waiter who comes first is woken now, or when our change can be seen. */
-	else if (!at_commit)
-		al_claim_drop(&claim);
 }
 
 /* The transaction is about to commit: offer what it has let go of. */
@@ -206,13 +224,13 @@ al_line_commit(void)
 	al_durability_before_release();
 	foreach(cell, let_go)
 	{
-		const AlKey *key = lfirst(cell);
+		const LetGo *key = lfirst(cell);
 
-		/* Whoever has it in hand is most likely about to commit, and has looked for tickets. */
+		/* Another transaction that has claimed it is about to commit, and has looked for tickets. */
 		if (has_ticket)
-			al_claim_await_others(key->hash);
+			al_claim_await_others(key->key.hash);
 		CHECK_FOR_INTERRUPTS();
-		al_line_offer(rel, key, true);
+		offer(rel, &key->key, key->is_swept);
 	}
 	al_durability_released();
 	table_close(rel, NoLock);

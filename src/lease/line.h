@@ -5,14 +5,12 @@
 #ifndef AL_LEASE_LINE_H
 #define AL_LEASE_LINE_H
 
-#include "utils/relcache.h"
-
 #include "atomic_lock.h"
 
 extern void al_line_let_go(const AlKey *key);
+extern void al_line_swept(const AlKey *key);
 extern void al_line_ticket_written(const AlKey *key);
 extern bool al_line_has_let_go(void);
-extern void al_line_offer(Relation rel, const AlKey *key, bool at_commit);
 extern void al_line_commit(void);
 extern void al_line_missed(void);
 extern bool al_line_take_missed(void);

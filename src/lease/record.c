@@ -30,9 +30,6 @@
 #include "table/events.h"
 #include "table/tickets.h"
 
-/* Whoever must not wait at a commit, such as a session that ends, turns this off. */
-bool		al_record_waits = true;
-
 /* The word of the event that tells of an end; NULL: none does, since the owner stays */
 static const char *
 word_of(AlEndedBy ended_by)
@@ -84,13 +81,6 @@ al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 	}
 }
 
-/* May the commit send events?  If not, a sweep makes the offers. */
-static bool
-may_tell(void)
-{
-	return al_record_waits || (!al_line_has_let_go() && !al_events_any()) || al_events_try_begin();
-}
-
 /*
  * A transaction is about to commit or to be prepared: what it holds without a row ends,
  * those who are next in line are offered what it has let go of, and listeners are told.
@@ -120,13 +110,13 @@ al_record_commit(bool is_prepared)
 			al_record_end(&key, holding, GetCurrentTimestamp(), AL_ENDED_TRANSACTION, NULL);
 		}
 		/* Nobody may rely on the end of a prepared transaction; a sweep will offer the key. */
-		if (!is_prepared && may_tell())
+		if (!is_prepared)
 			al_line_commit();
 		else if (al_line_has_let_go())
 			al_line_missed();
 		PopActiveSnapshot();
 	}
-	if (!is_prepared && may_tell())
+	if (!is_prepared)
 		al_events_commit();
 }
 

@@ -13,7 +13,6 @@
 
 extern void al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 						  AlEndedBy ended_by, const text *reason);
-extern bool al_record_waits;
 
 extern void al_record_commit(bool is_prepared);
 extern void al_record_forget(void);

@@ -50,6 +50,7 @@
 #include "shmem/stat.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
+#include "table/events.h"
 
 /* Does this session hold a key by its lifetime, or may it, once others commit? */
 static bool
@@ -209,7 +210,7 @@ at_exit(int code, Datum arg)
 	AL_TEST_POINT("exit");
 	/* No client waits for a flush or a standby. */
 	synchronous_commit = SYNCHRONOUS_COMMIT_OFF;
-	al_record_waits = false;
+	al_events_wait = false;
 	while (hash_get_num_entries(noted) > 0 && al_monotonic_now() < until)
 	{
 		Relation	rel;

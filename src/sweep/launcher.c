@@ -13,7 +13,7 @@
  * (shmem/stat.c) and no row that the last one saw is over, or where the extension is
  * not installed or has another version.  It is visited every tenth interval in any
  * case, since rows can also come in ways that are not counted.  A failed visit is
- * repeated after a pause that doubles each time, up to an hour.
+ * repeated after a pause that doubles each time, up to ten intervals.
  *
  * A session that knows that somebody in line may have to be offered a key wakes the
  * launcher.  Then a worker sees to the queue, and to nothing else.
@@ -57,13 +57,13 @@
 
 PGDLLEXPORT void atomic_lock_launcher_main(Datum arg);
 
-/* The longest pause after a failure, in microseconds */
-#define LONGEST_PAUSE	USECS_PER_HOUR
-
 /* At most so often a database is visited because an offer was missed, in microseconds */
 #define SHORTEST_INTERVAL	USECS_PER_SEC
 
-/* After so many intervals a database is visited though nothing seems to be due. */
+/*
+ * After so many intervals a database is visited though nothing seems to be due, or though
+ * the last visit failed.
+ */
 #define INTERVALS_UNSEEN	10
 
 /* A database that is to be swept */
@@ -353,11 +353,9 @@ is_free(const Target *target)
 static int64
 next_try(int failures)
 {
-	int64		pause = al_sweep_interval();
+	int			intervals = failures < 4 ? 1 << failures : INTERVALS_UNSEEN;
 
-	for (int i = 0; i < failures && pause < LONGEST_PAUSE; i++)
-		pause *= 2;
-	return al_monotonic_now() + Max(Min(pause, LONGEST_PAUSE), al_sweep_interval());
+	return al_monotonic_now() + Min(intervals, INTERVALS_UNSEEN) * al_sweep_interval();
 }
 
 /* Run a worker in a database and wait for its end; false: it could not be started */
@@ -415,7 +413,7 @@ note_failure(Target *target)
 		ereport(LOG,
 				(al_hide_owners(),
 				 errmsg("sweep of database \"%s\" failed", NameStr(target->name)),
-				 errdetail("The next attempt is made after %d s, and later ones less and less often.",
+				 errdetail("The next attempt is made after %d s, and later ones after at most ten intervals.",
 						   (int) ((target->next_visit - al_monotonic_now()) / USECS_PER_SEC))));
 }
 
@@ -627,7 +625,7 @@ atomic_lock_launcher_main(Datum arg)
 		{
 			/* Only to free the places of dropped databases */
 			list_databases();
-			next_round = now + LONGEST_PAUSE;
+			next_round = now + USECS_PER_HOUR;
 		}
 		MemoryContextReset(round_context);
 	}

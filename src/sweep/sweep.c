@@ -155,20 +155,21 @@ announce(Relation rel, HeapTuple tuple, const AlHolding *seen, TimestampTz now)
 }
 
 /*
- * Remove tickets and offers that are over, and offer free keys to those who are next.
- * Returns whether that was all.
+ * Remove tickets and offers that are over, and have the commit offer free keys to those who
+ * are next.  Returns whether that was all.
  */
 static bool
-sweep_queue(Relation rel, int64 max_rows, TimestampTz now, AlSwept *swept)
+sweep_queue(int64 max_rows, TimestampTz now, AlSwept *swept)
 {
+	int			looked = 0;
 	ListCell   *cell;
 
 	foreach(cell, al_tickets_sweep(max_rows, now, &swept->tickets, &swept->next_due))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (al_claimed_count() >= al_max_claims)
+		if (al_claimed_count() + looked++ >= al_max_claims)
 			return false;
-		al_line_offer(rel, lfirst(cell), false);
+		al_line_swept(lfirst(cell));
 	}
 	return swept->tickets < max_rows;
 }
@@ -275,7 +276,7 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	/* What is over by now is to be told before it is offered to others. */
 	if (swept->left == 0 && !swept->queue_done && swept->removed < max_rows)
 	{
-		swept->queue_done = sweep_queue(rel, max_rows - swept->removed, now, swept);
+		swept->queue_done = sweep_queue(max_rows - swept->removed, now, swept);
 		if (!swept->queue_done)
 			swept->left = 1;
 	}

@@ -16,9 +16,11 @@
  * for it cannot guess it.
  *
  * Where the notification queue of the server would be half full, events are left out, with a
- * message in the server log: PostgreSQL would roll back the commit.
+ * message in the server log: PostgreSQL would roll back the commit.  They are left out, too,
+ * where commits of others that notify are in the way for too long.
  *
- * Locking: none of its own.  PostgreSQL lets commits that notify follow one another.
+ * Locking: PostgreSQL lets commits that notify follow one another, by a lock that it takes
+ * at the end of the commit.  We take it before, to wait no longer than we want to.
  *
  *-------------------------------------------------------------------------
  */
@@ -67,8 +69,17 @@ typedef struct NotedEvent
 	char	   *payload;
 } NotedEvent;
 
+/* For so long a commit waits for others that notify, in milliseconds */
+#define LONGEST_WAIT	500
+
+/* A session that ends turns this off, since it must not wait at a commit. */
+bool		al_events_wait = true;
+
 /* In the order of their levels, in TopTransactionContext */
 static List *events = NIL;
+
+/* Has this transaction waited in vain for others that notify? */
+static bool gave_up = false;
 
 /* Has somebody asked for the events of a key? */
 bool
@@ -235,17 +246,66 @@ al_events_any(void)
 	return events != NIL;
 }
 
+/* Wait for a lock that is not free, for at most "longest" milliseconds; false: it is still not free */
+static bool
+wait_for_lock(const LOCKTAG *tag, int longest)
+{
+	MemoryContext context = CurrentMemoryContext;
+	int			lock_timeout = LockTimeout;
+	volatile bool is_locked = false;
+
+	LockTimeout = lock_timeout > 0 ? Min(lock_timeout, longest) : longest;
+	PG_TRY();
+	{
+		(void) LockAcquire(tag, AccessExclusiveLock, false, false);
+		is_locked = true;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		LockTimeout = lock_timeout;
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		/* All that the wait has done is undone by then; see LockErrorCleanup(). */
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+			error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+			PG_RE_THROW();
+		FlushErrorState();
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	LockTimeout = lock_timeout;
+	return is_locked;
+}
+
 /*
  * Take the lock that lets commits that notify follow one another, which the commit would
- * wait for; false: it is not free.
+ * wait for.  Any role of the server can hold it for long, so false after LONGEST_WAIT: this
+ * transaction sends nothing.  Raises 57014 and 57P01.
  */
 bool
-al_events_try_begin(void)
+al_events_begin(void)
 {
 	LOCKTAG		tag;
 
+	if (gave_up)
+		return false;
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
-	return LockAcquire(&tag, AccessExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+	gave_up = LockAcquire(&tag, AccessExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL &&
+		!(al_events_wait && wait_for_lock(&tag, LONGEST_WAIT));
+	return !gave_up;
+}
+
+static void
+log_left_out(const char *detail, const char *hint)
+{
+	ereport(LOG,
+			(al_hide_owners(),
+			 errmsg_plural("%d event of a lock was left out", "%d events of locks were left out",
+						   list_length(events), list_length(events)),
+			 errdetail_internal("%s", detail),
+			 errhint("%s", hint)));
 }
 
 /* The transaction is about to commit: let it send what was noted. */
@@ -256,13 +316,12 @@ al_events_commit(void)
 
 	if (events == NIL)
 		return;
-	if (is_queue_full())
-		ereport(LOG,
-				(al_hide_owners(),
-				 errmsg_plural("%d event of a lock was left out", "%d events of locks were left out",
-							   list_length(events), list_length(events)),
-				 errdetail("The notification queue is more than half full."),
-				 errhint("A session that listens may be in a long transaction; see pg_notification_queue_usage().")));
+	if (!al_events_begin())
+		log_left_out("Other commits that notify were in the way for too long.",
+					 "Look for a long COMMIT in pg_stat_activity, of any database.");
+	else if (is_queue_full())
+		log_left_out("The notification queue is more than half full.",
+					 "A session that listens may be in a long transaction; see pg_notification_queue_usage().");
 	else
 		foreach(cell, events)
 		{
@@ -278,6 +337,7 @@ void
 al_events_forget(void)
 {
 	events = NIL;
+	gave_up = false;
 }
 
 void

@@ -21,11 +21,13 @@ typedef struct AlEvent
 	int64		ticket;			/* 0: none */
 } AlEvent;
 
+extern bool al_events_wait;
+
 extern bool al_event_is_wanted(const AlKey *key);
 extern char *al_event_channel(const AlKey *key);
 extern void al_event(const AlKey *key, const AlEvent *event);
 extern bool al_events_any(void);
-extern bool al_events_try_begin(void);
+extern bool al_events_begin(void);
 extern void al_events_commit(void);
 extern void al_events_forget(void);
 extern void al_events_subabort(int level);

@@ -168,17 +168,39 @@ ask($watch, 'TRUNCATE app_lock, app_lock_queue');
 # Where nobody writes an offer: the first may take the key at once, a sweep offers it.
 #
 
-# The session of the holder ends while the commit of another has the lock that all who
-# notify take one after the other.
-sub end_beside_notify
+# Something is done while the commit of another has the lock that all who notify take one
+# after the other.  It waits for a standby, and could be a commit of any role.
+sub beside_notify
 {
+	my ($do) = @_;
+
 	start($other, 'BEGIN; SET LOCAL synchronous_commit = on; SELECT pg_logical_emit_message(true, \'\', \'\'); NOTIFY others; COMMIT');
 	poll($watch, q{SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = } . pid($other));
-	end($holder);
-	gone($watch, pid($holder));
+	$do->();
 	ask($watch, 'SELECT pg_cancel_backend(' . pid($other) . ')');
 	answer($other);
+	return;
+}
+
+sub end_beside_notify
+{
+	beside_notify(sub { end($holder); gone($watch, pid($holder)) });
 	$holder = session($node, 'Holder');
+	return;
+}
+
+# Neither fails nor waits for that commit, whatever lock_timeout is.
+sub release_beside_notify
+{
+	beside_notify(sub { ask($holder, qq{SET lock_timeout = '50 ms'; SELECT lock_release('$key', 'holder'); RESET lock_timeout}) });
+	return;
+}
+
+sub sweep_beside_notify
+{
+	ask($holder, qq{SELECT lock_extend('$key', 'holder', '1 ms')});
+	poll($watch, qq{SELECT NOT locked FROM lock_status('$key')});
+	beside_notify(sub { ask($watch, 'SELECT lock_sweep()'); is(ask($watch, 'SELECT count(*) FROM app_lock'), '0', 'a sweep does the rest meanwhile') });
 	return;
 }
 
@@ -188,6 +210,8 @@ my @unoffered = (
 	[ 'expiry', $lease, sub { ask($holder, qq{SELECT lock_extend('$key', 'holder', '1 ms')}); poll($watch, qq{SELECT NOT locked FROM lock_status('$key')}) }, 'expired Holder, offered One' ],
 	[ 'blocked_end_of_session', $session, sub { ask($other, qq{BEGIN; SELECT lock_extend('$key', 'holder')}); end($holder); gone($watch, pid($holder)); ask($other, 'ROLLBACK'); $holder = session($node, 'Holder') }, 'released Holder, offered One' ],
 	[ 'end_of_session_beside_notify', $session, \&end_beside_notify, 'offered One' ],
+	[ 'release_beside_notify', $lease, \&release_beside_notify, 'offered One' ],
+	[ 'sweep_beside_notify', $lease, \&sweep_beside_notify, 'offered One' ],
 	[ 'prepared_release', "$lease; BEGIN; $release; PREPARE TRANSACTION 'p'; SELECT pg_current_xact_id()", sub { ask($holder, q{COMMIT PREPARED 'p'}) }, 'offered One' ],
 	[ 'prepared_transaction', "BEGIN; $transaction; PREPARE TRANSACTION 'p'; SELECT pg_current_xact_id()", sub { ask($other, q{COMMIT PREPARED 'p'}) }, 'offered One' ],
 	[ 'prepared_rolled_back', "BEGIN; $lease; PREPARE TRANSACTION 'p'", sub { ask($other, q{ROLLBACK PREPARED 'p'}) }, 'offered One' ]);
