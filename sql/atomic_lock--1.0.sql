@@ -1225,13 +1225,13 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION lock_guard() IS
 'trigger function of tables that lock_protect has protected: raises LK006 unless atomic_lock.owner holds the lock that covers the row, in exclusive mode, and pins the lock; raises 22004 for a null in a column of the key, 55000 for TRUNCATE';
 
-CREATE FUNCTION app_lock_guard_problem(relation regclass, key_template text)
+CREATE FUNCTION app_lock_guard_problem(relation regclass, guard name)
 RETURNS text
 AS 'MODULE_PATHNAME', 'atomic_lock_guard_problem'
 LANGUAGE C STRICT STABLE PARALLEL SAFE;
 
-COMMENT ON FUNCTION app_lock_guard_problem(regclass, text) IS
-'internal: returns why a key template does not fit a table, or null';
+COMMENT ON FUNCTION app_lock_guard_problem(regclass, name) IS
+'internal: returns why each write that the guard of a table fires for will fail, or null';
 
 CREATE FUNCTION lock_protect(
 	relation regclass,
@@ -1242,7 +1242,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_protect'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_protect(regclass, text, text[]) IS
-'refuses "events" (of insert, update, delete) on rows of a table unless atomic_lock.owner holds the lock whose key "key_template" makes of the row''s columns, such as order:{id}; only the owner of the table may call it; raises 42703 for an unknown column, 22023 for an invalid template';
+'refuses "events" (of insert, update, delete) on rows of a table unless atomic_lock.owner holds the lock whose key "key_template" makes of the row''s columns, such as order:{id}; only the owner of the table may call it; raises 42703 for an unknown column, 22023 for an invalid template, 55000 where a BEFORE ROW trigger fires after the guard';
 
 CREATE FUNCTION lock_unprotect(relation regclass)
 RETURNS void
@@ -1265,7 +1265,7 @@ CREATE VIEW lock_guards AS
 			WHEN t.tgenabled OPERATOR(pg_catalog.=) 'R' THEN 'replica'
 			WHEN t.tgenabled OPERATOR(pg_catalog.=) 'A' THEN 'always' END AS state,
 		p.tgrelid::pg_catalog.regclass AS parent,
-		app_lock_guard_problem(t.tgrelid::pg_catalog.regclass, a.key_template) AS problem
+		app_lock_guard_problem(t.tgrelid::pg_catalog.regclass, t.tgname) AS problem
 	FROM pg_catalog.pg_trigger t
 		LEFT JOIN pg_catalog.pg_trigger p ON p.oid OPERATOR(pg_catalog.=) t.tgparentid
 		-- each argument ends with a zero byte
@@ -1282,7 +1282,7 @@ COMMENT ON COLUMN lock_guards.key_template IS 'template that makes the key of a 
 COMMENT ON COLUMN lock_guards.events IS 'which of insert, update and delete need the lock';
 COMMENT ON COLUMN lock_guards.state IS 'enabled; disabled, replica or always after ALTER TABLE ... TRIGGER';
 COMMENT ON COLUMN lock_guards.parent IS 'for a partition, the table that it is protected with';
-COMMENT ON COLUMN lock_guards.problem IS 'why every guarded write will fail; null if the template fits the table';
+COMMENT ON COLUMN lock_guards.problem IS 'why every guarded write will fail: the template does not fit the table, or another trigger fires after the guard; null if all is well';
 
 /*
  * The owner of the functions grants and revokes, so that a role that may call

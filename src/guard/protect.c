@@ -318,6 +318,9 @@ AL_FUNCTION(atomic_lock_protect)
 		if (!is_clone)
 			make_trigger(lfirst_oid(cell), AL_ROW_TRIGGER, events, "ROW", function);
 		make_trigger(lfirst_oid(cell), AL_TRUNCATE_TRIGGER, "TRUNCATE", "STATEMENT", function);
+		rel = table_open(lfirst_oid(cell), NoLock);
+		al_require_last_trigger(rel, al_find_trigger(rel, AL_ROW_TRIGGER));
+		table_close(rel, NoLock);
 	}
 	SPI_finish();
 	PG_RETURN_VOID();

@@ -7,9 +7,9 @@
  * the table is protected.  Before a row is written, the trigger makes the row's key
  * from its template, and pins that key (lease/pin.c) for the owner in
  * atomic_lock.owner, who must hold it in exclusive mode.  The trigger's name makes it
- * fire after other BEFORE triggers, so it sees the row as they left it.  An AFTER
- * trigger would fail too late in a statement that takes longer than the lease; see
- * doc/design.md.
+ * fire after other BEFORE triggers, so it sees the row as they left it.  Where another
+ * trigger fires after it all the same, every write fails.  An AFTER trigger would fail
+ * too late in a statement that takes longer than the lease; see doc/design.md.
  *
  * Locking rules: those of pins.  The writer needs no privileges on atomic_lock.
  *
@@ -17,6 +17,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_trigger.h"
 #include "commands/trigger.h"
 #include "lib/stringinfo.h"
 #include "utils/builtins.h"
@@ -95,6 +96,65 @@ al_find_trigger(Relation rel, const char *name)
 	return NULL;
 }
 
+/* Could both of two triggers fire in one session? */
+static bool
+fire_together(const Trigger *a, const Trigger *b)
+{
+	return a->tgenabled != TRIGGER_DISABLED && b->tgenabled != TRIGGER_DISABLED &&
+		(a->tgenabled == b->tgenabled || a->tgenabled == TRIGGER_FIRES_ALWAYS ||
+		 b->tgenabled == TRIGGER_FIRES_ALWAYS);
+}
+
+/*
+ * A BEFORE trigger that could change the row that a guard has seen, or NULL: it fires
+ * after the guard, for an event of the guard.  PostgreSQL fires the triggers of a
+ * relation in the order of their list.
+ */
+static const Trigger *
+find_later_trigger(Relation rel, const Trigger *guard)
+{
+	const TriggerDesc *desc = rel->trigdesc;
+	bool		is_later = false;
+
+	for (int i = 0; desc && i < desc->numtriggers; i++)
+	{
+		const Trigger *other = &desc->triggers[i];
+		int16		events = guard->tgtype & other->tgtype &
+			(TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE);
+
+		if (other->tgoid == guard->tgoid)
+			is_later = true;
+		else if (is_later && events != 0 && other->tgfoid != guard->tgfoid &&
+				 TRIGGER_FOR_ROW(other->tgtype) && TRIGGER_FOR_BEFORE(other->tgtype) &&
+				 fire_together(guard, other))
+			return other;
+	}
+	return NULL;
+}
+
+static char *
+later_trigger_message(Relation rel, const Trigger *later)
+{
+	return psprintf("trigger \"%s\" of table \"%s\" fires after the guard", later->tgname,
+					RelationGetRelationName(rel));
+}
+
+/* Raise 55000 if another trigger could change the row that a guard of the table has seen */
+void
+al_require_last_trigger(Relation rel, const Trigger *guard)
+{
+	const Trigger *later = find_later_trigger(rel, guard);
+
+	if (later)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg_internal("%s", later_trigger_message(rel, later)),
+				 errdetail("BEFORE triggers fire in the byte order of their names, and this one could change the row that the guard \"%s\" has seen.",
+						   guard->tgname),
+				 errhint("Rename the trigger with ALTER TRIGGER ... RENAME TO, so that its name sorts before that of the guard."),
+				 errtable(rel)));
+}
+
 /* Raise 55000: TRUNCATE would not ask for the locks of the rows */
 void
 al_refuse_truncate(Relation rel)
@@ -144,6 +204,7 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 		al_refuse_truncate(rel);
 	}
 
+	al_require_last_trigger(rel, trigger->tg_trigger);
 	if (guard == NULL || guard->relid != RelationGetRelid(rel))
 	{
 		MemoryContext old_context = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
@@ -161,17 +222,32 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 }
 
 /*
- * app_lock_guard_problem(relation, template): why the template does not fit, or
- * NULL.  The table is not locked, and may have been dropped.
+ * app_lock_guard_problem(relation, guard): why each write that the trigger "guard" fires
+ * for will fail, or NULL.  The table is not locked, so that nobody has to wait, and may
+ * have been dropped.
  */
 AL_FUNCTION(atomic_lock_guard_problem)
 {
-	Oid			relid = PG_GETARG_OID(0);
-	AlTemplate	guard;
+	Relation	rel = RelationIdGetRelation(PG_GETARG_OID(0));
+	const Trigger *guard;
+	const Trigger *later;
+	AlTemplate	template;
 	AlTemplateProblem problem = {0};
 
-	if (get_rel_relkind(relid) == '\0' ||
-		al_template_read(relid, text_to_cstring(PG_GETARG_TEXT_PP(1)), &guard, &problem))
+	if (rel == NULL)
+		PG_RETURN_NULL();
+	guard = al_find_trigger(rel, NameStr(*PG_GETARG_NAME(1)));
+	if (guard && guard->tgfoid == al_guard_function() && guard->tgnargs == 1)
+	{
+		char	   *text = pstrdup(guard->tgargs[0]);
+
+		later = find_later_trigger(rel, guard);
+		if (later)
+			problem.message = later_trigger_message(rel, later);
+		(void) al_template_read(RelationGetRelid(rel), text, &template, &problem);
+	}
+	RelationClose(rel);
+	if (problem.message == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(problem.message));
 }

@@ -12,6 +12,7 @@
 #define AL_TRUNCATE_TRIGGER	"~atomic_lock_guard_truncate"
 
 extern const struct Trigger *al_find_trigger(Relation rel, const char *name);
+extern void al_require_last_trigger(Relation rel, const struct Trigger *guard);
 AL_NORETURN extern void al_refuse_truncate(Relation rel);
 
 #endif							/* AL_GUARD_TRIGGER_H */
