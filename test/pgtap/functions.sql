@@ -73,7 +73,7 @@ INSERT INTO expected VALUES
 	('lock_guard', '', 'trigger', 'volatile', 'unsafe', 'c', false),
 	('lock_protect', 'relation regclass, key_template text, events text[] DEFAULT ''{update,delete}''::text[]', 'void', 'volatile', 'unsafe', 'c', false),
 	('lock_unprotect', 'relation regclass', 'void', 'volatile', 'unsafe', 'c', false),
-	('app_lock_guard_problem', 'relation regclass, key_template text', 'text', 'stable', 'safe', 'c', false),
+	('app_lock_guard_problem', 'relation regclass, guard name', 'text', 'stable', 'safe', 'c', false),
 	('lock_grant_access', 'role regrole, level text', 'void', 'volatile', 'unsafe', 'sql', true),
 	('lock_revoke_access', 'role regrole, level text', 'void', 'volatile', 'unsafe', 'sql', true),
 	('app_lock_prevent_writing', 'function text', 'void', 'volatile', 'unsafe', 'c', false),

@@ -237,7 +237,7 @@ CREATE VIEW control_guards AS
 			CASE WHEN t.tgtype & 4 <> 0 THEN 'insert' END,
 			CASE WHEN t.tgtype & 16 <> 0 THEN 'update' END,
 			CASE WHEN t.tgtype & 8 <> 0 THEN 'delete' END], NULL) AS events,
-		app_lock_guard_problem(t.tgrelid, a.key_template) AS problem
+		app_lock_guard_problem(t.tgrelid, t.tgname) AS problem
 	FROM pg_catalog.pg_trigger t
 		CROSS JOIN LATERAL (SELECT pg_catalog.convert_from(
 			pg_catalog.substr(t.tgargs, 1, pg_catalog.length(t.tgargs) - 1),

@@ -294,6 +294,14 @@ is($subscriber->safe_psql('postgres', 'SELECT note FROM orders WHERE id = 1'), '
 $subscriber->safe_psql('postgres', q{ALTER ROLE CURRENT_USER SET atomic_lock.owner = 'replica'});
 $subscriber->safe_psql('postgres', q{SELECT lock_acquire('order:1', '1 hour', 'replica')});
 is_applied('... until the lock is held there');
+$offset = -s $subscriber->logfile;
+$subscriber->safe_psql('postgres', q{CREATE FUNCTION rewrite() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN new.note := $$rewritten$$; RETURN new; END';
+	CREATE TRIGGER "~b" BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION rewrite(); ALTER TABLE orders ENABLE REPLICA TRIGGER "~b"});
+$primary->safe_psql('postgres', qq{$owned; UPDATE orders SET note = 'judged' WHERE id = 1});
+$subscriber->wait_for_log(qr/ERROR:  55000: trigger "~b" of table "orders" fires after the guard/, $offset);
+is($subscriber->safe_psql('postgres', 'SELECT note FROM orders WHERE id = 1'), 'stopped', '... and so does a trigger that would fire after it');
+$subscriber->safe_psql('postgres', 'DROP TRIGGER "~b" ON orders');
+is_applied('... until it is gone');
 $primary->safe_psql('postgres', qq{$owned; UPDATE orders SET note = 'stopped' WHERE id = 2});
 $subscriber->wait_for_log(qr/ERROR:  LK006: .*order:2/, $offset);
 $subscriber->safe_psql('postgres', 'ALTER TABLE orders ENABLE TRIGGER "~atomic_lock_guard"');
