@@ -13,13 +13,17 @@
 
 #include "atomic_lock.h"
 #include "api/args.h"
+#include "base/settings.h"
 #include "claim/claimed.h"
 #include "lease/pin.h"
 #include "lease/report.h"
 #include "lease/state.h"
 #include "table/catalog.h"
 
-/* lock_assert(key, owner): the fencing token, or raises LK006 */
+/*
+ * lock_assert(key, owner): the fencing token, or raises LK006; LK005 for another grant than
+ * the session presents
+ */
 AL_FUNCTION(atomic_lock_assert)
 {
 	AlKey		key;
@@ -33,6 +37,8 @@ AL_FUNCTION(atomic_lock_assert)
 	pin = al_pin(key.name, owner.name, &result);
 	if (pin == NULL)
 		al_raise_not_held(&key, &result);
+	if (!al_is_session_token(pin->fencing_token))
+		al_raise_other_grant(&key, owner.name, NULL);
 	PG_RETURN_INT64(pin->fencing_token);
 }
 

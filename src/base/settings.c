@@ -28,6 +28,8 @@
 
 char	   *al_owner_setting = NULL;
 bool		al_owner_setting_is_verified = false;
+static char *fencing_token_setting = NULL;
+static int64 accepted_token = 0;
 double		al_released_retention_ms = HOUR_MS;
 double		al_history_retention_ms = 90 * 24 * HOUR_MS;
 int			al_on_reacquire = AL_REACQUIRE_EXTEND;
@@ -89,6 +91,67 @@ assign_owner(const char *newval, void *extra)
 	al_owner_setting_is_verified = false;
 }
 
+static void
+assign_fencing_token(const char *newval, void *extra)
+{
+	accepted_token = 0;
+}
+
+/*
+ * The fencing tokens that the session presents, pointers to int64, or NIL.  Raises 22023
+ * for a value that is no list of tokens.
+ */
+List *
+al_session_tokens(void)
+{
+	List	   *tokens = NIL;
+	const char *p = fencing_token_setting;
+
+	for (bool more = p && *p; more;)
+	{
+		int64	   *token = palloc(sizeof(int64));
+		char	   *end;
+		bool		is_token;
+
+		errno = 0;
+		*token = strtoll(p, &end, 10);
+		is_token = errno == 0 && *token > 0;
+		end += strspn(end, " ");
+		if (!is_token || (*end != ',' && *end != '\0'))
+			ereport(ERROR,
+					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid value for parameter \"%s\"", "atomic_lock.fencing_token"),
+					 errdetail("The value must be a comma-separated list of fencing tokens.")));
+		tokens = lappend(tokens, token);
+		more = *end == ',';
+		p = end + 1;
+	}
+	return tokens;
+}
+
+/*
+ * Is this one of the fencing tokens that the session presents?  So it is where there are
+ * none.  Raises 22023 as al_session_tokens() does.
+ */
+bool
+al_is_session_token(int64 token)
+{
+	List	   *tokens;
+	ListCell   *cell;
+
+	if (fencing_token_setting == NULL || fencing_token_setting[0] == '\0' ||
+		token == accepted_token)
+		return true;
+	tokens = al_session_tokens();
+	foreach(cell, tokens)
+	{
+		if (*(int64 *) lfirst(cell) == token)
+			accepted_token = token;
+	}
+	list_free_deep(tokens);
+	return token == accepted_token;
+}
+
 /* Split sweep_databases into names that point into "copy"; false if it is no list. */
 bool
 al_split_names(const char *list, char **copy, List **names)
@@ -148,7 +211,7 @@ define_duration(const char *name, const char *short_desc, const char *long_desc,
 static void
 refuse_from_client(void)
 {
-	static const char *const for_users[] = {"owner", "default_ttl", "on_reacquire", "release_durability"};
+	static const char *const for_users[] = {"owner", "fencing_token", "default_ttl", "on_reacquire", "release_durability"};
 	int			count;
 	struct config_generic **settings = al_all_settings(&count);
 
@@ -183,6 +246,12 @@ al_settings_init(void)
 							   "The owner proves who holds a lock. Set it for the transaction, and not on a connection of a pool.",
 							   &al_owner_setting, "", PGC_USERSET, 0,
 							   check_owner, assign_owner, NULL);
+	/* No check: a value from before the library was loaded would be dropped with a warning. */
+	DefineCustomStringVariable("atomic_lock.fencing_token",
+							   "Sets the fencing tokens of the grants that guards and lock_assert accept.",
+							   "The value is a comma-separated list. If it is empty, they accept any grant of the owner.",
+							   &fencing_token_setting, "", PGC_USERSET, GUC_LIST_INPUT,
+							   NULL, assign_fencing_token, NULL);
 	define_duration("atomic_lock.default_ttl",
 					"Sets the length of a lease that is acquired without a ttl.", NULL,
 					&default_ttl_ms, 1, 100 * YEAR_MS, PGC_USERSET, assign_default_ttl);

@@ -57,5 +57,7 @@ extern double al_test_notify_full;
 
 extern void al_settings_init(void);
 extern bool al_split_names(const char *list, char **copy, List **names);
+extern bool al_is_session_token(int64 token);
+extern List *al_session_tokens(void);
 
 #endif							/* AL_BASE_SETTINGS_H */

@@ -49,7 +49,8 @@ may_see_key(const AlTemplate *guard, Relation rel)
 
 /*
  * Pin the lock that covers a row.  Raises what al_raise_guard() does unless the
- * session's owner holds it in exclusive mode, and LK010 for a key of another server.
+ * session's owner holds it in exclusive mode; LK005 if it does by another grant than the
+ * session presents; and LK010 for a key of another server.
  */
 static void
 guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
@@ -59,8 +60,9 @@ guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
 	AlKey		key;
 	AlResult	result = {.outcome = AL_NOT_FOUND};
 	const AlPin *pin;
-	AlString	owner;
+	AlString	owner = {0};
 	bool		has_owner;
+	bool		may_see;
 
 	initStringInfo(&buffer);
 	al_template_key(guard, rel, row, &buffer);
@@ -73,13 +75,16 @@ guard_row(const AlTemplate *guard, Relation rel, HeapTuple row)
 	if (has_owner)
 	{
 		pin = al_pin(name, owner, &result);
-		if (pin && pin->slot == AL_SLOT_EXCLUSIVE)
+		if (pin && pin->slot == AL_SLOT_EXCLUSIVE && al_is_session_token(pin->fencing_token))
 			return;
 		if (pin)
-			result.outcome = AL_HELD_BY_OWNER;
+			result.outcome = pin->slot == AL_SLOT_EXCLUSIVE ? AL_CHANGED : AL_HELD_BY_OWNER;
 	}
 	al_key_init(&key, name);
-	al_raise_guard(may_see_key(guard, rel) ? &key : NULL, has_owner ? &result : NULL, rel);
+	may_see = may_see_key(guard, rel);
+	if (result.outcome == AL_CHANGED)
+		al_raise_other_grant(may_see ? &key : NULL, owner, rel);
+	al_raise_guard(may_see ? &key : NULL, has_owner ? &result : NULL, rel);
 }
 
 /* The trigger of a table with this name, or NULL */

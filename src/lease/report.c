@@ -23,12 +23,14 @@
 
 #include "miscadmin.h"
 #include "tcop/tcopprot.h"
+#include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/compat.h"
 #include "base/errors.h"
+#include "base/owner.h"
 #include "base/policy.h"
 #include "base/settings.h"
 #include "base/str.h"
@@ -36,6 +38,7 @@
 #include "lease/report.h"
 #include "lease/state.h"
 #include "table/audit.h"
+#include "table/history.h"
 
 static emit_log_hook_type previous_emit_log_hook = NULL;
 static bool in_doubt = false;	/* this process ends, for a grant in doubt */
@@ -552,6 +555,51 @@ al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
 			 result ? errdetail_internal("%s", missing_detail(result)) :
 			 errdetail("This owner holds the lock by a grant with another fencing token."),
 			 errhint("Acquire the lock again, and check what others might have changed in the meantime.")));
+	pg_unreachable();
+}
+
+/* What became of the grants that a session presents, as far as that is known */
+static char *
+former_grant_detail(const AlKey *key, AlString owner_name)
+{
+	AlOwner		owner;
+	const AlForcedEnd *forced;
+	ListCell   *cell;
+
+	al_owner_init(&owner, owner_name);
+	forced = al_audit_find(key, &owner);
+	foreach(cell, al_session_tokens())
+	{
+		int64		token = *(int64 *) lfirst(cell);
+		TimestampTz ended_at;
+		char	   *ended_by;
+
+		CHECK_FOR_INTERRUPTS();
+		if (forced && forced->fencing_token == token)
+			return forced_detail(forced);
+		ended_by = al_history_find_end(key, owner_name, token, &ended_at);
+		if (ended_by)
+			return psprintf("The grant with fencing token %lld ended at %s (%s).",
+							(long long) token, show_time(ended_at), ended_by);
+	}
+	return "Its fencing token is not in atomic_lock.fencing_token.";
+}
+
+/*
+ * Raise LK005: the owner holds a key, by another grant than atomic_lock.fencing_token
+ * has.  "table" is that of a guard, or NULL; the key is NULL if the role may not see it.
+ */
+void
+al_raise_other_grant(const AlKey *key, AlString owner, Relation table)
+{
+	ereport(ERROR,
+			(al_errcode(ERRCODE_LOCK_EXPIRED),
+			 key ? errmsg("lock \"%s\" is held by another grant of this owner", al_display(key->name)) :
+			 errmsg("the lock that covers a row of table \"%s\" is held by another grant of this owner",
+					RelationGetRelationName(table)),
+			 key ? errdetail_internal("%s", former_grant_detail(key, owner)) : 0,
+			 errhint("Read again what the lock covers, and set atomic_lock.fencing_token to the token of the new grant."),
+			 table ? errtable(table) : 0));
 	pg_unreachable();
 }
 

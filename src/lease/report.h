@@ -19,6 +19,7 @@ AL_NORETURN extern void al_raise_no_lease(const char *what);
 AL_NORETURN extern void al_raise_not_held(const AlKey *key, const AlResult *result);
 AL_NORETURN extern void al_raise_bad_token(const AlKey *key, int64 token,
 										   const AlResult *result);
+AL_NORETURN extern void al_raise_other_grant(const AlKey *key, AlString owner, Relation table);
 AL_NORETURN extern void al_raise_guard(const AlKey *key, const AlResult *result,
 									   Relation table);
 

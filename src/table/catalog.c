@@ -693,21 +693,33 @@ al_open_fence(LOCKMODE lockmode)
 	return open_cached(&fence, lockmode, false);
 }
 
-/* Open lock_audit to read it, without waiting: NULL where that would be needed. */
-Relation
-al_open_audit_now(void)
+/* Open a table to read it, without waiting: NULL where that would be needed. */
+static Relation
+open_now(CachedRelation *table)
 {
 	Oid			oid;
 	Relation	rel;
 
 	if (!oids_valid && !look_up(true))
 		return NULL;
-	oid = lock_audit.oid;
+	oid = table->oid;
 	if (!OidIsValid(oid) || !ConditionalLockRelationOid(oid, AccessShareLock))
 		return NULL;
-	rel = open_cached(&lock_audit, AccessShareLock, true);
+	rel = open_cached(table, AccessShareLock, true);
 	UnlockRelationOid(oid, AccessShareLock);
 	return rel;
+}
+
+Relation
+al_open_audit_now(void)
+{
+	return open_now(&lock_audit);
+}
+
+Relation
+al_open_history_now(void)
+{
+	return open_now(&lock_history);
 }
 
 Relation

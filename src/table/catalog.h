@@ -43,6 +43,7 @@ extern bool al_is_installed(void);
 extern Relation al_open_now(bool *missing);
 extern Relation al_open_fence(LOCKMODE lockmode);
 extern Relation al_open_audit_now(void);
+extern Relation al_open_history_now(void);
 extern Relation al_open_audit(LOCKMODE lockmode);
 extern bool al_is_monitor(void);
 

@@ -123,6 +123,51 @@ al_history_begin(const AlKey *key, const AlHolding *holding, TimestampTz at)
 		insert_row(key, holding, at, 0, NULL);
 }
 
+/* Begin to scan the table for the row of a grant, of which there is one at most */
+static void
+scan_for_grant(AlScan *scan, Relation rel, const AlKey *key, int64 token)
+{
+	static const AttrNumber columns[] = {Anum_lock_history_key, Anum_lock_history_fencing_token};
+	ScanKeyData keys[lengthof(columns)];
+
+	ScanKeyInit(&keys[0], columns[0], BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(al_string_text(key->name)));
+	ScanKeyInit(&keys[1], columns[1], BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(token));
+	al_scan_begin(scan, rel, al_scan_index(rel, lengthof(columns), columns),
+				  lengthof(columns), keys);
+}
+
+/* When and how a grant of an owner ended, in a word; NULL where the history does not tell */
+char *
+al_history_find_end(const AlKey *key, AlString owner, int64 token, TimestampTz *ended_at)
+{
+	Relation	rel = al_open_history_now();
+	char	   *ended_by = NULL;
+	AlScan		scan;
+	HeapTuple	tuple;
+
+	if (rel == NULL)
+		return NULL;
+	scan_for_grant(&scan, rel, key, token);
+	tuple = al_scan_next(&scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		char	   *digest = TextDatumGetCString(al_audit_digest(al_string_text(owner)));
+		Datum		values[Natts_lock_history];
+		bool		nulls[Natts_lock_history];
+
+		heap_deform_tuple(tuple, RelationGetDescr(rel), values, nulls);
+		if (!IS_NULL(ended_at) && strcmp(TextDatumGetCString(VALUE(owner_digest)), digest) == 0)
+		{
+			*ended_at = DatumGetTimestampTz(VALUE(ended_at));
+			ended_by = TextDatumGetCString(VALUE(ended_by));
+		}
+	}
+	al_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+	return ended_by;
+}
+
 /*
  * A holding ended, as it was before.  Nothing is written where its grant has no row, since
  * the policy was made later.
@@ -130,10 +175,8 @@ al_history_begin(const AlKey *key, const AlHolding *holding, TimestampTz at)
 void
 al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at, AlEndedBy ended_by)
 {
-	static const AttrNumber columns[] = {Anum_lock_history_key, Anum_lock_history_fencing_token};
 	Relation	rel;
 	AlScan		scan;
-	ScanKeyData keys[lengthof(columns)];
 	HeapTuple	tuple;
 
 	if (!is_wanted(key))
@@ -144,12 +187,7 @@ al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at, AlEnd
 		return;
 	}
 	rel = al_open_history(RowExclusiveLock);
-	ScanKeyInit(&keys[0], columns[0], BTEqualStrategyNumber, F_TEXTEQ,
-				PointerGetDatum(al_string_text(key->name)));
-	ScanKeyInit(&keys[1], columns[1], BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(holding->fencing_token));
-	al_scan_begin(&scan, rel, al_scan_index(rel, lengthof(columns), columns),
-				  lengthof(columns), keys);
+	scan_for_grant(&scan, rel, key, holding->fencing_token);
 	tuple = al_scan_next(&scan);
 	if (HeapTupleIsValid(tuple) && heap_attisnull(tuple, Anum_lock_history_ended_at, NULL))
 	{

@@ -27,6 +27,8 @@ extern const char *al_history_word(const AlHolding *holding, AlEndedBy ended_by)
 extern void al_history_begin(const AlKey *key, const AlHolding *holding, TimestampTz at);
 extern void al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 						   AlEndedBy ended_by);
+extern char *al_history_find_end(const AlKey *key, AlString owner, int64 token,
+								 TimestampTz *ended_at);
 extern int64 al_history_trim(Relation app_lock, int64 max_rows, TimestampTz *from);
 
 #endif							/* AL_TABLE_HISTORY_H */

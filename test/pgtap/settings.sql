@@ -11,6 +11,7 @@ SELECT plan(79);
 CREATE TEMP TABLE expected (name text PRIMARY KEY, value text, context text, vartype text);
 INSERT INTO expected VALUES
 	('atomic_lock.owner', '', 'user', 'string'),
+	('atomic_lock.fencing_token', '', 'user', 'string'),
 	('atomic_lock.default_ttl', '5min', 'user', 'real'),
 	('atomic_lock.max_ttl', '1d', 'superuser', 'real'),
 	('atomic_lock.max_wait', '5min', 'superuser', 'real'),
