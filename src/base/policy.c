@@ -23,6 +23,8 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 
@@ -142,4 +144,22 @@ al_policy_find(AlString key, AlPolicyPart part)
 	for (policy = last_policy; policy && policy->parts[part] < 0; policy = policy->shorter)
 		;
 	return policy;
+}
+
+/* May a role change a key?  A role that was dropped may do what everybody may. */
+bool
+al_policy_admits(AlString key, Oid role)
+{
+	const AlPolicy *policy = al_policy_for(key, AL_ROLES);
+	ListCell   *cell;
+
+	if (policy == NULL)
+		return true;
+	foreach(cell, policy->roles)
+	{
+		/* A role that was dropped has no members. */
+		if (has_privs_of_role(role, lfirst_oid(cell)))
+			return true;
+	}
+	return superuser_arg(role);
 }

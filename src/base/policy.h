@@ -49,6 +49,7 @@ extern void al_policy_init(AlPolicySource policy_source);
 extern void al_policy_forget(void);
 extern void al_policy_refresh(void);
 extern const AlPolicy *al_policy_find(AlString key, AlPolicyPart part);
+extern bool al_policy_admits(AlString key, Oid role);
 
 /* Whoever has no policies shall not pay for them, so this is decided in place. */
 static inline bool

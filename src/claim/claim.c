@@ -426,6 +426,19 @@ al_claim_ticket(const AlKey *key, const AlOwner *owner)
 	al_claimed_add(hash, true);
 }
 
+/*
+ * Claim a ticket as al_claim_ticket() does, but without waiting, and not as one more key;
+ * false: another session of the owner has it.
+ */
+bool
+al_claim_ticket_try(const AlKey *key, const AlOwner *owner)
+{
+	LOCKTAG		tag;
+
+	set_tag(&tag, QUOTA, al_holding_hash(key, owner));
+	return acquire_in_transaction(&tag, ExclusiveLock, false);
+}
+
 /* Give the ticket back, under which nothing was written */
 void
 al_claim_ticket_end(const AlKey *key, const AlOwner *owner)

@@ -7,7 +7,9 @@
  * renewed by asking again.  An owner has one ticket for a key.
  *
  * Locking rules: a ticket is claimed by its owner, to the end of the transaction, before
- * the key.  Only sessions of the same owner wait for that claim.
+ * the key.  Only sessions of the same owner wait for that claim.  A grant ends the owner's
+ * ticket without waiting for the claim (al_tickets_drop()), so whoever has written a ticket
+ * looks whether the owner has been granted the key meanwhile.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,6 +30,7 @@
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/durability.h"
+#include "claim/holding.h"
 #include "lease/acquire.h"
 #include "lease/enqueue.h"
 #include "lease/line.h"
@@ -36,6 +39,7 @@
 #include "lease/terms.h"
 #include "shmem/queue.h"
 #include "shmem/stat.h"
+#include "table/app_lock.h"
 #include "table/catalog.h"
 #include "table/fence.h"
 #include "table/tickets.h"
@@ -76,66 +80,49 @@ try_soon(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 		result->outcome == AL_CLOSED || result->outcome == AL_QUEUED;
 }
 
-/* Has an owner still this ticket? */
-static bool
-is_there(const AlKey *key, const AlOwner *owner, int64 number)
+/* The fencing token by which an owner has a key exclusively; 0: it does not */
+static int64
+token_of(Relation rel, const AlKey *key, const AlOwner *owner)
 {
-	AlLine		line;
+	AlHolding	holding;
 
-	return al_tickets_look(key, owner, &line) && line.mine.number == number;
+	if (!al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, &holding) ||
+		!al_is_owned_by(&holding, owner) || !al_is_live(&holding, GetCurrentTimestamp()))
+		return 0;
+	return holding.fencing_token;
 }
 
 /*
- * Acquire a key, or where that is refused, take a ticket for it, or renew the one that
- * the owner has, which keeps its offer and label where none is given.  "offer" (0: none)
- * and "keep" are in microseconds.  Outcomes: those of al_lease_acquire().  Where the key
- * may be had later, the ticket has a number, and "place" is its place in line.  Raises
- * 42501, 53400, and what al_terms_of() raises.
+ * Take a ticket, or renew the one that the owner has.  The arguments are those of
+ * al_lease_enqueue().
  */
-void
-al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offer, int64 keep,
-				 AlResult *result, AlTicket *ticket, int *place)
+static void
+write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 offer, int64 keep,
+			 AlTicket *ticket, int *place)
 {
 	AlQuotaUse	use = {.key = key, .owner = &request->owner, .role = request->role,
 	.lifetime = AL_LEASE, .is_place = true};
-	AlQuota		quota;
+	AlQuota		quota = {.count = 0};
 	uint64		places = hash_combine64(key->hash, murmurhash32(request->role));
 	AlLine		line;
 	int			of_role;
 
-	memset(ticket, 0, sizeof(AlTicket));
-	al_terms_admit(key);
-	/* What is read of it stays in its place. */
-	table_close(al_open_queue(RowExclusiveLock), NoLock);
-	/* The owner is the proof of a ticket, too. */
-	if (request->owner.generated)
+	(void) al_tickets_look(key, &request->owner, &line);
+	if (line.mine.number != 0 && !al_ticket_delete(&line.mine))
 	{
-		request->owner.in_index = true;
-		al_owner_generate(&request->owner, InvalidBlockNumber);
-	}
-	al_claim_ticket(key, &request->owner);
-	do
-	{
-		ticket->number = 0;
-		if (!try_soon(rel, key, request, result))
-			return;
-		AL_TEST_POINT("before-ticket");
+		*ticket = line.mine;
 		(void) al_tickets_look(key, &request->owner, &line);
-		if (line.mine.number != 0 && !al_ticket_delete(&line.mine))
-			*ticket = line.mine;
-	} while (ticket->number != 0 && !is_there(key, &request->owner, ticket->number));
-
-	/* Another session of the owner is taking the key, with which the place goes. */
-	if (ticket->number != 0)
-	{
-		*place = 1 + al_tickets_count(key, ticket->number, InvalidOid, &of_role) +
-			al_queue_count_before(key, ticket->number);
-		return;
+		if (line.mine.number == ticket->number)
+		{
+			/* An administrator is deleting it, and may roll back. */
+			*place = 1 + al_tickets_count(key, ticket->number, InvalidOid, &of_role) +
+				al_queue_count_before(key, ticket->number);
+			return;
+		}
 	}
 	use.is_new = line.mine.number == 0;
-	quota.count = 0;
 	if (al_policy_any())
-		al_quota_claim(*rel, &use, 1, &quota);
+		al_quota_claim(rel, &use, 1, &quota);
 	/* Nobody else of this role is counted meanwhile. */
 	al_claim_quota(places, ExclusiveLock);
 	*place = 1 + al_tickets_count(key, use.is_new ? PG_INT64_MAX : line.mine.number,
@@ -144,6 +131,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 		check_count(key, request, of_role);
 
 	(void) al_tickets_drop(key, &request->owner);
+	memset(ticket, 0, sizeof(AlTicket));
 	ticket->number = use.is_new ? al_fence_draw(1) : line.mine.number;
 	ticket->queued_at = use.is_new ? GetCurrentTimestamp() : line.mine.queued_at;
 	ticket->expires_at = al_add_duration(GetCurrentTimestamp(), keep);
@@ -157,6 +145,55 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 	al_claim_quota_end(places, ExclusiveLock);
 	al_quota_end(&quota);
 	*place += al_queue_count_before(key, ticket->number);
+}
+
+/*
+ * Acquire a key, or where that is refused, take a ticket for it, or renew the one that
+ * the owner has, which keeps its offer and label where none is given.  "offer" (0: none)
+ * and "keep" are in microseconds.  Outcomes: those of al_lease_acquire().  Where the key
+ * may be had later, the ticket has a number, and "place" is its place in line.  Waits for
+ * unfinished transactions of other sessions of the owner.  Raises 42501, 53400, and what
+ * al_terms_of() raises.
+ */
+void
+al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offer, int64 keep,
+				 AlResult *result, AlTicket *ticket, int *place)
+{
+	ItemPointerData waited;
+	int64		before;
+	int64		now = 0;
+
+	memset(ticket, 0, sizeof(AlTicket));
+	al_terms_admit(key);
+	/* What is read of it stays in its place. */
+	table_close(al_open_queue(RowExclusiveLock), NoLock);
+	/* The owner is the proof of a ticket, too. */
+	if (request->owner.generated)
+	{
+		request->owner.in_index = true;
+		al_owner_generate(&request->owner, InvalidBlockNumber);
+	}
+	al_claim_ticket(key, &request->owner);
+	ItemPointerSetInvalid(&waited);
+	do
+	{
+		before = now;
+		do
+		{
+			if (!try_soon(rel, key, request, result))
+			{
+				if (ticket->number != 0)
+					(void) al_tickets_drop(key, &request->owner);
+				ticket->number = 0;
+				return;
+			}
+			/* Another session of the owner may be taking the key, with which the place goes. */
+		} while (al_await_own(*rel, key, &request->owner, &waited));
+		AL_TEST_POINT("before-ticket");
+		write_ticket(*rel, key, request, offer, keep, ticket, place);
+		/* Another session that took the key before the ticket was there did not see that. */
+		now = token_of(*rel, key, &request->owner);
+	} while (now > before || al_await_own(*rel, key, &request->owner, &waited));
 	al_durability_granted();
 	al_stat_changed();
 	al_line_ticket_written(key);

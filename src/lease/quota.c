@@ -8,7 +8,8 @@
  * rules that part.  Keys are counted when a holding begins, from what is in app_lock
  * then.  No count is stored that could be wrong after a crash.
  *
- * A place in line (lease/line.c) counts as a key of its role, since it will be one.
+ * A place in line (lease/line.c) counts as a key of its role, since it will be one, unless
+ * its owner shares the key already.
  *
  * What an unfinished transaction has acquired counts, since it may commit, and what it
  * has released counts, too, since it may roll back.  A dirty snapshot sees both versions
@@ -49,6 +50,7 @@
 #include "claim/holding.h"
 #include "lease/attempt.h"
 #include "lease/quota.h"
+#include "lease/state.h"
 #include "shmem/tickets.h"
 #include "table/app_lock.h"
 #include "table/columns.h"
@@ -287,12 +289,28 @@ count_other_rows(Relation rel, const Counted *quota)
 	return count;
 }
 
+/* Does an owner hold a key, so that a place in line for it is no further key? */
+static bool
+is_held(Relation rel, AlString name, AlString owner_name)
+{
+	AlKey		key;
+	AlOwner		owner;
+	AlState		state;
+	AlHolding  *own;
+	AlResult	result;
+
+	al_key_init(&key, name);
+	al_owner_init(&owner, owner_name);
+	al_look(rel, &key, &owner, AL_LOOK_OWN, &state);
+	return al_judge_owner(&state, &owner, &result, &own) == AL_RELEASED;
+}
+
 /*
  * How many places in line a role has, for keys of the quota?  What is to be held takes the
  * place of its owner's ticket.
  */
 static int
-count_tickets(const Counted *quota)
+count_tickets(Relation rel, const Counted *quota)
 {
 	int			count = 0;
 	ListCell   *cell;
@@ -307,7 +325,8 @@ count_tickets(const Counted *quota)
 		count += ticket->role == quota->role &&
 			al_policy_for(ticket->key, quota->part) == quota->policy &&
 			(is_counted(quota, ticket->key) ||
-			 !al_owner_equal(al_string(ticket->owner), quota->taker->name));
+			 !al_owner_equal(al_string(ticket->owner), quota->taker->name)) &&
+			!is_held(rel, ticket->key, al_string(ticket->owner));
 	}
 	return count;
 }
@@ -347,9 +366,11 @@ count_keys(Relation rel, Counted *quota)
 	held += al_claim_count_quota(quota->hash);
 	held += count_rows(rel, quota, mine);
 	held += count_other_rows(rel, quota);
-	quota->tickets = count_tickets(quota);
+	quota->tickets = count_tickets(rel, quota);
 	held += quota->tickets;
-	if (held + quota->new_keys + (quota->place != NULL) > quota->policy->parts[quota->part])
+	if (held + quota->new_keys +
+		(quota->place && !is_held(rel, quota->place->name, quota->taker->name)) >
+		quota->policy->parts[quota->part])
 		raise_quota(quota, held);
 	if (quota->in_transaction > 0)
 		al_claim_quota_parts(quota->hash, list_length(mine) + quota->in_transaction);

@@ -21,6 +21,7 @@
 #include "claim/durability.h"
 #include "claim/held.h"
 #include "claim/holding.h"
+#include "lease/line.h"
 #include "lease/record.h"
 #include "lease/release.h"
 #include "lease/state.h"
@@ -182,8 +183,8 @@ tell_kept(Relation rel, const AlKey *key, AlResult *result)
 
 /*
  * End all holdings of a key, whoever has them, and return copies of what they were: a
- * list of AlHolding *.  A key that min_hold keeps closed is open then, and that alone is
- * AL_RELEASED, too.  Former owners are forgotten: they find no lock, not a
+ * list of AlHolding *.  A key that min_hold or lock_delay keeps closed is open then, and that
+ * alone is AL_RELEASED, too.  Former owners are forgotten: they find no lock, not a
  * released one.  Outcomes: AL_RELEASED, AL_NOT_FOUND, and the key stays claimed;
  * without a claim AL_IN_TRANSACTION, where another transaction holds the key to its
  * end, or has claimed it and does not end soon.  Waits for those that come after us.
@@ -227,13 +228,15 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 	{
 		AlHolding  *row = lfirst(cell);
 
-		if (!ItemPointerIsValid(&row->tid) || now >= al_min_held_until(row))
+		if (!al_is_closed(row, now))
 			continue;
 		al_note_expired(key, row);
 		/* It ended when it did, as lock_held_at() tells where no history was asked for. */
 		al_end_row(rel, key, row, row->released_at != 0 ? row->released_at : Min(al_ended_at(row), now), true);
 		was_closed = true;
 	}
+	if (was_closed && al_tickets_may_be(key))
+		al_line_let_go(key);
 	result->outcome = ended != NIL || was_closed ? AL_RELEASED : AL_NOT_FOUND;
 	result->is_in_use = false;
 	if (result->outcome == AL_NOT_FOUND)

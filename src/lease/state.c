@@ -527,6 +527,25 @@ al_claim_own(AlOwnClaim *ask)
 	return own;
 }
 
+/*
+ * Wait for a transaction of another session in which the owner has taken or let go of the key;
+ * false: there is none.  "waited" is the row that was waited for last.
+ */
+bool
+al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, ItemPointer waited)
+{
+	AlOwnClaim	ask = {.rel = rel, .key = key, .owner = owner};
+	AlHolding  *pending = al_claim_is_others(key->hash) ? al_pending_find(rel, key, owner) : NULL;
+
+	/* Without a claim it is a row that was written by hand, which is not waited for. */
+	if (pending == NULL || ItemPointerEquals(&pending->tid, waited))
+		return false;
+	*waited = pending->tid;
+	claim_for(&ask, pending, AL_CLAIM_EXTEND);
+	al_claim_drop(&ask.claim);
+	return true;
+}
+
 /* Write over a holding's row; false: a share that expired, and its row is taken */
 bool
 al_put_over(Relation rel, const AlKey *key, AlHolding *holding)

@@ -137,6 +137,8 @@ extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 extern void al_tell_forced(const AlKey *key, const AlOwner *owner, AlResult *result);
 extern AlHolding *al_judge_all(AlOwnClaim *ask);
 extern AlHolding *al_claim_own(AlOwnClaim *ask);
+extern bool al_await_own(Relation rel, const AlKey *key, const AlOwner *owner,
+						 ItemPointer waited);
 extern bool al_put_over(Relation rel, const AlKey *key, AlHolding *holding);
 
 #endif							/* AL_LEASE_STATE_H */

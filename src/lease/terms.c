@@ -20,7 +20,6 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "utils/acl.h"
 #include "utils/guc.h"
 
 #include "atomic_lock.h"
@@ -34,18 +33,7 @@
 bool
 al_terms_is_admitted(const AlKey *key)
 {
-	const AlPolicy *policy = al_policy_for(key->name, AL_ROLES);
-	ListCell   *cell;
-
-	if (policy == NULL)
-		return true;
-	foreach(cell, policy->roles)
-	{
-		/* A role that was dropped has no members. */
-		if (has_privs_of_role(GetUserId(), lfirst_oid(cell)))
-			return true;
-	}
-	return superuser();
+	return al_policy_admits(key->name, GetUserId());
 }
 
 /* Raise 42501 where a policy reserves a key for roles of which the caller is no member. */

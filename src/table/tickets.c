@@ -5,8 +5,9 @@
  *
  * Model: a ticket is a place in line for a key that no connection waits for.  Its number
  * is drawn where fencing tokens are drawn, so numbers rise in the order of arrival.  A
- * ticket is valid until it expires, and while the key is offered to it.  It has lapsed if
- * its owner did not take the key while that was offered.
+ * ticket is valid until it expires, and while the key is offered to it, unless a policy
+ * keeps its role from the key.  It has lapsed if its owner did not take the key while that
+ * was offered.
  *
  * Row 0 of a key tells to which ticket the key was offered last, and until when.  Offers
  * have a row of their own, since whoever lets go of a key writes one, and nobody but its
@@ -48,7 +49,9 @@
 #include "base/compat.h"
 #include "base/key.h"
 #include "base/owner.h"
+#include "base/policy.h"
 #include "base/str.h"
+#include "claim/claim.h"
 #include "shmem/tickets.h"
 #include "table/catalog.h"
 #include "table/columns.h"
@@ -108,6 +111,13 @@ static TimestampTz
 valid_until(const AlTicket *ticket)
 {
 	return ticket->offered_until != 0 ? ticket->offered_until : ticket->expires_at;
+}
+
+/* Would the ticket be served, if it is not void?  Not if its role may not have the key. */
+static bool
+is_valid(const AlTicket *ticket, TimestampTz now)
+{
+	return now < valid_until(ticket) && al_policy_admits(ticket->key, ticket->role);
 }
 
 /* A copy of a ticket that outlives its tuple */
@@ -191,10 +201,12 @@ al_tickets_may_be(const AlKey *key)
 
 /*
  * The rows of an owner's tickets for a key, valid or not: a list of AlTicket *.  Usually
- * there is one.  "offer": as for read_row().
+ * there is one.  "offer": as for read_row().  "dirty", a dirty snapshot: also those that
+ * other transactions have not committed; NULL: none of these.
  */
 static List *
-tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner, Offer *offer)
+tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner, Offer *offer,
+				 SnapshotData *dirty)
 {
 	static const AttrNumber column = Anum_queue_owner_hash;
 	List	   *tickets = NIL;
@@ -206,12 +218,13 @@ tickets_of_owner(Relation rel, const AlKey *key, const AlOwner *owner, Offer *of
 		return NIL;
 	ScanKeyInit(&scan_key, column, BTEqualStrategyNumber, F_INT8EQ,
 				Int64GetDatum(al_owner_index_hash(owner->name, key->name)));
-	al_scan_begin(&scan, rel, al_scan_index(rel, 1, &column), 1, &scan_key);
+	al_scan_begin_seen(&scan, rel, al_scan_index(rel, 1, &column), 1, &scan_key, dirty);
 	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
 		AlTicket	row;
 
 		read_row(rel, tuple, &row, offer);
+		row.is_pending = dirty && TransactionIdIsValid(dirty->xmin);
 		if (row.number > 0 && al_string_equal(row.key, key->name) &&
 			al_owner_equal(al_string(row.owner), owner->name))
 			tickets = lappend(tickets, copy_ticket(&row));
@@ -271,7 +284,7 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 		read_row(rel, tuple, &row, &offer);
 		if (row.offered_until != 0 && now >= row.offered_until)
 			line->lapsed = *copy_ticket(&row);
-		else if (row.number != 0 && now < valid_until(&row) &&
+		else if (row.number != 0 && is_valid(&row, now) &&
 				 (row.offered_until != 0 || line->first.number == 0) &&
 				 !is_void(rel, key, row.number))
 			line->first = *copy_ticket(&row);
@@ -279,12 +292,12 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 	al_scan_end(&scan);
 	line->is_offered = line->first.offered_until != 0;
 	line->until = valid_until(&line->first);
-	foreach(cell, line->first.number != 0 ? tickets_of_owner(rel, key, owner, &offer) : NIL)
+	foreach(cell, line->first.number != 0 ? tickets_of_owner(rel, key, owner, &offer, NULL) : NIL)
 	{
 		const AlTicket *ticket = lfirst(cell);
 
 		if (ticket->number == line->first.number ||
-			(now < valid_until(ticket) && !is_void(rel, key, ticket->number)))
+			(is_valid(ticket, now) && !is_void(rel, key, ticket->number)))
 			line->mine = *ticket;
 	}
 	table_close(rel, AccessShareLock);
@@ -389,7 +402,7 @@ next_ticket(Reader *reader, AlTicket *ticket)
 			*number = ticket->number;
 			reader->voids = lappend(reader->voids, number);
 		}
-		else if (ticket->number != 0 && reader->now < valid_until(ticket) &&
+		else if (ticket->number != 0 && is_valid(ticket, reader->now) &&
 				 !is_known_void(reader, ticket->number))
 			return true;
 	}
@@ -532,29 +545,34 @@ al_ticket_lapse(const AlKey *key, const AlTicket *ticket)
 
 /*
  * End what an owner has in the line of a key, also where another session of the owner is
- * renewing it or giving it up; true: there was something
+ * taking it, renewing it or giving it up; true: there was something.  Sessions of the owner
+ * that want a ticket wait for this transaction then.
  */
 bool
 al_tickets_drop(const AlKey *key, const AlOwner *owner)
 {
 	Relation	rel;
 	bool		found = false;
+	SnapshotData dirty;
 	ListCell   *cell;
 
 	if (!al_tickets_may_be(key))
 		return false;
 	rel = al_open_queue(RowExclusiveLock);
-	foreach(cell, tickets_of_owner(rel, key, owner, NULL))
+	InitDirtySnapshot(dirty);
+	foreach(cell, tickets_of_owner(rel, key, owner, NULL, &dirty))
 	{
 		const AlTicket *ticket = lfirst(cell);
 
 		if (is_void(rel, key, ticket->number))
 			continue;
-		if (!al_ticket_delete(ticket))
+		if (ticket->is_pending || !al_ticket_delete(ticket))
 			end_number(rel, key, VOID_BY_OWNER(ticket->number));
 		found = true;
 	}
 	table_close(rel, NoLock);
+	if (found)
+		(void) al_claim_ticket_try(key, owner);
 	return found;
 }
 
@@ -719,8 +737,10 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 			*removed += al_ticket_delete(&row);
 		else
 		{
-			swept.has_line = swept.has_line || row.number > 0;
-			swept.is_offered = swept.is_offered || row.offered_until != 0;
+			bool		is_served = row.number > 0 && al_policy_admits(row.key, row.role);
+
+			swept.has_line = swept.has_line || is_served;
+			swept.is_offered = swept.is_offered || (is_served && row.offered_until != 0);
 			*next_due = Min(*next_due, until);
 		}
 	}

@@ -21,6 +21,7 @@ typedef struct AlTicket
 	TimestampTz expires_at;
 	int64		offer;			/* for how long the key is offered, in microseconds */
 	TimestampTz offered_until;	/* 0: it is not, and was not */
+	bool		is_pending;		/* its transaction is not committed yet */
 	Oid			role;
 	text	   *holder;
 	text	   *owner;

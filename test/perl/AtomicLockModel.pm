@@ -20,7 +20,7 @@
 # are in transactions, too, as far as they have changed them.
 #
 # Places in the line for a key are in {line}{key} by the number of their row, each a hash:
-# row, number, owner, and is_over once its time has run out.  A transaction has in
+# row, number, owner, role, and is_over once its time has run out.  A transaction has in
 # {in_line} those that it has written, and in {out_of_line} the rows that it has deleted.
 # {offer}{key} is the last offer: the number of the place, and is_over.  Whoever commits
 # makes offers of what is in {let_go}{session}{key}, which no savepoint brings back.
@@ -153,9 +153,9 @@ sub look_at_line
 	my @places = $self->places_in_line($s, $key);
 	my ($offered) = grep { $offer && $_->{number} == $offer->{number} } @places;
 	my ($lapsed) = $offered && $offer->{is_over} ? $offered : ();
-	my @valid = grep { $offered && $_ == $offered ? !$offer->{is_over} : !$_->{is_over} } @places;
+	my @valid = grep { $self->admits($s, $key, $_->{role}) } grep { $offered && $_ == $offered ? !$offer->{is_over} : !$_->{is_over} } @places;
 	my ($mine) = grep { defined $owner && $_->{owner} eq $owner } @valid;
-	my $is_offered = $offered && !$lapsed;
+	my $is_offered = grep { $offered && $_ == $offered } @valid;
 
 	return { valid => \@valid, first => $is_offered ? $offered : $valid[0], is_offered => $is_offered, lapsed => $lapsed, mine => $mine };
 }
@@ -187,11 +187,27 @@ sub leave_line
 	return 1;
 }
 
-# Delete what an owner has in the line
+# End what an owner has in the line, also what other sessions of the owner are about to write.
+# Those that want a place wait for this one then.
 sub drop_places
 {
 	my ($self, $s, $key, $owner) = @_;
-	return scalar grep { $self->leave_line($s, $key, $_) } grep { $_->{owner} eq $owner } $self->places_in_line($s, $key);
+	my @mine = grep { $_->{owner} eq $owner } $self->places_in_line($s, $key);
+	my @pending = grep { $_->{owner} eq $owner } map { values %{ $self->{tx}{$_}{in_line}{$key} || {} } } grep { $_ ne $s } keys %{ $self->{tx} };
+
+	$self->leave_line($s, $key, $_) for @mine;
+	$self->{tx}{$s}{void}{$key}{ $_->{number} } = 1 for @pending;
+	$self->{tx}{$s}{tickets}{$key}{$owner} = 1 if (@mine || @pending) && !$self->is_place_claimed($s, $key, $owner);
+	return @mine + @pending;
+}
+
+# Has another session of the owner taken the key, or let go of it, and not committed yet?
+sub is_in_hand
+{
+	my ($self, $s, $key, $owner) = @_;
+	my @rows = map { $self->{tx}{$_}{rows}{$key} || {} } grep { $_ ne $s } keys %{ $self->{tx} };
+
+	return grep { $_->{$owner} && $_->{$owner}{state} =~ /^(?:live|released)$/ } @rows;
 }
 
 # Does a session of the same owner have its place in hand?
@@ -257,21 +273,19 @@ sub enqueue
 	return { %$expected, apply => sub { $claim->(); $apply->(@_) } } if $apply;
 	return { sqlstate => ['LK007'] } if $expected->{is_own};
 
-	# Where another session of the owner is taking the key, the place is as it was.
 	my $line = $self->look_at_line($s, $key, $owner);
 	my $mine = $line->{mine};
-	my $is_taking = $mine && $self->is_leaving($s, $key, $mine);
 	return {
-		status => ['queued'], number => $mine && $mine->{number}, as_it_was => $is_taking && ($mine->{is_over} ? 'past' : $mine->{end}),
+		may => $self->is_in_hand($s, $key, $owner) ? ['55P03'] : undef,
+		status => ['queued'], number => $mine && $mine->{number},
 		# What others are about to end may not count any more.
 		ending => scalar(grep { my $number = $_->{number}; grep { $_ ne $s && $self->{tx}{$_}{void}{$key}{$number} } keys %{ $self->{tx} } } @{ $line->{valid} }),
 		place => 1 + grep({ !$mine || $_ < $mine->{number} } map { $_->{number} } @{ $line->{valid} }),
 		apply => sub {
 			my ($answer) = @_;
-			my $place = { row => ++$self->{time}, number => $answer->{ticket}, owner => $owner, end => $answer->{end} };
+			my $place = { row => ++$self->{time}, number => $answer->{ticket}, owner => $owner, end => $answer->{end}, role => $mine ? $mine->{role} : $self->{role}{$s} };
 
 			$claim->();
-			return if $is_taking;
 			$self->drop_places($s, $key, $owner);
 			$self->{tx}{$s}{in_line}{$key}{ $place->{row} } = $place;
 			$ever_in_line{$key} = 1;
@@ -381,8 +395,14 @@ sub end_of_life
 sub is_admitted
 {
 	my ($self, $s, $key) = @_;
+	return $self->admits($s, $key, $self->{role}{$s});
+}
+
+# ... a role, by the policies that a session sees; undef: a superuser
+sub admits
+{
+	my ($self, $s, $key, $role) = @_;
 	my ($roles) = $self->rule($s, $key, 'roles');
-	my $role = $self->{role}{$s};
 
 	return !$roles || !defined $role || grep { $self->{member}{$role}{$_} } @$roles;
 }
@@ -1334,16 +1354,15 @@ sub force
 	my ($self, $s, $key, $thief) = @_;
 	my $live = $self->live($s, $key);
 	my $terms = $thief ? $self->terms($s, { %$thief, mode => 'exclusive' }) : {};
-	my $over = $self->over($s, $key);
-	my @closed = grep { $over->{$_} && $self->min_held_until($s, $key, $over->{$_}) } keys %$over;
+	my ($closing, $perhaps) = $self->closing($s, $key, 0);
 
 	return $terms if $terms->{sqlstate};
 	return { sqlstate => ['55P03'] } if $self->theirs($s, $key) || $self->is_claimed($s, $key, 'take');
-	return { sqlstate => ['LK002'] } unless %$live || $thief || @closed;
+	return { sqlstate => ['LK002'] } unless %$live || $thief || @$closing || @$perhaps;
 	my $quota = $thief ? $self->beyond_quota($s, $key, $thief->{owner}) : {};
 	return { %$quota, has_written => 1 } if $quota->{sqlstate};
-	# To end what min_hold keeps closed is enough, if it still is there.
-	my @may = (@{ $quota->{may} || [] }, %$live || $thief || grep({ $over->{$_}{is_there} } @closed) ? () : 'LK002');
+	# To open what is closed is enough, if it still is there.
+	my @may = (@{ $quota->{may} || [] }, %$live || $thief || @$closing ? () : 'LK002');
 	return {
 		may => @may ? \@may : undef,
 		has_written => 1,
@@ -1358,12 +1377,12 @@ sub force
 			$self->{forced_mine}{$key}{$_} = 1 for keys %{ $self->{tx}{$s}{mine}{$key} || {} };
 			$self->end($s, $key, $_) for sort keys %{ $self->{tx}{$s}{mine}{$key} || {} };
 			$self->put($s, $key, $_, state => 'forced') for grep { $self->is_live($rows->{$_}) } keys %$rows;
-			foreach my $slot (@closed)
+			foreach my $over (@$closing, @$perhaps)
 			{
-				my ($owner) = grep { ($rows->{$_}{token} // '') eq $over->{$slot}{token} } keys %$rows;
+				my ($owner) = grep { ($rows->{$_}{token} // '') eq $over->{token} } keys %$rows;
 
 				$self->put($s, $key, $owner, state => 'forgotten') if defined $owner;
-				$self->{tx}{$s}{over}{$key}{$slot} = undef;
+				$self->{tx}{$s}{over}{$key}{ slot($over) } = undef;
 			}
 			return unless $thief;
 			# Who was offered the key is still first.

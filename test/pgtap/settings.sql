@@ -6,7 +6,7 @@ CREATE EXTENSION IF NOT EXISTS pgtap;
 CREATE EXTENSION IF NOT EXISTS atomic_lock;
 LOAD 'atomic_lock';
 
-SELECT plan(79);
+SELECT plan(83);
 
 CREATE TEMP TABLE expected (name text PRIMARY KEY, value text, context text, vartype text);
 INSERT INTO expected VALUES

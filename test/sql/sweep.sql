@@ -155,7 +155,8 @@ SELECT t.raises($$SELECT lock_acquire('delay', '1 min', 'bob-1')$$);
 -- it concerns nobody but those who want to take the key
 SELECT lock_try_release('delay', 'alice-1'), lock_try_release('delay', 'bob-1'), lock_is_held('delay', 'alice-1');
 SELECT t.code($$SELECT lock_extend('delay', 'alice-1')$$), t.code($$SELECT force_release('delay', 'why')$$);
--- an administrator need not wait
+-- an administrator need not wait, and can open it
+SELECT t.code($$SELECT force_release('delay', 'why')$$);
 BEGIN;
 SELECT acquired FROM lock_steal('delay', 'dba-1', 'no time to wait');
 ROLLBACK;
