@@ -409,13 +409,14 @@ CREATE FUNCTION lock_acquire(
 	holder text DEFAULT NULL,
 	meta jsonb DEFAULT NULL,
 	lifetime text DEFAULT 'lease',
-	max_holders integer DEFAULT NULL
+	max_holders integer DEFAULT NULL,
+	on_reacquire text DEFAULT NULL
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text, integer) IS
-'takes the lock "key" for "ttl" (default atomic_lock.default_ttl); waits for it for up to "wait", in the order of arrival; "mode" is exclusive or shared, and with "max_holders" no more owners than that share it; "lifetime" is lease, session or transaction; returns the holding, whose owner proves who has it; raises 55P03 if somebody else has the lock or the wait ran out, 40P01 if waiting would close a cycle of owners, LK007 if the owner has the lock and atomic_lock.on_reacquire is error';
+COMMENT ON FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text, integer, text) IS
+'takes the lock "key" for "ttl" (default atomic_lock.default_ttl); waits for it for up to "wait" (null: as long as max_wait allows), in the order of arrival; "mode" is exclusive or shared, and with "max_holders" no more owners than that share it; "lifetime" is lease, session or transaction; returns the holding, whose owner proves who has it; raises 55P03 if somebody else has the lock or the wait ran out, 40P01 if waiting would close a cycle of owners, LK007 if the owner has the lock and "on_reacquire" (default atomic_lock.on_reacquire) is error';
 
 CREATE FUNCTION lock_try_acquire(
 	key text,
@@ -426,13 +427,14 @@ CREATE FUNCTION lock_try_acquire(
 	holder text DEFAULT NULL,
 	meta jsonb DEFAULT NULL,
 	lifetime text DEFAULT 'lease',
-	max_holders integer DEFAULT NULL
+	max_holders integer DEFAULT NULL,
+	on_reacquire text DEFAULT NULL
 ) RETURNS lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION lock_try_acquire(text, interval, text, text, interval, text, jsonb, text, integer) IS
-'like lock_acquire, but returns status "held", "pending", "timeout" or "deadlock" instead of raising an error';
+COMMENT ON FUNCTION lock_try_acquire(text, interval, text, text, interval, text, jsonb, text, integer, text) IS
+'like lock_acquire, but returns status "held", "held_by_owner", "pending", "timeout" or "deadlock" instead of raising an error';
 
 CREATE FUNCTION lock_acquire_all(
 	keys text[],

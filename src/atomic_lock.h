@@ -15,6 +15,7 @@
 #define AL_MAX_REASON_BYTES 1024
 #define AL_MIN_TTL			INT64CONST(1000)	/* microseconds */
 #define AL_NO_TTL			PG_INT64_MIN	/* none is asked for */
+#define AL_LONGEST_WAIT		PG_INT64_MIN	/* as long as max_wait allows */
 #define AL_MAX_KEYS			1000	/* in a set */
 
 /* What ends a holding that nobody ends earlier */

@@ -196,9 +196,9 @@ BEGIN
 			owner := coalesce(options->>'owner', gen_random_uuid()::text);
 			lock := CASE WHEN (options->'auto_release')::boolean
 				THEN %1$s.lock_try_acquire(full_key, NULL::interval, owner, 'exclusive'::text, %2$I.forrst_duration(options->'block'),
-					NULL::text, NULL::jsonb, 'transaction'::text, NULL::integer)
+					NULL::text, NULL::jsonb, 'transaction'::text, NULL::integer, NULL::text)
 				ELSE %1$s.lock_try_acquire(full_key, ttl, owner, 'exclusive'::text, %2$I.forrst_duration(options->'block'),
-					NULL::text, NULL::jsonb, 'lease'::text, NULL::integer) END;
+					NULL::text, NULL::jsonb, 'lease'::text, NULL::integer, NULL::text) END;
 		END IF;
 	EXCEPTION
 		WHEN data_exception THEN

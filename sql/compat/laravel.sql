@@ -180,7 +180,7 @@ BEGIN
 	ELSIF NOT (%1$s.lock_try_acquire(NEW.key, ttl, NEW.owner, 'exclusive'::text, '0'::interval,
 			coalesce(nullif(current_setting('application_name'), ''), pg_get_userbyid(NEW.role::oid)::text),
 			jsonb_build_object('role', pg_get_userbyid(NEW.role::oid), 'roleid', NEW.role),
-			'lease'::text, NULL::integer)).acquired THEN
+			'lease'::text, NULL::integer, NULL::text)).acquired THEN
 		RAISE unique_violation USING MESSAGE = format('lock "%%s" is held', NEW.key);
 	END IF;
 	RETURN NEW;

@@ -197,7 +197,8 @@ CREATE FUNCTION pg_temp.problem(made, schema text) RETURNS text LANGUAGE sql AS 
 		format('ARRAY[''0A000'', %L, %L, %L]', $1.name || '() cannot be called through a proxy', $1.detail, $1.hint)
 	WHEN $1.late IS NULL AND NOT $1.names && '{wait,lifetime}' THEN 'NULL'
 	ELSE format('%I.app_lock_check(%L, %s, %s, %s)', schema, $1.name,
-		coalesce('$' || array_position($1.names, 'wait'), 'NULL'),
+		-- NULL waits as long as the shard allows
+		coalesce('coalesce($' || array_position($1.names, 'wait') || ', interval ''1 day'')', 'NULL'),
 		coalesce('$' || array_position($1.names, 'lifetime'), 'NULL'),
 		coalesce(replace($1.late, 'mode = ', '$' || coalesce(array_position($1.names, 'mode'), 0) || ' OPERATOR(pg_catalog.=) '), 'NULL')) END
 $$;
@@ -629,7 +630,7 @@ RETURNS SETOF %1$I.lock_grant
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET intervalstyle = 'postgres' AS $$
 #variable_conflict use_variable
 DECLARE
-	problem text[] := %1$I.app_lock_check(function, wait, NULL, NULL);
+	problem text[] := %1$I.app_lock_check(function, coalesce(wait, interval '1 day'), NULL, NULL);
 	state text; message text; detail text; hint text;
 	settings text[] := %1$I.app_lock_settings();
 	began timestamptz := clock_timestamp();

@@ -187,7 +187,7 @@ BEGIN
 			END;
 			granted := %1$s.lock_try_acquire(key, ttl, NEW.client_id, 'exclusive'::text, '0'::interval,
 				coalesce(nullif(current_setting('application_name'), ''), pg_get_userbyid(NEW.role)::text),
-				NULL::jsonb, 'lease'::text, NULL::integer);
+				NULL::jsonb, 'lease'::text, NULL::integer, NULL::text);
 			IF NOT granted.acquired THEN
 				RETURN NULL;
 			END IF;

@@ -70,6 +70,8 @@ al_status_word(const AlResult *result)
 			if (result->holding.lifetime == AL_TRANSACTION)
 				return "held";
 			return "pending";
+		case AL_HELD_BY_OWNER:
+			return "held_by_owner";
 		case AL_IN_TRANSACTION:
 			return "pending";
 		case AL_NOT_FOUND:

@@ -177,13 +177,11 @@ al_ttl_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_ARGISNULL(argno) ? AL_NO_TTL : interval_length(PG_GETARG_INTERVAL_P(argno));
 }
 
-/* The wait argument in microseconds, which lease/terms.c checks */
+/* The wait argument in microseconds, which lease/terms.c checks; AL_LONGEST_WAIT for NULL */
 int64
 al_wait_arg(FunctionCallInfo fcinfo, int argno)
 {
-	if (PG_ARGISNULL(argno))
-		al_raise_null("wait");
-	return interval_length(PG_GETARG_INTERVAL_P(argno));
+	return PG_ARGISNULL(argno) ? AL_LONGEST_WAIT : interval_length(PG_GETARG_INTERVAL_P(argno));
 }
 
 /* The number of the argument in a NULL-terminated list of words */
@@ -208,6 +206,17 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 			 errmsg("invalid %s: \"%s\"", what, al_display(given)),
 			 errhint("The value must be %s.", list)));
 	return 0;					/* keep compiler quiet */
+}
+
+/* The on_reacquire argument, or for NULL the setting; raises 22023 */
+AlReacquire
+al_on_reacquire_arg(FunctionCallInfo fcinfo, int argno)
+{
+	static const char *const words[] = {[AL_REACQUIRE_EXTEND] = "extend", [AL_REACQUIRE_ERROR] = "error", NULL};
+
+	if (PG_ARGISNULL(argno))
+		return al_on_reacquire;
+	return word_arg(fcinfo, argno, "on_reacquire", words, "extend or error");
 }
 
 static const char *const modes[] = {"exclusive", "shared", NULL};

@@ -8,6 +8,7 @@
 #include "fmgr.h"
 
 #include "atomic_lock.h"
+#include "base/settings.h"
 
 extern void al_raise_null(const char *what);
 extern void al_key_arg(FunctionCallInfo fcinfo, int argno, AlKey *key);
@@ -17,6 +18,7 @@ extern void al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 extern void al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner);
 extern int64 al_ttl_arg(FunctionCallInfo fcinfo, int argno);
 extern int64 al_wait_arg(FunctionCallInfo fcinfo, int argno);
+extern AlReacquire al_on_reacquire_arg(FunctionCallInfo fcinfo, int argno);
 extern bool al_mode_arg(FunctionCallInfo fcinfo, int argno);
 extern int	al_max_holders_arg(FunctionCallInfo fcinfo, int argno, bool is_shared);
 extern text *al_word_text(text **place, const char *word);

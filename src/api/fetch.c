@@ -67,6 +67,7 @@
 #include "lease/quota.h"
 #include "lease/report.h"
 #include "lease/state.h"
+#include "lease/terms.h"
 #include "table/catalog.h"
 
 /* The row to be read */
@@ -689,6 +690,7 @@ AL_FUNCTION(atomic_lock_fetch)
 	{
 		if (is_default_key)
 			al_key_init(&key, al_check_key(al_cstring(name)));
+		al_terms_set_wait(&key, 1, &request);
 		if (fetch_by_key(fcinfo, &target, &attempt, is_default_key ? &name : NULL))
 			break;
 		request.wait = Max(request.wait - result.waited, 0);

@@ -49,17 +49,17 @@ close_app_lock(Relation rel, bool wrote)
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);
 }
 
-/* The arguments from ttl to meta, which all functions that acquire have, and the last */
+/* The arguments from ttl to meta, which all functions that acquire have, and max_holders */
 static void
-request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
+request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, int max_holders_argno,
+			 AlAcquire *request)
 {
-	request->is_convert = false;
-	request->keeps_own = false;
+	memset(request, 0, sizeof(AlAcquire));
 	request->lifetime = lifetime;
 	request->ttl = al_ttl_arg(fcinfo, 1);
 	al_owner_arg_or_new(fcinfo, 2, &request->owner);
 	request->is_shared = al_mode_arg(fcinfo, 3);
-	request->max_holders = al_max_holders_arg(fcinfo, PG_NARGS() - 1, request->is_shared);
+	request->max_holders = al_max_holders_arg(fcinfo, max_holders_argno, request->is_shared);
 	request->wait = al_wait_arg(fcinfo, 4);
 	request->on_reacquire = al_on_reacquire;
 	request->role = GetUserId();
@@ -77,7 +77,10 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 		al_raise_no_lease("meta");
 }
 
-/* lock_[try_]acquire(key, ttl, owner, mode, wait, holder, meta, lifetime, max_holders) */
+/*
+ * lock_[try_]acquire(key, ttl, owner, mode, wait, holder, meta, lifetime, max_holders,
+ * on_reacquire)
+ */
 static Datum
 acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
@@ -88,7 +91,9 @@ acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 	bool		acquired;
 
 	al_key_arg(fcinfo, 0, &key);
-	request_args(fcinfo, al_lifetime_arg(fcinfo, 7), &request);
+	request_args(fcinfo, al_lifetime_arg(fcinfo, 7), 8, &request);
+	request.on_reacquire = al_on_reacquire_arg(fcinfo, 9);
+	al_terms_set_wait(&key, 1, &request);
 
 	al_lease_acquire(&rel, &key, &request, &result);
 	acquired = al_is_granted(&result);
@@ -125,7 +130,8 @@ acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
 
 	InitMaterializedSRF(fcinfo, 0);
 	keys = al_keys_arg(fcinfo, 0, &count);
-	request_args(fcinfo, AL_LEASE, &request);
+	request_args(fcinfo, AL_LEASE, 7, &request);
+	al_terms_set_wait(keys, count, &request);
 	results = palloc(count * sizeof(AlResult));
 
 	refused = al_lease_acquire_all(&rel, keys, count, &request, results);
@@ -168,6 +174,7 @@ convert(FunctionCallInfo fcinfo, const char *function, bool raise)
 	al_owner_arg(fcinfo, 1, &request.owner);
 	request.is_shared = al_mode_arg(fcinfo, 2);
 	request.wait = al_wait_arg(fcinfo, 3);
+	al_terms_set_wait(&key, 1, &request);
 	request.default_holder = al_holder_default;
 
 	al_lease_acquire(&rel, &key, &request, &result);

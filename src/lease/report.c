@@ -391,7 +391,7 @@ al_raise(const AlKey *key, const AlResult *result)
 							   show_time(holding->acquired_at), show_end(holding)),
 					 al_on_reacquire == AL_REACQUIRE_ERROR ?
 					 errhint("Use lock_extend to keep it longer, lock_convert to change its mode, or set atomic_lock.on_reacquire to \"extend\".") :
-					 errhint("Use lock_convert to hold it in exclusive mode.")));
+					 errhint("Use lock_extend to keep it longer, or lock_convert to change its mode.")));
 			break;
 
 		case AL_NOT_FOUND:

@@ -72,6 +72,7 @@ typedef struct AlAcquire
 	int			max_holders;	/* that may share it, with the owner; 0: any number */
 	bool		is_convert;		/* change the mode of the owner's holding */
 	int64		wait;			/* at most, in microseconds; 0: do not wait */
+	bool		waits_longest;	/* as max_wait allowed when it was asked for */
 	AlLifetime	lifetime;
 	Oid			role;			/* that asks */
 	AlReacquire on_reacquire;	/* where the owner has the key already */

@@ -149,6 +149,18 @@ al_terms_new_ttl(const AlKey *key, int64 ttl)
 	return ttl;
 }
 
+/* Let a request that may wait as long as possible wait for the least max_wait of its keys */
+void
+al_terms_set_wait(const AlKey *keys, int count, AlAcquire *request)
+{
+	if (request->wait != AL_LONGEST_WAIT)
+		return;
+	request->waits_longest = true;
+	request->wait = al_policy_value(keys[0].name, AL_MAX_WAIT);
+	for (int i = 1; i < count; i++)
+		request->wait = Min(request->wait, al_policy_value(keys[i].name, AL_MAX_WAIT));
+}
+
 /*
  * What a request gets for a key, if that is granted.  Raises 42501 and 22023.
  */
@@ -159,7 +171,8 @@ al_terms_of(const AlKey *key, const AlAcquire *request, AlTerms *terms)
 	int64		max_holders;
 
 	al_terms_admit(key);
-	if (request->wait < 0 || request->wait > al_policy_value(key->name, AL_MAX_WAIT))
+	if (!request->waits_longest &&
+		(request->wait < 0 || request->wait > al_policy_value(key->name, AL_MAX_WAIT)))
 		raise_range(key, "wait", "0", AL_MAX_WAIT, "atomic_lock.max_wait");
 	terms->ttl = 0;
 	terms->max_holders = 0;

@@ -49,8 +49,8 @@ SELECT is_empty($$SELECT a.attrelid::regclass, a.attname FROM pg_attribute a JOI
 	WHERE a.attnum > 0 AND NOT a.attisdropped AND col_description(a.attrelid, a.attnum) IS NULL$$, 'every column has a comment');
 
 -- Comments on what waits say so.
-SELECT matches(obj_description('lock_acquire(text,interval,text,text,interval,text,jsonb,text,integer)'::regprocedure, 'pg_proc'), 'waits.*"wait".*order of arrival.*55P03.*wait ran out.*40P01', 'lock_acquire: for how long it waits, in which order, what it raises');
-SELECT matches(obj_description('lock_try_acquire(text,interval,text,text,interval,text,jsonb,text,integer)'::regprocedure, 'pg_proc'), '"held", "pending", "timeout" or "deadlock"', 'lock_try_acquire: the answers of a refusal');
+SELECT matches(obj_description('lock_acquire(text,interval,text,text,interval,text,jsonb,text,integer,text)'::regprocedure, 'pg_proc'), 'waits.*"wait".*order of arrival.*55P03.*wait ran out.*40P01', 'lock_acquire: for how long it waits, in which order, what it raises');
+SELECT matches(obj_description('lock_try_acquire(text,interval,text,text,interval,text,jsonb,text,integer,text)'::regprocedure, 'pg_proc'), '"held", "held_by_owner", "pending", "timeout" or "deadlock"', 'lock_try_acquire: the answers of a refusal');
 SELECT matches(obj_description('lock_acquire_all(text[],interval,text,text,interval,text,jsonb,integer)'::regprocedure, 'pg_proc'), '1 to 1000.*all or none.*order of their bytes.*"wait".*whole set.*raises', 'lock_acquire_all: how many, all or none, in which order, for how long it waits, what it raises');
 SELECT matches(obj_description('lock_try_acquire_all(text[],interval,text,text,interval,text,jsonb,integer)'::regprocedure, 'pg_proc'), 'lock_acquire_all', 'lock_try_acquire_all: like which');
 SELECT matches(obj_description('lock_convert(text,text,text,interval)'::regprocedure, 'pg_proc'), 'without letting go.*new fencing token.*55P03.*40P01.*LK002', 'lock_convert: what stays and what does not, and what it raises');

@@ -9,9 +9,9 @@ SET LOCAL IntervalStyle = 'postgres';
 
 CREATE TEMP TABLE expected (name text, arguments text, result text, volatility text, parallel text, language text, definer boolean);
 INSERT INTO expected VALUES
-	('lock_acquire', 'key text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, lifetime text DEFAULT ''lease''::text, max_holders integer DEFAULT NULL::integer',
+	('lock_acquire', 'key text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, lifetime text DEFAULT ''lease''::text, max_holders integer DEFAULT NULL::integer, on_reacquire text DEFAULT NULL::text',
 		'lock_grant', 'volatile', 'unsafe', 'c', false),
-	('lock_try_acquire', 'key text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, lifetime text DEFAULT ''lease''::text, max_holders integer DEFAULT NULL::integer',
+	('lock_try_acquire', 'key text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, lifetime text DEFAULT ''lease''::text, max_holders integer DEFAULT NULL::integer, on_reacquire text DEFAULT NULL::text',
 		'lock_grant', 'volatile', 'unsafe', 'c', false),
 	('lock_acquire_all', 'keys text[], ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, max_holders integer DEFAULT NULL::integer',
 		'SETOF lock_grant', 'volatile', 'unsafe', 'c', false),

@@ -108,7 +108,7 @@ CREATE TEMP TABLE app_lock (key text);
 CREATE TEMP TABLE lock_audit (key text);
 SET search_path = mallory, pg_temp, pg_catalog, public;
 SELECT public.lock_grant_access('regress_al_mallory', 'user');
-SELECT pg_catalog.has_function_privilege('regress_al_mallory', 'public.lock_acquire(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.int4)', 'EXECUTE') AS granted;
+SELECT pg_catalog.has_function_privilege('regress_al_mallory', 'public.lock_acquire(pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text, pg_catalog.jsonb, pg_catalog.text, pg_catalog.int4, pg_catalog.text)', 'EXECUTE') AS granted;
 SELECT public.lock_revoke_access('regress_al_mallory', 'user');
 SELECT public.force_release('k', 'test');
 RESET search_path;

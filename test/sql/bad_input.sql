@@ -12,9 +12,9 @@ AS $$SELECT s, split_part(t.raises('SELECT ' || s), E'\n', 1) FROM unnest(stmts)
 
 -- NULL
 SELECT * FROM t.check(
-	'lock_acquire(NULL)', 'lock_acquire(''k'', mode => NULL)', 'lock_acquire(''k'', wait => NULL)', 'lock_acquire(''k'', lifetime => NULL)',
+	'lock_acquire(NULL)', 'lock_acquire(''k'', mode => NULL)', 'lock_acquire(''k'', lifetime => NULL)',
 	'lock_acquire(''k'', ttl => NULL, owner => NULL, holder => NULL, meta => NULL)',
-	'lock_try_acquire(NULL)', 'lock_try_acquire(''k'', mode => NULL)', 'lock_try_acquire(''k'', wait => NULL)', 'lock_try_acquire(''k'', lifetime => NULL)',
+	'lock_try_acquire(NULL)', 'lock_try_acquire(''k'', mode => NULL)', 'lock_try_acquire(''k'', lifetime => NULL)',
 	'lock_try_acquire(''k'', ttl => NULL, owner => NULL, holder => NULL, meta => NULL)',
 	'lock_release(NULL, ''o'')', 'lock_release(''k'', NULL)', 'lock_release(NULL, NULL)',
 	'lock_try_release(NULL, ''o'')', 'lock_try_release(''k'', NULL)', 'lock_release_all(NULL)',
@@ -26,8 +26,8 @@ SELECT * FROM t.check(
 	'force_release(NULL, ''r'')', 'force_release(''k'', NULL)', 'lock_force_release(NULL, ''r'')', 'lock_force_release(''k'', NULL)',
 	'lock_steal(NULL, ''o'', ''r'')', 'lock_steal(''k'', NULL, ''r'')', 'lock_steal(''k'', ''o'', NULL)',
 	'lock_steal(''k'', ''o'', ''r'', NULL, NULL)', 'lock_sweep(NULL)',
-	'lock_acquire_all(NULL)', 'lock_acquire_all(ARRAY[NULL])', 'lock_acquire_all(ARRAY[''k''], mode => NULL)', 'lock_acquire_all(ARRAY[''k''], wait => NULL)', 'lock_acquire_all(ARRAY[''k''], NULL, NULL, holder => NULL, meta => NULL)',
-	'lock_try_acquire_all(NULL)', 'lock_try_acquire_all(ARRAY[''k'', NULL])', 'lock_try_acquire_all(ARRAY[''k''], mode => NULL)', 'lock_try_acquire_all(ARRAY[''k''], wait => NULL)', 'lock_try_acquire_all(ARRAY[''k''], NULL, NULL, holder => NULL, meta => NULL)',
+	'lock_acquire_all(NULL)', 'lock_acquire_all(ARRAY[NULL])', 'lock_acquire_all(ARRAY[''k''], mode => NULL)', 'lock_acquire_all(ARRAY[''k''], NULL, NULL, holder => NULL, meta => NULL)',
+	'lock_try_acquire_all(NULL)', 'lock_try_acquire_all(ARRAY[''k'', NULL])', 'lock_try_acquire_all(ARRAY[''k''], mode => NULL)', 'lock_try_acquire_all(ARRAY[''k''], NULL, NULL, holder => NULL, meta => NULL)',
 	'lock_convert(NULL, ''o'')', 'lock_convert(''k'', NULL)', 'lock_convert(''held'', ''alice-1'', NULL)', 'lock_convert(''held'', ''alice-1'', ''shared'', NULL)',
 	'lock_transfer(NULL, ''o'', ''n'')', 'lock_transfer(''k'', NULL, ''n'')', 'lock_transfer(''k'', ''o'', NULL)', 'lock_transfer(''held'', ''alice-1'', ''n'', NULL, NULL)');
 

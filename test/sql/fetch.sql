@@ -227,7 +227,7 @@ CREATE TYPE t.composite AS (id int);
 CREATE DOMAIN t.domain AS t.orders;
 SELECT x, t.raises(format('SELECT lock_fetch(%s, ''1'', owner => ''alice-1'')', x)) AS answer FROM unnest(ARRAY['NULL::int', 'NULL::t.composite', 'NULL::t.view', 'NULL::t.no_key', 'NULL::t.child', 'NULL::t.orders[]', 'ROW(1)', 'NULL::lock_grant']) WITH ORDINALITY u(x, i) ORDER BY i;
 SELECT a, split_part(t.raises('SELECT lock_fetch(NULL::t.orders, ' || a || ')'), E'\n', 1) AS answer
-FROM unnest(ARRAY['''1'', ''0'', ''o''', '''1'', ''25 h'', ''o''', '''1'', NULL, ''''', '''1'', owner => ''o'', wait => NULL', '''1'', owner => ''o'', wait => ''6 min''', '''1'', owner => ''o'', key => ''''', '''1'', owner => ''o'', key => repeat(''x'', 1025)']) WITH ORDINALITY u(a, i) ORDER BY i;
+FROM unnest(ARRAY['''1'', ''0'', ''o''', '''1'', ''25 h'', ''o''', '''1'', NULL, ''''', '''1'', owner => ''o'', wait => ''6 min''', '''1'', owner => ''o'', key => ''''', '''1'', owner => ''o'', key => repeat(''x'', 1025)']) WITH ORDINALITY u(a, i) ORDER BY i;
 SELECT count(*) FROM lock_status();
 
 --

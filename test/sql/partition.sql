@@ -73,7 +73,7 @@ SELECT string_agg(DISTINCT t.code(t.call('lock_status(text)', 'order:' || i)), '
 SET atomic_lock.partition = 1;
 SELECT function, t.code(t.call(function, :'elsewhere')) FROM t.calls ORDER BY function::text COLLATE "C";
 SELECT function FROM t.calls WHERE t.code(t.call(function, :'here')) = 'LK010' AND function::text !~ 'text\[\]';
-SELECT t.raises(t.call('lock_acquire(text,interval,text,text,interval,text,jsonb,text,integer)', :'elsewhere'));
+SELECT t.raises(t.call('lock_acquire(text,interval,text,text,interval,text,jsonb,text,integer,text)', :'elsewhere'));
 SELECT t.raises(format('SELECT lock_acquire_all(ARRAY[%L, %L], owner => ''bob-1'')', :'here', :'elsewhere')) AS one_of_a_set;
 SELECT t.raises('SELECT lock_acquire_all(ARRAY[''{order:1}:line:1'', ''{order:1}:line:2''])') AS kept_together;
 SELECT md5(string_agg(a::text, ',' ORDER BY key)) = :'before' AS nothing_changed FROM app_lock a;

@@ -104,3 +104,24 @@ RESET atomic_lock.on_reacquire;
 SELECT s.status FROM lock_acquire('length', '1 min', 'alice-1') g, t.show(g) s;
 SELECT s.status FROM lock_acquire('length', '1 hour', 'alice-1') g, t.show(g) s;
 SELECT lock_extend('length', 'alice-1') > clock_timestamp() + interval '59 min' AS repeats_an_hour;
+
+--
+-- on_reacquire as an argument comes before the setting
+--
+SELECT status FROM lock_acquire('arg', owner => 'alice-1', holder => 'Alice');
+CREATE FUNCTION t.asked(setting text, argument text, o text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM set_config('atomic_lock.on_reacquire', setting, true);
+	RETURN t.raises(format('SELECT lock_acquire(%L, owner => %L, on_reacquire => %L)', 'arg', o, argument)) || ' / '
+		|| (SELECT concat_ws(' ', acquired, status, holder) FROM lock_try_acquire('arg', owner => o, on_reacquire => argument));
+END
+$$;
+SELECT s AS setting, coalesce(a, 'NULL') AS argument, t.asked(s, a, 'alice-1') AS mine FROM unnest(ARRAY['extend', 'error']) s, unnest(ARRAY['extend', 'error', NULL]) a;
+SELECT t.state(t.asked('error', 'error', 'bob-1')) AS of_another;
+SELECT t.raises($$SELECT lock_acquire('arg', owner => 'alice-1', on_reacquire => 'Error')$$), t.state(t.raises($$SELECT lock_try_acquire('arg', on_reacquire => '')$$));
+-- what is asked for does not matter: shared, and for a transaction
+SELECT status FROM lock_try_acquire('arg', owner => 'alice-1', mode => 'shared', on_reacquire => 'error') UNION ALL SELECT status FROM lock_try_acquire('arg', owner => 'alice-1', lifetime => 'transaction', on_reacquire => 'error');
+SET atomic_lock.on_reacquire = error;
+SELECT key, acquired, status FROM lock_try_acquire_all('{arg,other}', owner => 'alice-1');
+SELECT lock_is_held('other', 'alice-1');
+RESET atomic_lock.on_reacquire;

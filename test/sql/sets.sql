@@ -186,7 +186,7 @@ SELECT n, split_part(t.raises(format('SELECT * FROM lock_acquire_all((SELECT arr
 SELECT t.code('SELECT * FROM lock_acquire_all(array_fill(''z:1''::text, ARRAY[1001]))') AS duplicates;
 SELECT split_part(t.raises($$SELECT * FROM lock_acquire_all(ARRAY['z:1', repeat('x', 1025), 'z:2'])$$), E'\n', 1) AS acquire, t.code($$SELECT * FROM lock_try_acquire_all(ARRAY['z:1', 'z:2', repeat('x', 1048576)])$$) AS try_acquire;
 -- the other arguments are those of lock_acquire
-SELECT * FROM t.bad('''{z:1}'', ''0''', '''{z:1}'', ''25 h''', '''{z:1}'', ''1 month''', '''{z:1}'', owner => ''''', '''{z:1}'', owner => repeat(''x'', 256)', '''{z:1}'', mode => NULL', '''{z:1}'', mode => ''x''', '''{z:1}'', wait => NULL',
+SELECT * FROM t.bad('''{z:1}'', ''0''', '''{z:1}'', ''25 h''', '''{z:1}'', ''1 month''', '''{z:1}'', owner => ''''', '''{z:1}'', owner => repeat(''x'', 256)', '''{z:1}'', mode => NULL', '''{z:1}'', mode => ''x''', 
 	'''{z:1}'', wait => ''-1 s''', '''{z:1}'', wait => ''6 min''', '''{z:1}'', holder => repeat(''x'', 256)', '''{z:1}'', meta => to_jsonb(repeat(''x'', 10000))');
 -- as bad where the set is refused
 SELECT * FROM t.bad('''{r:3,NULL}''', '''{r:3,""}''', '''{r:3}'', ''0''', '''{r:3}'', mode => ''x''');

@@ -305,7 +305,7 @@ RESET atomic_lock.on_reacquire;
 --
 SELECT a, split_part(t.raises(format('SELECT lock_acquire(''args'', mode => ''shared'', %s)', a)), E'\n', 1) AS answer
 FROM unnest(ARRAY['ttl => ''0''', 'ttl => ''25 h''', 'ttl => ''1 month''', 'ttl => ''1 day''', 'owner => ''''', 'owner => repeat(''x'', 256)', 'holder => repeat(''x'', 256)', 'holder => repeat(''x'', 255)',
-	'wait => NULL', 'wait => ''-1 s''', 'wait => ''6 min''', 'meta => to_jsonb(repeat(''x'', 10000))', 'meta => ''null''', 'lifetime => NULL', 'lifetime => ''x''', 'lifetime => ''lease''']) WITH ORDINALITY u(a, i) ORDER BY i;
+	'wait => ''-1 s''', 'wait => ''6 min''', 'meta => to_jsonb(repeat(''x'', 10000))', 'meta => ''null''', 'lifetime => NULL', 'lifetime => ''x''', 'lifetime => ''lease''']) WITH ORDINALITY u(a, i) ORDER BY i;
 SELECT t.raises($$SELECT lock_acquire('args', mode => 'Shared')$$);
 SELECT t.code(format('SELECT lock_acquire(%L, mode => ''shared'')', repeat('x', n))), n FROM unnest(ARRAY[0, 1024, 1025]) n;
 SELECT locked FROM lock_status('args');

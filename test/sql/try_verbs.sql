@@ -71,7 +71,7 @@ SELECT count(*) AS records FROM lock_audit WHERE key = 'prepared';
 SELECT a, t.code('SELECT lock_try_transfer(' || a || ')') AS code, t.code('SELECT lock_transfer(' || a || ')') AS same
 FROM unnest(ARRAY['NULL, ''o'', ''n''', '''never'', NULL, ''n''', '''never'', ''o'', NULL', '''never'', ''o'', ''''', '''never'', ''o'', repeat(''x'', 256)', '''never'', ''o'', ''n'', repeat(''x'', 256)', '''never'', ''o'', ''n'', NULL, ''25 h''', '''never'', ''o'', ''n''']) WITH ORDINALITY u(a, i) ORDER BY i;
 SELECT a, t.code('SELECT lock_try_convert(' || a || ')') AS code, t.code('SELECT lock_convert(' || a || ')') AS same
-FROM unnest(ARRAY['NULL, ''o''', '''never''', '''never'', ''''', '''never'', ''o'', NULL', '''never'', ''o'', ''x''', '''never'', ''o'', wait => NULL', '''never'', ''o'', wait => ''-1''', '''never'', ''o'', wait => ''1 month''', '''never'', ''o''']) WITH ORDINALITY u(a, i) ORDER BY i;
+FROM unnest(ARRAY['NULL, ''o''', '''never''', '''never'', ''''', '''never'', ''o'', NULL', '''never'', ''o'', ''x''', '''never'', ''o'', wait => ''-1''', '''never'', ''o'', wait => ''1 month''', '''never'', ''o''']) WITH ORDINALITY u(a, i) ORDER BY i;
 SELECT a, t.code('SELECT lock_try_force_release(' || a || ')') AS code, t.code('SELECT force_release(' || a || ')') AS same
 FROM unnest(ARRAY['NULL, ''why''', ''''', ''why''', '''never'', NULL', '''never'', ''''', '''never'', repeat(''x'', 1025)', '''never'', ''why''']) WITH ORDINALITY u(a, i) ORDER BY i;
 SELECT a, split_part(t.raises('SELECT lock_transfer_all(' || a || ')'), E'\n', 1) AS answer

@@ -41,9 +41,9 @@ FROM lock_acquire('held', '1 hour', 'alice-1', holder => 'Alice') \gset
 -- What may be asked for: judged before anything is waited for
 --
 SELECT w, t.raises(format('SELECT lock_acquire(''held'', wait => %s)', w)) AS acquire
-FROM unnest(ARRAY['NULL', '''-1 us''', '''5 min 1 us''', '''1 mon''', '''-1 mon 31 days''']) w;
+FROM unnest(ARRAY['''-1 us''', '''5 min 1 us''', '''1 mon''', '''-1 mon 31 days''']) w;
 SELECT w, t.code(format('SELECT lock_try_acquire(''held'', wait => %s)', w)) AS held, t.code(format('SELECT lock_try_acquire(''free'', wait => %s)', w)) AS free
-FROM unnest(ARRAY['NULL', '''-1 us''', '''5 min 1 us''', '''1 mon''', '''-1 mon 31 days''', '''soon''', '''0''', '''1 us''', '''00:00:00.01''', '''1 day -23:59:59.99''']) w;
+FROM unnest(ARRAY['''-1 us''', '''5 min 1 us''', '''1 mon''', '''-1 mon 31 days''', '''soon''', '''0''', '''1 us''', '''00:00:00.01''', '''1 day -23:59:59.99''']) w;
 -- exactly the limit
 SELECT status FROM lock_try_acquire('limit', wait => '5 min');
 -- as bad where the owner has the lock
@@ -305,3 +305,29 @@ DROP OWNED BY regress_al_user, regress_al_monitor;
 DROP ROLE regress_al_user, regress_al_monitor;
 
 SELECT lock_release('held', 'alice-1');
+
+--
+-- NULL: as long as max_wait allows, which a policy may set; for a set, the least
+--
+SELECT lock_set_policy('brief:', max_wait => '50 ms'), lock_set_policy('never:', max_wait => '0');
+SELECT count(lock_acquire(k, '1 hour', 'holder-1')) FROM unnest(ARRAY['any', 'brief:k', 'never:k']) k;
+CREATE FUNCTION t.waits(call text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN regexp_replace(t.raises('SELECT ' || call), 'for \d+ ms', 'for N ms');
+END
+$$;
+SELECT t.waits($$lock_acquire('brief:k', owner => 'bob-1', wait => NULL)$$);
+SELECT t.waits($$lock_acquire('never:k', owner => 'bob-1', wait => NULL)$$);
+SELECT waited BETWEEN '50 ms' AND '4 min' AS as_the_policy_says, status FROM lock_try_acquire('brief:k', owner => 'bob-1', wait => NULL);
+SET atomic_lock.max_wait = '60 ms';
+SELECT waited BETWEEN '60 ms' AND '4 min' AS as_the_setting_says, status FROM lock_try_acquire('any', owner => 'bob-1', wait => NULL);
+SELECT waited BETWEEN '50 ms' AND '4 min' AS the_least, status FROM lock_try_acquire_all('{any,brief:free}', owner => 'bob-1', wait => NULL);
+SELECT waited = '0' AS not_at_all, status FROM lock_try_acquire_all('{any,never:free}', owner => 'bob-1', wait => NULL);
+RESET atomic_lock.max_wait;
+-- what is free is not waited for, and an upgrade waits
+SELECT status FROM lock_acquire('brief:free', owner => 'bob-1', wait => NULL);
+SELECT count(lock_acquire('brief:shared', '1 hour', o, 'shared')) FROM unnest(ARRAY['holder-1', 'bob-1']) o;
+SELECT waited BETWEEN '50 ms' AND '4 min' AS as_the_policy_says, status FROM lock_try_convert('brief:shared', 'bob-1', wait => NULL);
+CREATE TABLE brief (id int PRIMARY KEY);
+INSERT INTO brief VALUES (1);
+SELECT t.waits($$lock_fetch(NULL::brief, '1', owner => 'bob-1', key => 'brief:k', wait => NULL)$$);

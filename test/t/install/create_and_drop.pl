@@ -195,8 +195,8 @@ my %traps = (
 	'FUNCTION lock_stats_reset()' => q{CREATE FUNCTION lock_stats_reset() RETURNS void LANGUAGE sql AS ''},
 	'TYPE lock_grant' => 'CREATE TYPE lock_grant AS (acquired boolean)',
 	'FUNCTION lock_holder(text)' => q{CREATE FUNCTION lock_holder(key text) RETURNS text LANGUAGE sql AS 'SELECT 1::text'},
-	'FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text, integer)' =>
-	  q{CREATE FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text, integer) RETURNS int LANGUAGE sql AS 'SELECT 1'},
+	'FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text, integer, text)' =>
+	  q{CREATE FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text, integer, text) RETURNS int LANGUAGE sql AS 'SELECT 1'},
 	'FUNCTION app_lock_change_access(regrole, text, boolean)' =>
 	  q{CREATE FUNCTION app_lock_change_access(regrole, text, boolean) RETURNS void LANGUAGE sql AS ''});
 foreach my $trap (sort keys %traps)
