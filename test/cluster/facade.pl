@@ -83,6 +83,9 @@ SELECT * FROM lock_acquire('a', owner => 'secret-2');
 SELECT * FROM lock_try_acquire('a', owner => 'secret-2');
 SELECT * FROM lock_acquire('a', owner => 'secret-2', wait => '50 ms');
 SELECT status, key, holder FROM lock_try_acquire('a', owner => 'secret-2', wait => '50 ms');
+SELECT status FROM lock_try_acquire('a', owner => 'secret-1', on_reacquire => 'error');
+SELECT lock_acquire('a', owner => 'secret-1', on_reacquire => 'error');
+SELECT lock_acquire('a', on_reacquire => 'never');
 SELECT lock_is_held('a', 'secret-1'), lock_is_held('a', 'secret-2'), lock_holder('a'), lock_holder('none');
 SELECT * FROM lock_status('a');
 SELECT * FROM lock_status('none');
@@ -285,6 +288,7 @@ is(sqlstate($proxy, "$wrote $_"), 'no error: ', "after a write: $_")
   for q{lock_extend('a', 'secret-t')}, q{lock_convert('a', 'secret-t')}, q{lock_holder('a')};
 is(sqlstate($proxy, qq{SELECT lock_acquire('a', lifetime => '$_')}), '0A000', "no lifetime $_") for 'session', 'transaction';
 is(sqlstate($proxy, q{SET client_connection_check_interval = 0; SELECT lock_acquire('a', wait => '1 s')}), '55000', 'no wait for who is gone');
+is(sqlstate($proxy, qq{SET client_connection_check_interval = 0; SELECT * FROM $_}), '55000', "... $_") for q{lock_acquire('a', wait => NULL)}, q{lock_acquire_all('{a,b}', wait => NULL)};
 
 # A client that is killed waits no more, and is granted nothing.  (Its end is in the log with the
 # statement, as on one server.)
