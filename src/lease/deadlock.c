@@ -6,7 +6,7 @@
  * Model: the waits-for graph has sessions as its nodes.  A waiter waits for
  *
  *	- each session in which the owner of a lease in its way waits in the queue;
- *	- the session with which such a lease ends, if nobody else knows the owner;
+ *	- the session with which such a lease ends;
  *	- the sessions whose unfinished transactions have claimed the key.
  *
  * Those may wait in the queue or in the lock manager.  A waiter that would share a
@@ -262,9 +262,7 @@ search_from_waiter(Search *search, Link *link, bool all)
 		for (int i = 0; i < count; i++)
 			pids = lappend_int(pids, waiters[i].pid);
 		pfree(waiters);
-		/* An owner that the application named can release it in any session. */
-		if (holding->lifetime == AL_SESSION &&
-			al_owner_looks_generated(al_string(holding->owner)))
+		if (holding->lifetime == AL_SESSION)
 			pids = lappend_int(pids, holding->pid);
 		link->fencing_token = holding->fencing_token;
 		link->holder = al_display(al_string(holding->holder));

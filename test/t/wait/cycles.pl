@@ -2,8 +2,8 @@
 # of them, and the other ways in which a wait ends.
 #
 # Properties: three owners may wait for each other's leases, a cycle of two may go
-# through a row lock, and two sessions may wait for the end of each other, with
-# owners that nobody else knows.  In each cycle one waiter is told so, the others go
+# through a row lock, and two sessions may wait for the end of each other, whatever
+# owners they have.  In each cycle one waiter is told so, the others go
 # on, and whoever comes next finds the queue in order.  A mere chain is no cycle.
 #
 # Turns red when: the search ends at the direct blockers, at a process that waits in
@@ -90,18 +90,28 @@ ask($two, 'ROLLBACK');
 is(answer($one), '', '... the other goes on');
 clean();
 
-# Sessions whose owners are generated
-foreach my $mode ('exclusive', 'shared')
+# Sessions, whose owners are generated, or named
+foreach my $case ([ 'exclusive', 'NULL', 'NULL' ], [ 'shared', 'NULL', 'NULL' ], [ 'exclusive', "'one'", "'two'" ], [ 'shared', "'one'", "'two'" ])
 {
-	ask($one, "SELECT lock_acquire('a', mode => '$mode', lifetime => 'session')");
-	ask($two, "SELECT lock_acquire('b', mode => '$mode', lifetime => 'session')");
+	my ($mode, @owner) = @$case;
+
+	ask($one, "SELECT lock_acquire('a', owner => $owner[0], mode => '$mode', lifetime => 'session')");
+	ask($two, "SELECT lock_acquire('b', owner => $owner[1], mode => '$mode', lifetime => 'session')");
 	queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('b', wait => '5 min')});
 	start($two, "$soon SELECT status FROM lock_try_acquire('a', wait => '5 min')");
-	is(answer($two), 'deadlock', "two sessions that wait for the end of each other are a cycle, in mode $mode");
+	is(answer($two), 'deadlock', "two sessions that wait for the end of each other are a cycle, in mode $mode, owners @owner");
 	discard_all($two);
 	is(answer($one), 'acquired', '... one of them lets go');
 	clean();
 }
+
+# A session that holds a lock, and waits for the snapshot of whoever waits for that
+ask($one, q{SELECT lock_acquire('a', owner => 'one', lifetime => 'session')});
+queue_up($watch, $two, "$soon SELECT status FROM lock_try_acquire('a', owner => 'two', wait => '5 min')");
+start($one, 'CREATE INDEX CONCURRENTLY ON data (id)');
+is(answer($two), 'deadlock', 'who waits for the lock of a session that builds an index concurrently is told');
+is(answer($one), '', '... the index is built');
+clean();
 
 # Two sharers that both want to be alone
 ask($one, q{SELECT lock_acquire('quiet', '1 hour', 'one')});
