@@ -119,13 +119,19 @@ al_display(AlString string)
 bool
 al_is_text(AlString string)
 {
+	int			i = 0;
+	uint64		eight;
+
 	/* Most strings are ASCII, which each encoding has. */
-	for (int i = 0; i < string.len; i++)
+	for (; i + 8 <= string.len; i += 8)
 	{
-		if (IS_HIGHBIT_SET(string.data[i]))
-			return pg_verify_mbstr(GetDatabaseEncoding(), string.data, string.len, true);
+		memcpy(&eight, string.data + i, 8);
+		if (eight & UINT64CONST(0x8080808080808080))
+			break;
 	}
-	return true;
+	while (i < string.len && !IS_HIGHBIT_SET(string.data[i]))
+		i++;
+	return i == string.len || pg_verify_mbstr(GetDatabaseEncoding(), string.data, string.len, true);
 }
 
 /*
@@ -155,6 +161,8 @@ al_role_name(Oid role)
 	char	   *name = GetUserNameFromId(role, true);
 	int			left = name ? strlen(name) : 0;
 
+	if (name && al_is_text(al_cstring(name)))
+		return name;
 	for (char *c = name; left > 0;)
 	{
 		int			len = pg_encoding_verifymbchar(GetDatabaseEncoding(), c, left);

@@ -40,7 +40,7 @@ al_terms_is_admitted(const AlKey *key)
 void
 al_terms_admit(const AlKey *key)
 {
-	if (al_terms_is_admitted(key))
+	if (!al_policy_any() || al_terms_is_admitted(key))
 		return;
 	ereport(ERROR,
 			(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
