@@ -998,8 +998,8 @@ sub acquire_open
 	my $is_kept = $own && !$upgrade && $r->{lifetime} eq 'transaction';
 	my $claim = $is_kept ? ($mode eq 'shared' ? 'pin' : 'hold') : $mode eq 'shared' ? 'share' : $own && !$upgrade && !$in_tx ? 'extend' : 'take';
 
-	return { status => ['held'], is_own => 1, limit => $r->{limit} } if $own && $r->{on_reacquire};
-	return { status => ['held'], is_own => 1 } if $upgrade && $r->{lifetime} eq 'transaction' && !$in_tx;
+	return { status => ['held_by_owner'], is_own => 1, limit => $r->{limit} } if $own && $r->{on_reacquire};
+	return { status => ['held_by_owner'], is_own => 1 } if $upgrade && $r->{lifetime} eq 'transaction' && !$in_tx;
 	# Rows decide before the line does, and that before claims; who has had the key alone, or
 	# has released it, has not given it to those in line yet.
 	my $tx = $self->{tx}{$s} || {};

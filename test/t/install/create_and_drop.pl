@@ -43,7 +43,7 @@ is($node->safe_psql('postgres', q{SELECT lock_release('kept', 'me'), lock_releas
 is( $node->safe_psql(
 		'postgres', q{
 SELECT string_agg(name || ' ' || context, ', ' ORDER BY name) FROM pg_settings WHERE name LIKE 'atomic_lock.%'}),
-	'atomic_lock.acquire_durability superuser, atomic_lock.default_ttl user, atomic_lock.enforce_guards superuser, atomic_lock.history_retention sighup, atomic_lock.lock_delay superuser, '
+	'atomic_lock.acquire_durability superuser, atomic_lock.default_ttl user, atomic_lock.enforce_guards superuser, atomic_lock.fencing_token user, atomic_lock.history_retention sighup, atomic_lock.lock_delay superuser, '
 	  . 'atomic_lock.max_claims_per_transaction superuser, atomic_lock.max_lifetime superuser, atomic_lock.max_queue_places superuser, '
 	  . 'atomic_lock.max_ttl superuser, atomic_lock.max_wait superuser, atomic_lock.on_reacquire user, '
 	  . 'atomic_lock.owner user, atomic_lock.partition superuser, atomic_lock.partitions superuser, atomic_lock.release_durability user, atomic_lock.released_retention sighup, '
