@@ -131,7 +131,7 @@ COMMENT ON COLUMN app_lock.key IS 'what is locked, compared byte by byte';
 COMMENT ON COLUMN app_lock.mode IS 'exclusive or shared';
 COMMENT ON COLUMN app_lock.role IS 'role that acquired it; no dependency keeps it from being dropped';
 COMMENT ON COLUMN app_lock.holder IS 'label of the holder, for people';
-COMMENT ON COLUMN app_lock.owner IS 'secret that proves who has the holding; null after force_release';
+COMMENT ON COLUMN app_lock.owner IS 'secret that proves who has the holding; null after force_release; empty in a row that its owner released before a later grant of the key to it';
 COMMENT ON COLUMN app_lock.owner_hash IS 'hash of the last owner of this row that is in the index, and of the key; kept when the row passes to an owner that is not';
 COMMENT ON COLUMN app_lock.released IS 'whether the holding was released';
 COMMENT ON COLUMN app_lock.meta IS 'anything that the application keeps with the lease';

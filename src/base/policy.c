@@ -27,6 +27,7 @@
 #include "utils/acl.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
+#include "utils/syscache.h"
 
 #include "atomic_lock.h"
 #include "base/policy.h"
@@ -146,7 +147,7 @@ al_policy_find(AlString key, AlPolicyPart part)
 	return policy;
 }
 
-/* May a role change a key?  A role that was dropped may do what everybody may. */
+/* May a role change a key? */
 bool
 al_policy_admits(AlString key, Oid role)
 {
@@ -155,9 +156,11 @@ al_policy_admits(AlString key, Oid role)
 
 	if (policy == NULL)
 		return true;
+	/* A role that was dropped is a member of none, not even of itself. */
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
+		return false;
 	foreach(cell, policy->roles)
 	{
-		/* A role that was dropped has no members. */
 		if (has_privs_of_role(role, lfirst_oid(cell)))
 			return true;
 	}

@@ -130,7 +130,7 @@ al_session_tokens(void)
 }
 
 /*
- * Is this one of the fencing tokens that the session presents?  So it is where there are
+ * Is this one of the fencing tokens that the session presents?  True where it presents
  * none.  Raises 22023 as al_session_tokens() does.
  */
 bool

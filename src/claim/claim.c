@@ -427,16 +427,16 @@ al_claim_ticket(const AlKey *key, const AlOwner *owner)
 }
 
 /*
- * Claim a ticket as al_claim_ticket() does, but without waiting, and not as one more key;
- * false: another session of the owner has it.
+ * Claim a ticket as al_claim_ticket() does, unless another session of the owner has it; not
+ * counted as one more key.
  */
-bool
+void
 al_claim_ticket_try(const AlKey *key, const AlOwner *owner)
 {
 	LOCKTAG		tag;
 
 	set_tag(&tag, QUOTA, al_holding_hash(key, owner));
-	return acquire_in_transaction(&tag, ExclusiveLock, false);
+	(void) acquire_in_transaction(&tag, ExclusiveLock, false);
 }
 
 /* Give the ticket back, under which nothing was written */

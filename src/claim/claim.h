@@ -47,7 +47,7 @@ extern void al_claim_quota_end(uint64 hash, LOCKMODE mode);
 extern void al_claim_quota_parts(uint64 hash, int n);
 extern int al_claim_count_quota(uint64 hash);
 extern void al_claim_ticket(const AlKey *key, const AlOwner *owner);
-extern bool al_claim_ticket_try(const AlKey *key, const AlOwner *owner);
+extern void al_claim_ticket_try(const AlKey *key, const AlOwner *owner);
 extern void al_claim_ticket_end(const AlKey *key, const AlOwner *owner);
 extern bool al_claim_upgrade(const AlKey *key);
 extern void al_claim_upgrade_end(const AlKey *key);

@@ -17,9 +17,11 @@
  */
 #include "postgres.h"
 
+#include "access/relation.h"
 #include "catalog/pg_trigger.h"
 #include "commands/trigger.h"
 #include "lib/stringinfo.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -112,8 +114,8 @@ fire_together(const Trigger *a, const Trigger *b)
 
 /*
  * A BEFORE trigger that could change the row that a guard has seen, or NULL: it fires
- * after the guard, for an event of the guard.  PostgreSQL fires the triggers of a
- * relation in the order of their list.
+ * after the guard, for an event of the guard that stores a row.  PostgreSQL fires the
+ * triggers of a relation in the order of their list.
  */
 static const Trigger *
 find_later_trigger(Relation rel, const Trigger *guard)
@@ -125,7 +127,7 @@ find_later_trigger(Relation rel, const Trigger *guard)
 	{
 		const Trigger *other = &desc->triggers[i];
 		int16		events = guard->tgtype & other->tgtype &
-			(TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE);
+			(TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE);
 
 		if (other->tgoid == guard->tgoid)
 			is_later = true;
@@ -228,30 +230,36 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 
 /*
  * app_lock_guard_problem(relation, guard): why each write that the trigger "guard" fires
- * for will fail, or NULL.  The table is not locked, so that nobody has to wait, and may
- * have been dropped.
+ * for will fail; NULL also where the table is being altered, since that is not waited for,
+ * or has been dropped
  */
 AL_FUNCTION(atomic_lock_guard_problem)
 {
-	Relation	rel = RelationIdGetRelation(PG_GETARG_OID(0));
-	const Trigger *guard;
-	const Trigger *later;
-	AlTemplate	template;
+	Oid			relid = PG_GETARG_OID(0);
+	Oid			function = al_guard_function();
+	char	   *template = NULL;
+	AlTemplate	ignored;
 	AlTemplateProblem problem = {0};
+	Relation	rel;
 
-	if (rel == NULL)
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		PG_RETURN_NULL();
-	guard = al_find_trigger(rel, NameStr(*PG_GETARG_NAME(1)));
-	if (guard && guard->tgfoid == al_guard_function() && guard->tgnargs == 1)
+	rel = try_relation_open(relid, NoLock);
+	if (rel)
 	{
-		char	   *text = pstrdup(guard->tgargs[0]);
+		const Trigger *guard = al_find_trigger(rel, NameStr(*PG_GETARG_NAME(1)));
+		bool		is_guard = guard && guard->tgfoid == function && guard->tgnargs == 1;
+		const Trigger *later = is_guard ? find_later_trigger(rel, guard) : NULL;
 
-		later = find_later_trigger(rel, guard);
+		if (is_guard)
+			template = pstrdup(guard->tgargs[0]);
 		if (later)
 			problem.message = later_trigger_message(rel, later);
-		(void) al_template_read(RelationGetRelid(rel), text, &template, &problem);
+		relation_close(rel, NoLock);
 	}
-	RelationClose(rel);
+	if (template)
+		(void) al_template_read(relid, template, &ignored, &problem);
+	UnlockRelationOid(relid, AccessShareLock);
 	if (problem.message == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_TEXT_P(cstring_to_text(problem.message));

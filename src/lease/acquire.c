@@ -127,7 +127,6 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "lock_acquire wait",
 												  ALLOCSET_SMALL_SIZES);
 	AlResult   *result = attempt->result;
-	int64		wait = attempt->request->wait;
 
 	for (;;)
 	{
@@ -144,7 +143,7 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 		result->obstacle = result->outcome;
 		if (may_pass(result->outcome))
 		{
-			if (result->waited >= wait)
+			if (result->waited >= attempt->request->wait)
 				result->outcome = AL_TIMEOUT;
 			else if (start + result->waited >= *next_search)
 			{
@@ -159,7 +158,7 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 			return;
 
 		sleep = Min(time_to_look(attempt),
-					Min(start + wait, *next_search) - al_monotonic_now());
+					Min(start + attempt->request->wait, *next_search) - al_monotonic_now());
 		table_close(*rel, RowExclusiveLock);
 		al_queue_sleep(Max(sleep, 0), result->outcome == AL_CLAIMED);
 		*rel = al_open_app_lock(RowExclusiveLock);
@@ -422,7 +421,7 @@ al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *r
 	ended = al_lease_end(rel, key, &attempt.claim, AL_ENDED_STOLEN, reason, result);
 	if (result->outcome == AL_IN_TRANSACTION)
 		return NIL;
-	al_table_find(rel, key, &attempt.state.rows.exclusive);
+	al_look(rel, key, &request->owner, AL_LOOK_OWN, &attempt.state);
 	grant_stolen(rel, &attempt);
 	return ended;
 }

@@ -637,7 +637,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 	attempt->place = AL_PLACE_NONE;
 	attempt->taken = 0;
 	result->holders = 0;
-	al_terms_of(attempt->key, request, &attempt->terms);
+	al_terms_of(attempt->key, attempt->request, &attempt->terms);
 	result->max_holders = attempt->terms.max_holders;
 	result->is_in_use = false;
 	result->kept_until = 0;

@@ -8,8 +8,8 @@
  *
  * Locking rules: a ticket is claimed by its owner, to the end of the transaction, before
  * the key.  Only sessions of the same owner wait for that claim.  A grant ends the owner's
- * ticket without waiting for the claim (al_tickets_drop()), so whoever has written a ticket
- * looks whether the owner has been granted the key meanwhile.
+ * ticket without waiting for the claim (al_tickets_drop()), so al_lease_enqueue() looks for
+ * such a grant after it has written a ticket.
  *
  *-------------------------------------------------------------------------
  */
@@ -93,10 +93,11 @@ token_of(Relation rel, const AlKey *key, const AlOwner *owner)
 }
 
 /*
- * Take a ticket, or renew the one that the owner has.  The arguments are those of
+ * Take a ticket, or renew the one that the owner has; false: another transaction is ending
+ * that, and may roll back, so it stays as it is.  The arguments are those of
  * al_lease_enqueue().
  */
-static void
+static bool
 write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 offer, int64 keep,
 			 AlTicket *ticket, int *place)
 {
@@ -114,10 +115,9 @@ write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 off
 		(void) al_tickets_look(key, &request->owner, &line);
 		if (line.mine.number == ticket->number)
 		{
-			/* An administrator is deleting it, and may roll back. */
 			*place = 1 + al_tickets_count(key, ticket->number, InvalidOid, &of_role) +
 				al_queue_count_before(key, ticket->number);
-			return;
+			return false;
 		}
 	}
 	use.is_new = line.mine.number == 0;
@@ -145,6 +145,7 @@ write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 off
 	al_claim_quota_end(places, ExclusiveLock);
 	al_quota_end(&quota);
 	*place += al_queue_count_before(key, ticket->number);
+	return true;
 }
 
 /*
@@ -152,16 +153,18 @@ write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 off
  * the owner has, which keeps its offer and label where none is given.  "offer" (0: none)
  * and "keep" are in microseconds.  Outcomes: those of al_lease_acquire().  Where the key
  * may be had later, the ticket has a number, and "place" is its place in line.  Waits for
- * unfinished transactions of other sessions of the owner.  Raises 42501, 53400, and what
- * al_terms_of() raises.
+ * unfinished transactions of other sessions of the owner.  Raises 42501, 53400, what
+ * al_terms_of() raises, and what any wait for a lock can.
  */
 void
 al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offer, int64 keep,
 				 AlResult *result, AlTicket *ticket, int *place)
 {
-	ItemPointerData waited;
+	int64		waited = 0;
 	int64		before;
 	int64		now = 0;
+	bool		is_written;
+	bool		again;
 
 	memset(ticket, 0, sizeof(AlTicket));
 	al_terms_admit(key);
@@ -174,7 +177,6 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 		al_owner_generate(&request->owner, InvalidBlockNumber);
 	}
 	al_claim_ticket(key, &request->owner);
-	ItemPointerSetInvalid(&waited);
 	do
 	{
 		before = now;
@@ -190,10 +192,19 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 			/* Another session of the owner may be taking the key, with which the place goes. */
 		} while (al_await_own(*rel, key, &request->owner, &waited));
 		AL_TEST_POINT("before-ticket");
-		write_ticket(*rel, key, request, offer, keep, ticket, place);
-		/* Another session that took the key before the ticket was there did not see that. */
-		now = token_of(*rel, key, &request->owner);
-	} while (now > before || al_await_own(*rel, key, &request->owner, &waited));
+		is_written = write_ticket(*rel, key, request, offer, keep, ticket, place);
+		AL_TEST_POINT("ticket-written");
+		/*
+		 * Another session that took the key before the ticket was there did not see that.
+		 * Transactions come before rows, for the reason given at al_holdings_of_key().
+		 */
+		again = al_await_own(*rel, key, &request->owner, &waited);
+		AL_TEST_POINT("ticket-awaited");
+		if (!again)
+			now = token_of(*rel, key, &request->owner);
+	} while (again || now > before);
+	if (!is_written)
+		return;
 	al_durability_granted();
 	al_stat_changed();
 	al_line_ticket_written(key);

@@ -271,19 +271,6 @@ put_exclusive(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	}
 }
 
-/*
- * Forget whose it was what the owner has released in the other mode: when this grant is
- * over and its row is gone, that row would tell of it.  It still keeps the key closed.
- */
-static void
-forget_released(Relation rel, AlAttempt *attempt, AlHolding *row)
-{
-	if (row->released_at == 0 || !al_is_owned_by(row, &attempt->request->owner))
-		return;
-	row->owner = al_string_text(al_cstring(""));
-	al_table_put(rel, attempt->key, row);
-}
-
 /* Write a holding into a row that it does not have yet, and end what it replaces */
 static void
 put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
@@ -292,19 +279,12 @@ put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 
 	if (holding->lifetime == AL_SESSION)
 		al_session_end_note(rel, attempt->key);
+	al_forget_released(rel, attempt->key, &attempt->request->owner, &attempt->state.rows,
+					   !is_shared, is_shared);
 	if (is_shared)
-	{
 		put_shared(rel, attempt, holding);
-		forget_released(rel, attempt, &attempt->state.rows.exclusive);
-	}
 	else
-	{
-		ListCell   *cell;
-
 		put_exclusive(rel, attempt, holding);
-		foreach(cell, attempt->state.rows.shared)
-			forget_released(rel, attempt, lfirst(cell));
-	}
 	if (own && own->lifetime == AL_TRANSACTION)
 		al_held_end(own, false);
 	else if (own)

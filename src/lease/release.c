@@ -48,6 +48,41 @@ al_end_row(Relation rel, const AlKey *key, AlHolding *holding, TimestampTz now, 
 	al_table_put(rel, key, holding);
 }
 
+static void
+forget_row(Relation rel, const AlKey *key, const AlOwner *owner, AlHolding *row)
+{
+	if (row->released_at == 0 || !al_is_owned_by(row, owner))
+		return;
+	row->owner = al_string_text(al_cstring(""));
+	(void) al_table_try_put(rel, key, row);
+}
+
+/*
+ * An owner is granted a key: take its name from the rows that it has released before.
+ * Otherwise one of them would be its newest row once the row of the grant is swept or
+ * taken, and a lost lease would look released.  The rows still keep the key closed.  The
+ * grant may be about to be written over the exclusive row, or over a share: that is spared.
+ */
+void
+al_forget_released(Relation rel, const AlKey *key, const AlOwner *owner, AlRows *rows,
+				   bool spare_exclusive, bool spare_share)
+{
+	ListCell   *cell;
+
+	if (!spare_exclusive)
+		forget_row(rel, key, owner, &rows->exclusive);
+	foreach(cell, rows->shared)
+	{
+		AlHolding  *row = lfirst(cell);
+
+		if (spare_share && row->released_at != 0 && al_is_owned_by(row, owner) &&
+			!al_is_closed(row, GetCurrentTimestamp()))
+			spare_share = false;
+		else
+			forget_row(rel, key, owner, row);
+	}
+}
+
 /* A row is taken or ended: if it was not released, note that its lease expired */
 void
 al_note_expired(const AlKey *key, const AlHolding *row)

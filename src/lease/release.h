@@ -13,6 +13,8 @@
 
 extern void al_end_row(Relation rel, const AlKey *key, AlHolding *holding,
 					   TimestampTz now, bool forget);
+extern void al_forget_released(Relation rel, const AlKey *key, const AlOwner *owner,
+							   AlRows *rows, bool spare_exclusive, bool spare_share);
 extern void al_note_expired(const AlKey *key, const AlHolding *row);
 extern void al_end_mine(const AlKey *key, const AlState *state, const AlOwner *owner,
 						const AlHolding *but, AlEndedBy ended_by);

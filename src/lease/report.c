@@ -558,7 +558,7 @@ al_raise_bad_token(const AlKey *key, int64 token, const AlResult *result)
 	pg_unreachable();
 }
 
-/* What became of the grants that a session presents, as far as that is known */
+/* The end of a grant that the session presents, in a sentence, as far as it is known */
 static char *
 former_grant_detail(const AlKey *key, AlString owner_name)
 {
@@ -582,7 +582,7 @@ former_grant_detail(const AlKey *key, AlString owner_name)
 			return psprintf("The grant with fencing token %lld ended at %s (%s).",
 							(long long) token, show_time(ended_at), ended_by);
 	}
-	return "Its fencing token is not in atomic_lock.fencing_token.";
+	return "The fencing token of this grant is not in atomic_lock.fencing_token.";
 }
 
 /*
@@ -598,7 +598,7 @@ al_raise_other_grant(const AlKey *key, AlString owner, Relation table)
 			 errmsg("the lock that covers a row of table \"%s\" is held by another grant of this owner",
 					RelationGetRelationName(table)),
 			 key ? errdetail_internal("%s", former_grant_detail(key, owner)) : 0,
-			 errhint("Read again what the lock covers, and set atomic_lock.fencing_token to the token of the new grant."),
+			 errhint("Read the locked data again, and set atomic_lock.fencing_token to the token of the new grant."),
 			 table ? errtable(table) : 0));
 	pg_unreachable();
 }

@@ -528,19 +528,21 @@ al_claim_own(AlOwnClaim *ask)
 }
 
 /*
- * Wait for a transaction of another session in which the owner has taken or let go of the key;
- * false: there is none.  "waited" is the row that was waited for last.
+ * Wait for a transaction of another session in which the owner has taken or let go of the key,
+ * and of which there is a row; false: there is none, or it is prepared, since its COMMIT
+ * PREPARED may need our connection.  "waited" is the fencing token of the row that was waited
+ * for last.  Raises what al_claim() can.
  */
 bool
-al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, ItemPointer waited)
+al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited)
 {
 	AlOwnClaim	ask = {.rel = rel, .key = key, .owner = owner};
 	AlHolding  *pending = al_claim_is_others(key->hash) ? al_pending_find(rel, key, owner) : NULL;
 
 	/* Without a claim it is a row that was written by hand, which is not waited for. */
-	if (pending == NULL || ItemPointerEquals(&pending->tid, waited))
+	if (pending == NULL || pending->pid == 0 || pending->fencing_token == *waited)
 		return false;
-	*waited = pending->tid;
+	*waited = pending->fencing_token;
 	claim_for(&ask, pending, AL_CLAIM_EXTEND);
 	al_claim_drop(&ask.claim);
 	return true;

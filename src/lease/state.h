@@ -72,7 +72,7 @@ typedef struct AlAcquire
 	int			max_holders;	/* that may share it, with the owner; 0: any number */
 	bool		is_convert;		/* change the mode of the owner's holding */
 	int64		wait;			/* at most, in microseconds; 0: do not wait */
-	bool		waits_longest;	/* as max_wait allowed when it was asked for */
+	bool		waits_longest;	/* as max_wait allows; "wait" is cut to that */
 	AlLifetime	lifetime;
 	Oid			role;			/* that asks */
 	AlReacquire on_reacquire;	/* where the owner has the key already */
@@ -138,8 +138,7 @@ extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 extern void al_tell_forced(const AlKey *key, const AlOwner *owner, AlResult *result);
 extern AlHolding *al_judge_all(AlOwnClaim *ask);
 extern AlHolding *al_claim_own(AlOwnClaim *ask);
-extern bool al_await_own(Relation rel, const AlKey *key, const AlOwner *owner,
-						 ItemPointer waited);
+extern bool al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited);
 extern bool al_put_over(Relation rel, const AlKey *key, AlHolding *holding);
 
 #endif							/* AL_LEASE_STATE_H */

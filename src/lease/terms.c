@@ -165,14 +165,15 @@ al_terms_set_wait(const AlKey *keys, int count, AlAcquire *request)
  * What a request gets for a key, if that is granted.  Raises 42501 and 22023.
  */
 void
-al_terms_of(const AlKey *key, const AlAcquire *request, AlTerms *terms)
+al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms)
 {
 	AlLifetime	lifetime;
 	int64		max_holders;
 
 	al_terms_admit(key);
-	if (!request->waits_longest &&
-		(request->wait < 0 || request->wait > al_policy_value(key->name, AL_MAX_WAIT)))
+	if (request->waits_longest)
+		request->wait = Min(request->wait, al_policy_value(key->name, AL_MAX_WAIT));
+	if (request->wait < 0 || request->wait > al_policy_value(key->name, AL_MAX_WAIT))
 		raise_range(key, "wait", "0", AL_MAX_WAIT, "atomic_lock.max_wait");
 	terms->ttl = 0;
 	terms->max_holders = 0;

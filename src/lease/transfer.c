@@ -210,6 +210,13 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		}
 	}
 
+	if (!al_string_equal(owner->name, new_owner->name))
+	{
+		AlState		former_rows;
+
+		al_look(rel, key, new_owner, AL_LOOK_OWN, &former_rows);
+		al_forget_released(rel, key, new_owner, &former_rows.rows, false, false);
+	}
 	own->fencing_token = al_fence_draw(1);
 	if (ttl != AL_NO_TTL)
 	{

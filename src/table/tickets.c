@@ -258,7 +258,8 @@ is_void(Relation rel, const AlKey *key, int64 number)
 /*
  * Who is next in the line of a key, and which ticket has an owner, if that is not NULL?
  * False: nobody is in line; line->lapsed may still tell of a ticket that has lapsed.  What
- * is read is a few rows, however long the line is.
+ * is read is a few rows, however long the line is, besides tickets before the first that are
+ * not served.
  */
 bool
 al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
@@ -572,7 +573,7 @@ al_tickets_drop(const AlKey *key, const AlOwner *owner)
 	}
 	table_close(rel, NoLock);
 	if (found)
-		(void) al_claim_ticket_try(key, owner);
+		al_claim_ticket_try(key, owner);
 	return found;
 }
 

@@ -64,6 +64,18 @@ SELECT status FROM lock_try_acquire('pol:1', owner => 'mem-2');
 SELECT lock_release('pol:1', 'mem-2');
 RESET ROLE;
 SELECT lock_sweep(1000) >= 0 AS swept, t.line('pol:1');
+-- nor is a ticket served whose role has been dropped, though the policy names that
+CREATE ROLE regress_al_gone;
+SELECT lock_grant_access('regress_al_gone', 'user');
+SELECT status FROM lock_acquire('gone:1', owner => 'ann-1');
+SET ROLE regress_al_gone;
+SELECT status FROM lock_enqueue('gone:1', 'gone-1', 'Gone');
+RESET ROLE;
+SELECT lock_set_policy('gone:', roles => '{regress_al_gone,regress_al_group}');
+SELECT t.line('gone:1');
+DROP OWNED BY regress_al_gone;
+DROP ROLE regress_al_gone;
+SELECT lock_release('gone:1', 'ann-1'), t.line('gone:1');
 -- what was offered before is not kept for it
 SELECT lock_drop_policy('pol:');
 SELECT lock_sweep(1000) >= 0 AS swept, t.line('pol:1');
@@ -101,6 +113,31 @@ BEGIN
 END
 $$;
 SELECT a, b, t.lost(a || b, a, b) FROM unnest(ARRAY['shared', 'exclusive']) a, unnest(ARRAY['shared', 'exclusive']) b;
+-- also where it was handed over, or stolen, and where the released share still closes the key
+CREATE FUNCTION t.lost_again(k text, first text, second text, verb text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM lock_acquire(k, '1 hour', 'job-18', mode => first);
+	PERFORM lock_release(k, 'job-18');
+	PERFORM lock_acquire(k, '1 hour', 'job-17', mode => second);
+	IF verb = 'transfer' THEN
+		PERFORM lock_transfer(k, 'job-17', 'job-18');
+	ELSE
+		PERFORM lock_steal(k, 'job-18', 'why', fencing_token => CASE WHEN verb = 'steal one' THEN (SELECT fencing_token FROM lock_status(k)) END);
+	END IF;
+	PERFORM t.run_out(k, 'job-18');
+	PERFORM lock_sweep(1000);
+	RETURN (SELECT status FROM lock_heartbeat(ARRAY[k], 'job-18'));
+END
+$$;
+SELECT v AS verb, a, b, t.lost_again(v || a || b, a, b, v) FROM unnest(ARRAY['transfer', 'steal', 'steal one']) v, unnest(ARRAY['shared', 'exclusive']) a, unnest(ARRAY['shared', 'exclusive']) b;
+SELECT lock_set_policy('m', min_hold => '300 ms');
+SELECT status FROM lock_acquire('m', '1 hour', 'job-17', 'shared');
+SELECT lock_release('m', 'job-17');
+SELECT status FROM lock_acquire('m', '1 hour', 'job-17', 'shared');
+SELECT t.run_out('m', 'job-17');
+SELECT t.wait_until(clock_timestamp() + interval '310 ms');
+SELECT lock_sweep(1000) > 0 AS swept;
+SELECT status FROM lock_heartbeat('{m}', 'job-17');
 -- ... but keeps the key closed
 SELECT lock_set_policy('h', min_hold => '1 hour');
 SELECT t.lost('h', 'shared', 'shared'), t.code($$SELECT lock_acquire('h', owner => 'ann-1')$$);

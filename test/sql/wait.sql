@@ -328,6 +328,12 @@ RESET atomic_lock.max_wait;
 SELECT status FROM lock_acquire('brief:free', owner => 'bob-1', wait => NULL);
 SELECT count(lock_acquire('brief:shared', '1 hour', o, 'shared')) FROM unnest(ARRAY['holder-1', 'bob-1']) o;
 SELECT waited BETWEEN '50 ms' AND '4 min' AS as_the_policy_says, status FROM lock_try_convert('brief:shared', 'bob-1', wait => NULL);
+-- a row whose key is another one once it is read: the max_wait of that counts, too
+CREATE TABLE other (id numeric PRIMARY KEY);
+INSERT INTO other VALUES (1.0);
+SELECT lock_set_policy('other:1.0', max_wait => '0');
+SELECT status FROM lock_acquire('other:1.0', '1 hour', 'holder-1');
+SELECT t.waits($$lock_fetch(NULL::other, '1', owner => 'bob-1', wait => NULL)$$) ~ 'timed out' AS waited;
 CREATE TABLE brief (id int PRIMARY KEY);
 INSERT INTO brief VALUES (1);
 SELECT t.waits($$lock_fetch(NULL::brief, '1', owner => 'bob-1', key => 'brief:k', wait => NULL)$$);
