@@ -122,6 +122,35 @@ is(go_on(), 'acquired', '... nor does one that is about to give back its claims'
 clean();
 
 #
+# An owner that takes a ticket, and in another session is granted the key before that is
+# there: it has no ticket beside the lock.
+#
+foreach my $end ('COMMIT', 'ROLLBACK')
+{
+	foreach my $is_early (1, 0)
+	{
+		ask($third, q{SELECT lock_acquire('k', owner => 'third')});
+		start_early(q{SELECT status FROM lock_enqueue('k', 'early')}, 'before-ticket');
+		ask($third, q{SELECT lock_release('k', 'third')});
+		ask($other, q{BEGIN; SELECT status FROM lock_acquire('k', owner => 'early')});
+		ask($other, $end) if $is_early;
+		ask($gate, 'SELECT pg_advisory_unlock_all()');
+		if (!$is_early)
+		{
+			poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($early));
+			ask($other, $end);
+		}
+		my $answer = answer($early);
+
+		ask($early, 'RESET atomic_lock.test_pause_at');
+		is($answer . ' ' . ask($watch, 'SELECT count(*) FROM lock_queue'),
+			$end eq 'COMMIT' ? 'reacquired 0' : $is_early ? 'queued 1' : 'acquired 0', "a grant that ends with $end while a ticket is written");
+		ask($watch, 'TRUNCATE app_lock_queue');
+		clean();
+	}
+}
+
+#
 # Refused under the claim: nothing is left of it in a transaction that goes on.
 #
 my $left = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid > 2 AND pid = " . pid($early);
