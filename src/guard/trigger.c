@@ -113,6 +113,17 @@ fire_together(const Trigger *a, const Trigger *b)
 }
 
 /*
+ * May a row be moved to a partition by an UPDATE that its guard has judged, so that BEFORE
+ * INSERT triggers of the partition see the row after the guard?
+ */
+static bool
+takes_moved_rows(Relation rel, const Trigger *guard)
+{
+	return rel->rd_rel->relispartition &&
+		TRIGGER_FOR_UPDATE(guard->tgtype) && !TRIGGER_FOR_INSERT(guard->tgtype);
+}
+
+/*
  * A BEFORE trigger that could change the row that a guard has seen, or NULL: it fires
  * after the guard, for an event of the guard that stores a row.  PostgreSQL fires the
  * triggers of a relation in the order of their list.
@@ -121,6 +132,7 @@ static const Trigger *
 find_later_trigger(Relation rel, const Trigger *guard)
 {
 	const TriggerDesc *desc = rel->trigdesc;
+	bool		takes_moved = takes_moved_rows(rel, guard);
 	bool		is_later = false;
 
 	for (int i = 0; desc && i < desc->numtriggers; i++)
@@ -131,7 +143,8 @@ find_later_trigger(Relation rel, const Trigger *guard)
 
 		if (other->tgoid == guard->tgoid)
 			is_later = true;
-		else if (is_later && events != 0 && other->tgfoid != guard->tgfoid &&
+		else if (((is_later && events != 0) || (takes_moved && TRIGGER_FOR_INSERT(other->tgtype))) &&
+				 other->tgfoid != guard->tgfoid &&
 				 TRIGGER_FOR_ROW(other->tgtype) && TRIGGER_FOR_BEFORE(other->tgtype) &&
 				 fire_together(guard, other))
 			return other;
@@ -156,8 +169,13 @@ al_require_last_trigger(Relation rel, const Trigger *guard)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg_internal("%s", later_trigger_message(rel, later)),
+				 takes_moved_rows(rel, guard) && TRIGGER_FOR_INSERT(later->tgtype) ?
+				 errdetail("It could change a row that an UPDATE moves to this partition, which the guard \"%s\" has seen before.",
+						   guard->tgname) :
 				 errdetail("BEFORE triggers fire in the byte order of their names, and this one could change the row that the guard \"%s\" has seen.",
 						   guard->tgname),
+				 takes_moved_rows(rel, guard) && TRIGGER_FOR_INSERT(later->tgtype) ?
+				 errhint("Call lock_protect with \"insert\" among the events, too.") :
 				 errhint("Rename the trigger with ALTER TRIGGER ... RENAME TO, so that its name sorts before that of the guard."),
 				 errtable(rel)));
 }

@@ -415,7 +415,8 @@ al_grant(Relation rel, AlAttempt *attempt)
 		return false;
 	al_attempt_end_place(attempt);
 	/* Who shares the key, and only asks for that again, still waits to have it alone. */
-	if (attempt->result->outcome == AL_ACQUIRED && !al_tickets_none())
+	if ((attempt->result->outcome == AL_ACQUIRED || !al_is_shared(&attempt->result->holding)) &&
+		!al_tickets_none())
 		(void) al_tickets_drop(attempt->key, &attempt->request->owner);
 	al_stat_count(attempt->own ? AL_COUNT_REGRANTS : AL_COUNT_GRANTS, 1);
 	return true;

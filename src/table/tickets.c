@@ -666,7 +666,31 @@ typedef struct SweptKey
 	bool		has_line;
 	bool		is_offered;
 	bool		has_lapsed;
+	List	   *voids;			/* rows with negative numbers: AlTicket * */
 } SweptKey;
+
+/*
+ * Delete a ticket that is void, and the row that says so: nobody else is writing the ticket,
+ * so its number does not come back.  False: it is not void, or is being written.
+ */
+static bool
+delete_void(const SweptKey *swept, const AlTicket *ticket)
+{
+	ListCell   *cell;
+
+	foreach(cell, swept->voids)
+	{
+		const AlTicket *row = lfirst(cell);
+
+		if (row->number != VOID_BY_OFFER(ticket->number) && row->number != VOID_BY_OWNER(ticket->number))
+			continue;
+		if (!al_ticket_delete(ticket))
+			return false;
+		(void) al_ticket_delete(row);
+		return true;
+	}
+	return false;
+}
 
 /* Is there something to do about a key, under a claim? */
 static bool
@@ -726,6 +750,13 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 			swept = (SweptKey) {.name = al_string_text(row.key)};
 
 		until = valid_until(&row);
+		if (row.number < 0 && now < until)
+		{
+			AlTicket   *copy = palloc(sizeof(AlTicket));
+
+			*copy = row;
+			swept.voids = lappend(swept.voids, copy);
+		}
 		if (row.number == 0)
 			swept.offered_until = until;
 		else if (row.offered_until != 0 && now >= until)
@@ -736,6 +767,8 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 		}
 		else if (now >= until)
 			*removed += al_ticket_delete(&row);
+		else if (row.number > 0 && delete_void(&swept, &row))
+			(*removed)++;
 		else
 		{
 			bool		is_served = row.number > 0 && al_policy_admits(row.key, row.role);

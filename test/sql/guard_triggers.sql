@@ -132,6 +132,23 @@ INSERT INTO t.part VALUES (21, 'a');
 SELECT t.as('UPDATE t.part SET id = 22 WHERE id = 21'), problem FROM lock_guards WHERE relation = 't.part_3'::regclass;
 DROP TABLE t.part;
 
+-- a row that is moved to a partition passes the BEFORE INSERT triggers there after the guard
+CREATE TABLE t.moved (id int, tenant text) PARTITION BY RANGE (id);
+CREATE TABLE t.moved_1 PARTITION OF t.moved FOR VALUES FROM (0) TO (10);
+CREATE TABLE t.moved_2 PARTITION OF t.moved FOR VALUES FROM (10) TO (20);
+CREATE TRIGGER a BEFORE INSERT ON t.moved_2 FOR EACH ROW EXECUTE FUNCTION t.move();
+INSERT INTO t.moved VALUES (1, 'a');
+SELECT t.raises($$SELECT lock_protect('t.moved', 'docs:{tenant}')$$);
+SELECT t.code($$SELECT lock_protect('t.moved', 'docs:{tenant}', '{delete}')$$) AS no_update, t.code($$SELECT lock_protect('t.moved_2', 'docs:{tenant}')$$) AS alone;
+-- the hint helps: the row is judged as it is stored
+SELECT lock_protect('t.moved', 'docs:{tenant}', '{insert,update,delete}');
+SELECT t.as('UPDATE t.moved SET id = 11') AS moved, t.as('UPDATE t.moved SET id = 2') AS stays, (SELECT count(problem) FROM lock_guards) AS problems;
+DROP TRIGGER a ON t.moved_2;
+SELECT lock_protect('t.moved', 'docs:{tenant}');
+CREATE TRIGGER a BEFORE INSERT ON t.moved_2 FOR EACH ROW EXECUTE FUNCTION t.move();
+SELECT relation, problem FROM lock_guards ORDER BY relation::text COLLATE "C";
+DROP TABLE t.moved;
+
 CREATE TABLE t.parent (id int, tenant text);
 CREATE TABLE t.child () INHERITS (t.parent);
 INSERT INTO t.parent VALUES (1, 'a');

@@ -100,6 +100,18 @@ SELECT lock_leave('pol:1', 'sup-1'), lock_release('pol:1', 'ann-1');
 SELECT t.line('pol:1');
 
 --
+-- A transaction's lock that becomes a lease
+--
+SELECT status FROM lock_acquire('tx', owner => 'ann-1');
+SELECT status FROM lock_enqueue('tx', 'bob-1', 'Bob');
+SELECT lock_release('tx', 'ann-1');
+BEGIN;
+SELECT status FROM lock_acquire('tx', owner => 'bob-1', lifetime => 'transaction');
+SELECT status FROM lock_acquire('tx', owner => 'bob-1');
+COMMIT;
+SELECT t.line('tx');
+
+--
 -- What the owner released before does not tell
 --
 CREATE FUNCTION t.lost(k text, first text, second text) RETURNS text LANGUAGE plpgsql AS $$
