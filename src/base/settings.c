@@ -12,6 +12,7 @@
 
 #include <limits.h>
 
+#include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
@@ -113,6 +114,7 @@ al_session_tokens(void)
 		char	   *end;
 		bool		is_token;
 
+		CHECK_FOR_INTERRUPTS();
 		errno = 0;
 		*token = strtoll(p, &end, 10);
 		is_token = errno == 0 && *token > 0;
