@@ -1,4 +1,7 @@
--- Included by every regression test: a new extension and some functions.
+-- Included by every regression test: a short form of results, a new extension and
+-- some functions.
+\pset format unaligned
+\pset footer off
 SET client_min_messages = warning;
 DROP EXTENSION IF EXISTS atomic_lock CASCADE;
 DROP SCHEMA IF EXISTS t CASCADE;
