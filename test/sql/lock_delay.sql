@@ -13,7 +13,7 @@
 -- a dead session begins anew with every look, or never ends; a release, forced or
 -- not, leaves a key closed.
 --
--- What is answered when a key is closed is in wait.sql, shared.sql, sets.sql.
+-- What is answered when a key is closed is in wait.sql, shared_limits.sql, sets.sql.
 CREATE FUNCTION t.try(k text, o text DEFAULT 'zoe-1', mode text DEFAULT 'exclusive') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	answer	text;

@@ -11,7 +11,8 @@
 -- set, dropped, rolled back or written by hand is in force in the next call of the same
 -- transaction, at every isolation level.
 --
--- What policies do to other calls is in policy_rules.sql and policy_roles.sql.
+-- What policies do to other calls is in policy_times.sql, policy_closed.sql,
+-- policy_limits.sql and policy_roles.sql.
 --
 -- Turns red when: a shorter prefix wins, or a longer one that leaves the part null; a
 -- policy is found for a key that does not begin with its prefix; what a rollback has
@@ -131,7 +132,7 @@ SELECT a, t.raises(format('SELECT lock_set_policy(''k'', %s)', a)) FROM unnest(A
 	'default_ttl => ''2 s'', max_lifetime => ''0''', 'max_wait => ''0'', lock_delay => ''0'', min_hold => ''0''', 'max_lifetime => ''1 us'', lock_delay => ''1 us'', min_hold => ''1 us'', max_wait => ''1 us''',
 	'max_ttl => ''2 h'', max_lifetime => ''1 h''', 'max_holders => 1, max_keys_per_owner => 1, max_keys_per_role => 1', 'roles => ''{{regress_al_a},{regress_al_b}}''', 'roles => ''[5:5]={regress_al_a}'''
 	]) WITH ORDINALITY u(a, n) ORDER BY n;
--- A default of one policy beside the limit of another is not refused: the ttl is cut (policy_rules.sql).
+-- A default of one policy beside the limit of another is not refused: the ttl is cut (policy_times.sql).
 SELECT lock_set_policy('long', default_ttl => '1 h'), lock_set_policy('longer', max_ttl => '1 min');
 SELECT lock_policy('NULL') IS NOT NULL AS null_is_a_text, t.raises('SELECT lock_policy(NULL)'), t.raises('SELECT lock_policy('''')'), t.raises('SELECT lock_policy(repeat(''x'', 1025))');
 -- A refused policy leaves the former one.

@@ -15,7 +15,7 @@
 -- refusal; two owners of one key are two keys for their role; a scan stops at the wrong
 -- end of an index; each key of a set makes the others be counted again.
 --
--- What functions answer at a quota is in policy_rules.sql; other sessions are in
+-- What functions answer at a quota is in policy_limits.sql; other sessions are in
 -- iso_quota and iso_quota_claims.
 DROP ROLE IF EXISTS regress_al_a, regress_al_b;
 CREATE ROLE regress_al_a;

@@ -154,4 +154,9 @@ $$;
 -- snapshot that is older than what it does: write  :at_every_level
 \set story ' SELECT count(*) > 0 AS snapshot FROM pg_class; SELECT t.story(); COMMIT;'
 \set at_every_level 'BEGIN ISOLATION LEVEL READ COMMITTED;' :story 'BEGIN ISOLATION LEVEL REPEATABLE READ;' :story 'BEGIN ISOLATION LEVEL SERIALIZABLE;' :story
+
+-- What only some tests need: a file of this directory, which they name first
+\if :{?include}
+\i :include
+\endif
 \set ECHO all

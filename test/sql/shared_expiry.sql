@@ -1,0 +1,160 @@
+\set ECHO none
+\getenv srcdir PG_ABS_SRCDIR
+\set setup :srcdir '/sql/include/setup.sql'
+\i :setup
+--
+-- Mode shared: leases that run out, and the rows that they leave
+--
+-- Properties: a reader whose lease ran out or who released is in nobody's way.  Its
+-- row goes to the next reader, so a key has no more rows than it had readers at
+-- once.  A sweep removes the rows that are left, in batches, and no row of a reader
+-- whose lease is live.
+--
+-- Turns red when: a lease that is over keeps a writer out; rows of readers pile up;
+-- a sweep removes too many rows, or leaves some; an owner is told another's end.
+-- What each reader has, and what a writer could be told
+CREATE VIEW t.readers AS SELECT key, mode, owner, holder, released, expires_at <= clock_timestamp() AS expired FROM app_lock ORDER BY key, fencing_token;
+
+--
+-- Leases that run out
+--
+SELECT g.acquired FROM lock_acquire('e', '1 hour', 'alice-1', 'shared', holder => 'Alice') g;
+SELECT g.acquired FROM lock_acquire('e', '20 ms', 'bob-1', 'shared', holder => 'Bob') g;
+SELECT t.expire('e', 'bob-1');
+SELECT holder, holders FROM lock_status('e');
+SELECT t.raises($$SELECT lock_acquire('e', owner => 'dora-1')$$) ~ '"e" is held by Alice\n' AS one;
+SELECT t.raises($$SELECT lock_release('e', 'bob-1')$$);
+SELECT t.raises($$SELECT lock_extend('e', 'bob-1')$$);
+SELECT lock_try_release('e', 'bob-1') AS bob, lock_try_extend('e', 'bob-1') AS extended;
+-- its row goes to the next reader, and then nobody knows of it any more
+SELECT count(*) AS rows FROM app_lock WHERE key = 'e';
+SELECT g.acquired FROM lock_acquire('e', '1 hour', 'carol-1', 'shared') g;
+SELECT count(*) AS rows FROM app_lock WHERE key = 'e';
+SELECT lock_try_release('e', 'bob-1') AS bob;
+-- in the way of nobody: all leases ran out
+SELECT g.acquired FROM lock_acquire('e2', '1 hour', 'alice-1', 'shared') g;
+SELECT g.acquired FROM lock_acquire('e2', '1 hour', 'bob-1', 'shared') g;
+SELECT t.run_out('e2', 'alice-1'), t.run_out('e2', 'bob-1');
+SELECT locked FROM lock_status('e2');
+SELECT lock_try_release('e2', 'alice-1') AS alice, lock_try_release('e2', 'dora-1') AS dora;
+SELECT s.status, s.mode FROM lock_acquire('e2', '1 hour', 'dora-1') g, t.show(g) s;
+-- expired, and acquired anew by its owner: another grant
+SELECT fencing_token AS old FROM lock_acquire('e3', '20 ms', 'alice-1', 'shared', meta => '1') \gset
+SELECT t.expire('e3');
+SELECT s.status, fencing_token > :old AS token_rises FROM lock_acquire('e3', '1 hour', 'alice-1', 'shared') g, t.show(g) s;
+SELECT meta IS NULL AS meta_gone, holders FROM lock_status('e3');
+SELECT count(*) AS rows FROM app_lock WHERE key = 'e3';
+-- a writer waits until the last of them has run out
+SELECT b.status, b.acquired_at >= greatest(a.expires_at, c.expires_at) AS after_their_end
+FROM lock_acquire('e4', '40 ms', 'alice-1', 'shared') a, lock_acquire('e4', '120 ms', 'bob-1', 'shared') c, LATERAL lock_acquire(left(a.key || c.key, 2), '1 hour', 'dora-1', wait => '1 min') b;
+-- and a reader until the writer has
+SELECT b.status, b.mode, b.acquired_at >= a.expires_at AS after_its_end
+FROM lock_acquire('e5', '100 ms', 'alice-1') a, LATERAL lock_acquire(a.key, '1 hour', 'bob-1', 'shared', wait => '1 min') b;
+-- a reader does not wait for readers
+SELECT s.status, s.waited FROM lock_acquire('e5', '1 hour', 'carol-1', 'shared', wait => '1 min') g, t.show(g) s;
+
+--
+-- Rows of what is over are used again.
+--
+CREATE PROCEDURE t.come_and_go(k text, n int) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1..n LOOP
+		PERFORM lock_acquire(k, '1 hour', 'reader-' || i, 'shared');
+		COMMIT;
+		PERFORM lock_release(k, 'reader-' || i);
+		COMMIT;
+	END LOOP;
+END
+$$;
+CALL t.come_and_go('rows', 100);
+SELECT count(*) <= 2 AS few FROM app_lock WHERE key = 'rows';
+-- while others stay
+SELECT count(*) FROM generate_series(1, 5) i, LATERAL lock_acquire('rows', '1 hour', 'stays-' || i, 'shared');
+CALL t.come_and_go('rows', 100);
+SELECT count(*) <= 7 AS few FROM app_lock WHERE key = 'rows';
+SELECT holders FROM lock_status('rows');
+-- with generated owners, and leases that run out
+DO $$
+BEGIN
+	FOR i IN 1..20 LOOP
+		PERFORM lock_acquire('rows 2', '1 ms', mode => 'shared');
+		PERFORM pg_sleep(0.002);
+	END LOOP;
+END
+$$;
+SELECT count(*) <= 2 AS few FROM app_lock WHERE key = 'rows 2';
+-- within one transaction, too
+DO $$
+BEGIN
+	FOR i IN 1..20 LOOP
+		PERFORM lock_acquire('rows 3', '1 hour', 'reader-' || i, 'shared');
+		PERFORM lock_release('rows 3', 'reader-' || i);
+	END LOOP;
+END
+$$;
+SELECT count(*) <= 2 AS few FROM app_lock WHERE key = 'rows 3';
+-- readers after a writer, a writer after readers: none of them is told another's
+SELECT g.acquired FROM lock_acquire('turns', '1 hour', 'alice-1') g;
+SELECT lock_release('turns', 'alice-1');
+SELECT g.acquired FROM lock_acquire('turns', '1 hour', 'bob-1', 'shared') g;
+SELECT lock_try_release('turns', 'alice-1') AS alice, lock_try_release('turns', 'bob-1') AS bob, lock_try_release('turns', 'bob-1') AS again;
+SELECT g.acquired FROM lock_acquire('turns', '1 hour', 'alice-1') g;
+SELECT lock_try_release('turns', 'bob-1') AS bob, lock_try_release('turns', 'alice-1') AS alice, lock_try_release('turns', 'alice-1') AS again;
+-- the newest that an owner did is what it is told
+SELECT g.acquired FROM lock_acquire('newest', '1 hour', 'alice-1') g;
+SELECT lock_release('newest', 'alice-1');
+SELECT g.acquired FROM lock_acquire('newest', '20 ms', 'alice-1', 'shared') g;
+SELECT t.expire('newest');
+SELECT lock_try_release('newest', 'alice-1');
+SELECT g.acquired FROM lock_acquire('newest', '20 ms', 'alice-1') g;
+SELECT t.expire('newest');
+SELECT g.acquired FROM lock_acquire('newest', '1 hour', 'alice-1', 'shared') g;
+SELECT lock_release('newest', 'alice-1');
+SELECT lock_try_release('newest', 'alice-1');
+-- many at once
+SELECT count(*), count(DISTINCT fencing_token) AS tokens, count(DISTINCT owner) AS owners FROM generate_series(1, 300) i, LATERAL lock_acquire('many', i * interval '1 min', mode => 'shared') WHERE acquired;
+SELECT holders FROM lock_status('many');
+SELECT count(DISTINCT slot) AS slots, min(slot) > 0 AS above_zero FROM app_lock WHERE key = 'many';
+SELECT t.raises($$SELECT lock_acquire('many')$$) ~ ' and at least 100 others\n' AS so_told;
+
+--
+-- The sweep
+--
+SELECT lock_sweep() >= 0 AS swept;
+SELECT force_release(key, 'end of test') FROM (SELECT DISTINCT key FROM lock_status()) k;
+UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released;
+SELECT lock_sweep(100000) >= 0 AS swept;
+SELECT count(*) FROM app_lock;
+SELECT g.status FROM lock_acquire('sweep', '1 hour', 'alice-1', 'shared') g;
+SELECT g.status FROM lock_acquire('sweep', '1 hour', 'bob-1', 'shared') g;
+SELECT g.status FROM lock_acquire('sweep', '1 hour', 'carol-1', 'shared') g;
+SELECT g.status FROM lock_acquire('sweep', '1 hour', 'dora-1', 'shared') g;
+SELECT lock_release('sweep', 'dora-1');
+SELECT t.run_out('sweep', 'bob-1'), t.run_out('sweep', 'carol-1');
+SELECT lock_sweep();
+SELECT owner, released FROM t.readers;
+SELECT lock_try_release('sweep', 'bob-1') AS bob, lock_try_release('sweep', 'dora-1') AS dora, holders FROM lock_status('sweep');
+UPDATE app_lock SET expires_at = expires_at - interval '2 hours' WHERE released AND owner = 'dora-1';
+SELECT lock_sweep();
+SELECT owner FROM t.readers;
+SELECT lock_try_release('sweep', 'dora-1') AS dora;
+-- several in a batch, and no more than it may have
+SELECT count(*) FROM generate_series(1, 6) i, LATERAL lock_acquire('sweep', '1 hour', 'reader-' || i, 'shared');
+SELECT count(t.run_out('sweep', 'reader-' || i)) FROM generate_series(1, 6) i;
+SELECT lock_sweep(4), lock_sweep(4), lock_sweep(4);
+SELECT owner FROM t.readers;
+-- all that there was
+SELECT lock_extend('sweep', 'alice-1', '1 ms') IS NOT NULL AS extended;
+SELECT t.expire('sweep');
+SELECT lock_sweep();
+SELECT count(*) FROM app_lock;
+SELECT lock_try_release('sweep', 'alice-1');
+-- a key whose sweep was rolled back
+SELECT g.status FROM lock_acquire('sweep', '20 ms', 'alice-1', 'shared') g;
+SELECT t.expire('sweep');
+BEGIN;
+SELECT lock_sweep();
+SELECT g.status FROM lock_acquire('sweep', '1 hour', 'bob-1', 'shared') g;
+ROLLBACK;
+SELECT lock_try_release('sweep', 'alice-1');
+SELECT lock_sweep();
