@@ -10,11 +10,12 @@
 -- tables of ours.  A writer gets around it neither by a setting nor by names in
 -- search_path.  Who may set atomic_lock.enforce_guards turns it off, and so does
 -- replication.  A message tells no more of a row than the writer may read.  Every
--- isolation level gives the same answers.
+-- isolation level gives the same answers.  A session that has not loaded our library yet
+-- is refused, too.
 --
 -- Turns red when: a role gets around the guard that may not turn it off; code of
 -- another role runs in a guard; a key is shown to a writer who may not read its column;
--- an old snapshot decides.
+-- an old snapshot decides; TRUNCATE passes in a session that is new.
 CREATE TABLE t.part (id int, region text) PARTITION BY LIST (region);
 CREATE TABLE t.part_rest PARTITION OF t.part DEFAULT;
 INSERT INTO t.part VALUES (1, 'eu');
