@@ -38,7 +38,7 @@ PG_CONFIG ?= pg_config
 
 # These see to a PostgreSQL themselves, so they must work before there is one.
 OWN_GOALS = demo demo-stop demo-cluster test quick quick-stop bench bench-report soak test-matrix test-assert nightly \
-	mutants lint sanitize valgrind coverage dist deb checkver
+	mutate mutants lint sanitize valgrind coverage dist deb checkver
 .PHONY: $(OWN_GOALS)
 
 ifneq ($(filter-out $(OWN_GOALS),$(or $(MAKECMDGOALS),all)),)
@@ -125,9 +125,14 @@ test-matrix:
 test-assert:
 	@test/assert
 
-# The tests that .ci/run leaves out, since they take hours: make nightly SUITE="busy mutants"
+# The tests that .ci/run leaves out, since they take hours: make nightly SUITE="busy mutate"
 nightly:
 	@test/nightly
+
+# make mutate SINCE=HEAD~1: mistakes on the lines of a change; do the tests notice?  Without
+# SINCE: SAMPLE=80 of all of src/, chosen by SEED.  Mistakes of another kind are patches.
+mutate:
+	@test/mutate/run
 
 mutants:
 	@test/mutants/run
