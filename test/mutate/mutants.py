@@ -31,12 +31,12 @@ COMPARISONS = {'<': '<=', '<=': '<', '>': '>=', '>=': '>', '==': '!=', '!=': '==
 # What has no say in what is answered: messages, assertions, the log, test points
 SILENT = (r'(?:ereport|elog|Assert\w*|StaticAssert\w*|AL_TEST_POINT|AL_INJECTION_POINT|al_test_\w+|'
           r'pgstat_report_\w+)')
-# What only gives memory back; a process or a context that ends does the same
-FREES = r'pfree|list_free|MemoryContextDelete|MemoryContextReset|explicit_bzero|hash_destroy|bms_free'
+# What only gives memory back, as a process or a context that ends does, or heeds a cancel earlier
+FREES = r'CHECK_FOR_INTERRUPTS|pfree|list_free|MemoryContextDelete|MemoryContextReset|explicit_bzero|hash_destroy|bms_free'
 CONTROLS = r'(?:if|while|for|switch|foreach\w*|FOR_\w+|return|sizeof)$'
 
 NOISE = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:\\\n|[^\n])*', re.S | re.M)
-FUNCTION = re.compile(r'^(\w+)\((?:[^(){};]|\([^()]*\))*\)\s*\n\{\n(.*?)^\}', re.S | re.M)
+FUNCTION = re.compile(r'^(?:AL_FUNCTION\()?(\w+)(?:\(|(?=\)\n))(?:[^(){};]|\([^()]*\))*\)\s*\n\{\n(.*?)^\}', re.S | re.M)
 TOKEN = re.compile(r'\s+|\w+|->|<<=?|>>=?|[<>=!]=|&&|\|\||\+\+|--|[-+*/%&|^]=|.', re.S)
 ASSIGNMENT = re.compile(r'(?:\w+(?:(?:->|\.)\w+|\[[^][\n]*\])*\s*(?:[-+|&]?=(?!=)|\+\+|--))[^{};]*;')
 
@@ -126,7 +126,7 @@ def edits(code, text, start, end):
             yield 'mode', at, stop, MODES[word]
         elif word == '!':
             yield 'not', at, stop, ''
-        elif word.isdigit() and before[2] not in ('[', 'case'):
+        elif word.isdigit() and before[2] not in ('[', 'case', '{'):
             yield 'plus', at, stop, str(int(word) + 1)
         elif word in ('+', '-') and re.match(r'[\w)\]]', before[2][-1]) and before[2] != 'return':
             yield 'sign', at, stop, '-' if word == '+' else '+'
