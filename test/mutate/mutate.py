@@ -289,8 +289,9 @@ def choose(options):
     every = [m for file, text in texts.items() for m in generator.mutants(file, text)]
     if options.mutant:
         file, *rest = options.mutant.split(':')
-        return [m for m in every if m.file == file and (str(m.line) in rest or m.function in rest) and
-                m.operator in rest and (str(m.number) in rest or m.number == 1)], texts
+        number = int(rest.pop()) if rest and rest[-1].isdigit() else 1
+        return [m for m in every if m.file == file and m.operator in rest and m.number == number and
+                all(part in (m.function, str(m.line), m.operator) for part in rest)], texts
     changed = (HERE / 'changed').read_text().split()
     wanted = options.folders.split()
     every = [m for m in every if (not wanted or folder_of(m.file) in wanted or m.file in wanted) and
@@ -348,7 +349,6 @@ def main():
         parser.add_argument(option, default='')
     for option in ('--seed', '--sample', '--limit'):
         parser.add_argument(option, type=int)
-    parser.add_argument('--count', action='store_true')
     options = parser.parse_args()
     chosen, texts = choose(options)
     if not chosen:
