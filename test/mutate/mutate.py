@@ -288,10 +288,7 @@ def choose(options):
     texts = {str(path.relative_to(SOURCE)): path.read_text() for path in sorted((SOURCE / 'src').rglob('*.c'))}
     every = [m for file, text in texts.items() for m in generator.mutants(file, text)]
     if options.mutant:
-        file, *rest = options.mutant.split(':')
-        number = int(rest.pop()) if rest and rest[-1].isdigit() else 1
-        return [m for m in every if m.file == file and m.operator in rest and m.number == number and
-                all(part in (m.function, str(m.line), m.operator) for part in rest)], texts
+        return [m for m in every if any(is_named(m, *one.split(':')) for one in options.mutant.split())], texts
     changed = (HERE / 'changed').read_text().split()
     wanted = options.folders.split()
     every = [m for m in every if (not wanted or folder_of(m.file) in wanted or m.file in wanted) and
@@ -305,6 +302,12 @@ def choose(options):
         chance.shuffle(group)
     spread = [group[i] for i in range(len(every)) for group in folders.values() if i < len(group)]
     return spread, texts
+
+
+def is_named(mutant, file, *parts):
+    number, parts = (int(parts[-1]), parts[:-1]) if parts and parts[-1].isdigit() else (1, parts)
+    return (mutant.file, mutant.number) == (file, number) and mutant.operator in parts and \
+        all(part in (mutant.function, str(mutant.line), mutant.operator) for part in parts)
 
 
 def folder_of(file):
