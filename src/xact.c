@@ -48,6 +48,7 @@ release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, voi
 	}
 	al_sweep_over();
 	al_claimed_released(isCommit);
+	al_line_released(isCommit);
 	if (al_line_take_missed())
 		al_launcher_tell_missed();
 	/* This comes last, since a client that reads slowly must not delay waiters. */
@@ -64,6 +65,7 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_PRE_PREPARE:
 			al_record_commit(event == XACT_EVENT_PRE_PREPARE);
 			al_durability_before_commit(event == XACT_EVENT_PRE_PREPARE);
+			AL_TEST_POINT("before-commit");
 			break;
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_ABORT:

@@ -63,6 +63,13 @@ static bool has_ticket = false;
 /* A sweep shall see who is to be offered a key, when this transaction is over. */
 static bool missed = false;
 
+/*
+ * Keys that this transaction let go of and did not claim: the hash of each, in
+ * TopTransactionContext, which outlives the release of the locks.  A waiter that came after a
+ * ticket sleeps until the ticket is gone, also where another transaction has the key by then.
+ */
+static List *unoffered = NIL;
+
 static void
 add_key(const AlKey *key, bool is_swept)
 {
@@ -151,8 +158,9 @@ is_free(Relation rel, const AlKey *key)
  * Offer a key to the first ticket, if the key is free and its first waiter came later; and
  * end a ticket that did not take its offer.  Where a waiter is first, it is woken when
  * the claim goes, with the commit.  Where a sweep cannot do so, the next one looks again.
+ * False: this transaction has no claim on the key, whose end would wake waiters.
  */
-static void
+static bool
 offer(Relation rel, const AlKey *key, bool is_swept)
 {
 	AlTicket	nobody = {.number = 0};
@@ -163,12 +171,12 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	{
 		/* Others may be letting go of it, too. */
 		missed = missed || (!is_swept && al_claim_is_others(key->hash));
-		return;
+		return false;
 	}
 	if (!al_claim_try(&claim, key, NULL, AL_CLAIM_TAKE))
 	{
 		missed = missed || !is_swept;
-		return;
+		return false;
 	}
 	/* A ticket may be about to be committed, by somebody who sees our claim no more. */
 	if (!al_tickets_look(key, NULL, &line) && !is_swept && al_tickets_is_pending(key))
@@ -177,14 +185,14 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	if (!is_free(rel, key) || line.is_offered)
 	{
 		al_claim_drop(&claim);
-		return;
+		return false;
 	}
 	if (line.lapsed.number != 0)
 		al_ticket_lapse(key, &line.lapsed);
 	if (line.first.number == 0)
 		(void) al_ticket_offer(key, &nobody, 0);
 	else if (al_queue_is_behind(key, false, line.first.number, NULL))
-		return;
+		return true;
 	/* An offer that nobody hears of would end before it is taken. */
 	else if (!al_events_begin())
 		missed = true;
@@ -198,12 +206,14 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 			al_event(key, &event);
 		al_stat_changed();
 	}
+	return true;
 }
 
 /* The transaction is about to commit: offer what it has let go of. */
 void
 al_line_commit(void)
 {
+	MemoryContext old_context;
 	Relation	rel;
 	bool		missing;
 	ListCell   *cell;
@@ -224,17 +234,33 @@ al_line_commit(void)
 	al_durability_before_release();
 	foreach(cell, let_go)
 	{
-		const LetGo *key = lfirst(cell);
+		LetGo	   *key = lfirst(cell);
 
 		/* Another transaction that has claimed it is about to commit, and has looked for tickets. */
 		if (has_ticket)
 			al_claim_await_others(key->key.hash);
 		CHECK_FOR_INTERRUPTS();
-		offer(rel, &key->key, key->is_swept);
+		if (offer(rel, &key->key, key->is_swept))
+			continue;
+		old_context = MemoryContextSwitchTo(TopTransactionContext);
+		unoffered = lappend(unoffered, &key->key.hash);
+		MemoryContextSwitchTo(old_context);
 	}
 	al_durability_released();
 	table_close(rel, NoLock);
 	let_go = NIL;
+}
+
+/* The locks of the transaction have been released.  Raises nothing. */
+void
+al_line_released(bool committed)
+{
+	ListCell   *cell;
+
+	if (committed)
+		foreach(cell, unoffered)
+			al_queue_wake(*(const uint64 *) lfirst(cell), 0, 0);
+	unoffered = NIL;
 }
 
 /* The transaction is over. */

@@ -14,6 +14,7 @@ extern bool al_line_has_let_go(void);
 extern void al_line_commit(void);
 extern void al_line_missed(void);
 extern bool al_line_take_missed(void);
+extern void al_line_released(bool committed);
 extern void al_line_forget(void);
 
 #endif							/* AL_LEASE_LINE_H */
