@@ -12,6 +12,10 @@ MODULE_big = atomic_lock
 PGFILEDESC = "atomic_lock - offline locks with leases, owners and fencing tokens"
 OBJS := $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
 PG_CPPFLAGS = -Isrc
+# In builds for tests, calls that others may see are points at which a backend can be stopped.
+ifneq ($(findstring AL_TEST_HOOKS,$(COPT)),)
+PG_CPPFLAGS += -include test/explore/points.h
+endif
 EXTRA_CLEAN = $(OBJS:.o=.d)
 DATA := $(sort $(wildcard sql/*--*.sql))
 DOCS := $(sort $(wildcard doc/*.md))
@@ -37,8 +41,8 @@ PROVE_FLAGS += -I test/perl
 PG_CONFIG ?= pg_config
 
 # These see to a PostgreSQL themselves, so they must work before there is one.
-OWN_GOALS = demo demo-stop demo-cluster test quick quick-stop bench bench-report soak test-matrix test-assert nightly \
-	mutants lint sanitize valgrind coverage dist deb checkver
+OWN_GOALS = demo demo-stop demo-cluster test quick quick-stop explore bench bench-report soak test-matrix test-assert nightly \
+	mutate mutants lint sanitize valgrind coverage dist deb checkver
 .PHONY: $(OWN_GOALS)
 
 ifneq ($(filter-out $(OWN_GOALS),$(or $(MAKECMDGOALS),all)),)
@@ -94,7 +98,7 @@ demo-stop:
 demo-cluster:
 	@demo/cluster
 
-# make test SUITE=regress, preloaded, sql_preloaded, isolation, tap, pgtap or history; TESTS="name name";
+# make test SUITE=regress, preloaded, sql_preloaded, isolation, tap, pgtap, history or explore; TESTS="name name";
 # SUITE=cluster has what needs several servers, and runs only if it is named
 test:
 	@test/run
@@ -103,6 +107,10 @@ test:
 # again.  SUITE and TESTS as above; by default regress, isolation and pgtap.
 quick quick-stop:
 	@test/run $@
+
+# make explore SCENARIO="a: release* x acquire" SCHEDULE=AABBB, or MINUTES=10: interleavings
+explore:
+	@test/explore/run
 
 bench:
 	@test/bench/run
@@ -125,9 +133,14 @@ test-matrix:
 test-assert:
 	@test/assert
 
-# The tests that .ci/run leaves out, since they take hours: make nightly SUITE="busy mutants"
+# The tests that .ci/run leaves out, since they take hours: make nightly SUITE="busy mutate"
 nightly:
 	@test/nightly
+
+# make mutate SINCE=HEAD~1: mistakes on the lines of a change; do the tests notice?  Without
+# SINCE: SAMPLE=80 of all of src/, chosen by SEED.  Mistakes of another kind are patches.
+mutate:
+	@test/mutate/run
 
 mutants:
 	@test/mutants/run

@@ -14,6 +14,7 @@
 #include "base/hash.h"
 #include "base/policy.h"
 #include "base/settings.h"
+#include "base/testpoint.h"
 #include "claim/held.h"
 #include "guard/protect.h"
 #include "lease/report.h"
@@ -55,6 +56,7 @@ static const AlShmemPart *const shmem_parts[] = {
 void
 _PG_init(void)
 {
+	al_test_init();
 	al_settings_init();
 	al_shmem_init(shmem_parts, lengthof(shmem_parts));
 	al_hash_init(al_fence_secret);

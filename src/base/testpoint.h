@@ -17,8 +17,10 @@
 #include "base/compat.h"
 
 #ifdef AL_TEST_HOOKS
+extern void al_test_init(void);
 extern void al_test_pause(const char *point);
 #else
+#define al_test_init() ((void) 0)
 #define al_test_pause(point) ((void) 0)
 #endif
 

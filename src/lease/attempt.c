@@ -333,6 +333,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 			!al_tickets_may_be(attempt->key))
 			return;
 	}
+	AL_TEST_POINT("exclusive-seen");
 	al_find_shared(rel, attempt->key, &request->owner, rows_to_see(attempt), state);
 }
 

@@ -219,6 +219,7 @@ al_lease_leave(const AlKey *key, const AlOwner *owner)
 	if (!al_tickets_may_be(key))
 		return false;
 	al_claim_ticket(key, owner);
+	AL_TEST_POINT("leaving-line");
 	(void) al_tickets_look(key, owner, &line);
 	if (al_tickets_drop(key, owner))
 		al_line_let_go(key);

@@ -24,6 +24,7 @@
 #include "base/owner.h"
 #include "base/settings.h"
 #include "base/str.h"
+#include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
 #include "claim/held.h"
@@ -349,6 +350,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 		holding->holder = own->holder;
 	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
 	holding->released_at = 0;
+	AL_TEST_POINT("token-drawn");
 	put_row(rel, attempt, request->is_shared, holding);
 	al_lease_written(attempt->key, &request->owner, holding, own && request->is_shared);
 	al_history_begin(attempt->key, holding, attempt->result->at);

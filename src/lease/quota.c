@@ -399,8 +399,11 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, AlQuota *quota)
 		quota->claims[i].mode = quotas[i].new_keys > 0 || quotas[i].place ? ExclusiveLock : RowShareLock;
 	}
 	qsort(quota->claims, found, sizeof(AlQuotaClaim), compare_claims);
+	AL_TEST_POINT("before-quota");
 	for (; quota->count < found; quota->count++)
 		al_claim_quota(quota->claims[quota->count].hash, quota->claims[quota->count].mode);
+	if (found > 0)
+		AL_TEST_POINT("before-count");
 	for (int i = 0; i < found; i++)
 	{
 		if (quotas[i].new_keys > 0 || quotas[i].place)

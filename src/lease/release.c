@@ -17,6 +17,7 @@
 #include "atomic_lock.h"
 #include "base/owner.h"
 #include "base/str.h"
+#include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/durability.h"
 #include "claim/held.h"
@@ -244,6 +245,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 
 	if (!al_lease_claim_soon(rel, key, NULL, AL_CLAIM_TAKE, claim, result))
 		return NIL;
+	AL_TEST_POINT("ending");
 	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
 	now = GetCurrentTimestamp();
 	foreach(cell, al_live_holdings(&state, now))

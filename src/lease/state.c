@@ -419,7 +419,10 @@ look_for_own(AlOwnClaim *ask)
 		state->rows.exclusive = *ask->seen;
 	else if (!al_table_find(ask->rel, ask->key, &state->rows.exclusive) ||
 			 !al_is_live(&state->rows.exclusive, GetCurrentTimestamp()))
+	{
+		AL_TEST_POINT("own-not-exclusive");
 		al_find_shared(ask->rel, ask->key, ask->owner, AL_LOOK_OWN, state);
+	}
 	ask->seen = NULL;
 	if (judge(ask))
 		return NULL;

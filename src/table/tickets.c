@@ -51,6 +51,7 @@
 #include "base/owner.h"
 #include "base/policy.h"
 #include "base/str.h"
+#include "base/testpoint.h"
 #include "claim/claim.h"
 #include "shmem/tickets.h"
 #include "table/catalog.h"
@@ -559,6 +560,7 @@ al_tickets_drop(const AlKey *key, const AlOwner *owner)
 
 	if (!al_tickets_may_be(key))
 		return false;
+	AL_TEST_POINT("dropping-tickets");
 	rel = al_open_queue(RowExclusiveLock);
 	InitDirtySnapshot(dirty);
 	foreach(cell, tickets_of_owner(rel, key, owner, NULL, &dirty))

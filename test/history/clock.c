@@ -2,7 +2,8 @@
  *
  * clock.c
  *	  A clock that steps, for a server that is started with this library in
- *	  LD_PRELOAD: microseconds in a file are added to the time of day.
+ *	  LD_PRELOAD: microseconds in a file are added to the time of day, and to the
+ *	  monotonic clock too where AL_CLOCK_ALL is set.
  *
  * PostgreSQL asks for the time in signal handlers, as when statement_timeout
  * fires.  So nothing here may use malloc().  libfaketime up to 0.9.10 opens a
@@ -24,6 +25,7 @@
 
 static _Atomic int64_t none;
 static _Atomic int64_t *offset_us = &none;
+static int	all_clocks;
 
 __attribute__((constructor))
 static void
@@ -33,6 +35,7 @@ map_offset(void)
 	int			fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	void	   *page;
 
+	all_clocks = getenv("AL_CLOCK_ALL") != NULL;
 	if (fd < 0)
 		return;
 	page = mmap(NULL, sizeof(*offset_us), PROT_READ, MAP_SHARED, fd, 0);
@@ -47,7 +50,7 @@ clock_gettime(clockid_t id, struct timespec *now)
 	int			result = syscall(SYS_clock_gettime, id, now);
 	int64_t		ns;
 
-	if (result != 0 || (id != CLOCK_REALTIME && id != CLOCK_REALTIME_COARSE))
+	if (result != 0 || (id != CLOCK_REALTIME && id != CLOCK_REALTIME_COARSE && !(all_clocks && id == CLOCK_MONOTONIC)))
 		return result;
 	ns = now->tv_nsec + atomic_load(offset_us) * 1000;
 	now->tv_sec += ns / 1000000000;

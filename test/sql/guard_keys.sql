@@ -40,6 +40,7 @@ $$;
 SELECT right_key, wrong_key, string_agg(col, ' ' ORDER BY col) FROM t.keys, t.try_type(col, key) GROUP BY 1, 2;
 SELECT count(*) FROM t.keys;
 SELECT t.with_keys(ARRAY['a{b}c 42:t/X-1'], 'UPDATE t.types SET rest = 1') AS other, lock_protect('t.types', 'a{{b}}c {num}:{yes}/{code}'), t.with_keys(ARRAY['a{b}c 42:t/X-1'], 'UPDATE t.types SET rest = 1') AS several;
+SELECT lock_protect('t.types', repeat('{num}.', 40)), t.with_keys(ARRAY[repeat('42.', 40)], 'UPDATE t.types SET rest = 1') AS many_parts;
 -- no setting of the writer makes another key of it
 CREATE TABLE t.formats (day date, span interval, num float8, bin bytea, rest int);
 INSERT INTO t.formats VALUES ('2026-12-31', '1 day 02:03', 0.1::float8 + 0.2::float8, '\x00ff41');

@@ -1,0 +1,496 @@
+"""Explores what two or three sessions answer, in every interleaving of their steps.
+
+Model: real backends stop at each test point (explore.c).  A schedule is a string with a
+letter for each step: the session that goes on to its next point, or * where two hours pass.
+Sessions go on until their statement ends; to leave one before is a preemption, and all
+schedules of at most BOUND preemptions are tried.  Nothing in the server depends on real
+time, so a schedule can be replayed.
+
+Judgement: what a schedule answers and leaves is right if some serial order of the same
+statements answers and leaves the same, or one of those that were not refused.  In any case
+the rules of judge.py must hold.
+"""
+
+import argparse
+import mmap
+import os
+import random
+import re
+import select
+import struct
+import sys
+import time
+from dataclasses import dataclass
+
+import psycopg2
+from psycopg2 import extensions
+
+import judge
+import scenarios
+
+LIMIT = float(os.environ.get('PG_TEST_TIMEOUT_DEFAULT') or 180)
+HOURS = 7200 * 1000000
+LETTERS = 'ABCDEFG'
+MANY = 1000000
+READY, STOPPED, BLOCKED, DONE = 'ready', 'stopped', 'blocked', 'done'
+
+# The state after a schedule, of its keys only
+FINAL = """
+SELECT (SELECT coalesce(json_agg(json_build_array(mode, released, expires_at > clock_timestamp() AND NOT released AND (pid IS NULL OR lock_is_held(key, owner)),
+            owner, fencing_token, round(extract(epoch FROM nullif(expires_at, 'infinity') - clock_timestamp()) / 900)) ORDER BY mode, fencing_token), '[]') FROM app_lock WHERE key = '{k}'),
+    (SELECT coalesce(json_agg(json_build_array('q' || ticket, (SELECT q.owner FROM app_lock_queue q WHERE q.key = v.key AND q.ticket = v.ticket),
+            offered_until IS NOT NULL) ORDER BY ticket), '[]') FROM lock_queue v WHERE key = '{k}'),
+    (SELECT json_build_array(locked, mode, holder, holders, waiters, pid IS NOT NULL) FROM lock_status('{k}')),
+    (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid > 2),
+    (SELECT coalesce(json_agg(json_build_array(fencing_token, ended_by) ORDER BY fencing_token), '[]') FROM lock_history WHERE key = '{k}'),
+    (SELECT json_build_array(grants - releases - expirations - forced, (SELECT count(*) FROM app_lock WHERE NOT released))
+            FROM lock_stats WHERE database = current_database()),
+    (SELECT json_agg(coalesce(holder, '?') ORDER BY holder) FROM (SELECT previous_holder AS holder FROM lock_audit WHERE key = '{k}') a),
+    (SELECT v FROM explore_doc WHERE id = '{k}'),
+    (SELECT clock_timestamp() < closed_until FROM lock_status('{k}'))"""
+
+
+class Session:
+    """A connection whose backend stops; "stops" is for the setting explore.stops"""
+
+    def __init__(self, explorer, stops):
+        self.explorer = explorer
+        self.conn = psycopg2.connect(explorer.dsn, async_=1)
+        self.wait()
+        self.pid = self.conn.info.backend_pid
+        self.cursor = self.conn.cursor()
+        self.error = None
+        # Fill the caches: what a first call looks up is no matter of schedules.
+        for sql in ("SELECT count(*) FROM lock_status('warm')", "SET client_min_messages = error",
+                    f"SELECT lock_release('w{self.pid}', 'w') FROM lock_acquire('w{self.pid}', owner => 'w')"):
+            self.cursor.execute(sql)
+            self.wait()
+        explorer.walk(self, f"SET explore.stops = '{stops}'")
+
+    def wait(self):
+        until = time.monotonic() + LIMIT
+        while (state := self.conn.poll()) != extensions.POLL_OK:
+            sockets = [[self.conn.fileno()], []] if state == extensions.POLL_READ else [[], [self.conn.fileno()]]
+            if not any(select.select(*sockets, [], 1)) and time.monotonic() > until:
+                raise TimeoutError('no answer')
+
+    def has_answer(self):
+        return bool(self.error or select.select([self.conn.fileno()], [], [], 0)[0])
+
+    def send(self, sql):
+        self.error = None
+        try:
+            self.cursor.execute('/*x*/ ' + sql)
+            self.conn.poll()
+        except psycopg2.Error as error:
+            self.error = error
+
+    def answer(self):
+        try:
+            if self.error:
+                raise self.error
+            self.wait()
+        except psycopg2.Error as error:
+            return ('error', error.pgcode)
+        if self.cursor.description is None:
+            return ('done',)
+        rows = self.cursor.fetchall()
+        return rows[0] if len(rows) == 1 else tuple(rows)
+
+
+@dataclass
+class Step:
+    choice: int
+    others: dict        # what else could have gone on, and whether that is a preemption
+    point: str          # where it stood
+
+
+class Explorer:
+    def __init__(self, socket, clock, stops):
+        self.dsn = f'host={socket} port=5432 user=postgres dbname=explore'
+        self.stops = stops
+        self.clock = mmap.mmap(os.open(clock, os.O_RDWR), 8)
+        self.conn = psycopg2.connect(self.dsn)
+        self.conn.autocommit = True
+        self.cursor = self.conn.cursor()
+        self.ask("SET synchronous_commit = off; SET client_min_messages = error; SET atomic_lock.enforce_guards = off")
+        self.ask("PREPARE step AS SELECT explore_step($1, $2, $3, $4, $5, $6)")
+        self.sessions = []
+        self.number = self.schedules = self.steps = self.lost = self.balance = 0
+        self.has_policies = False
+        self.order = []             # of the last schedule: (begins, session, statement)
+
+    def ask(self, sql):
+        self.cursor.execute(sql)
+        return self.cursor.fetchone() if self.cursor.description else None
+
+    def pass_time(self, microseconds=HOURS):
+        self.clock[:] = struct.pack('q', struct.unpack('q', self.clock[:])[0] + microseconds)
+
+    def step(self, sessions, moving=None, skip=0, how='p', wake=False, limit=LIMIT):
+        """See explore_step().  Returns how many points "moving" came to, and the states of the sessions"""
+        self.steps += 1
+        self.cursor.execute("EXECUTE step(%d, %d, '%s', %s, '{%s}', %d)" % (
+            moving.pid if moving else 0, skip, how, wake, ','.join(str(s.pid) for s in sessions), limit * 1000))
+        visits, *states = self.cursor.fetchone()[0].split(' ')
+        if 'R' in states and limit == LIMIT:
+            raise TimeoutError(f'a session does not stop: {states}')
+        return int(visits), states
+
+    def begin(self, session, sessions, sql, skip):
+        """Send a statement: the first step of its session"""
+        session.send(sql)
+        me, until = sessions.index(session), time.monotonic() + LIMIT
+        while time.monotonic() < until:
+            visits, states = self.step(sessions, session, skip, 's', limit=1)
+            if states[me] != 'R':
+                return visits, states
+            # It failed before it began, as in a transaction that has failed.
+            if session.has_answer():
+                return 0, [*states[:me], 'I', *states[me + 1:]]
+        raise TimeoutError(f'{sql} does not begin: {states[me]}')
+
+    def walk(self, session, sql=None):
+        """Let a session alone come to its end, of a statement or altogether"""
+        until = time.monotonic() + LIMIT
+        _, states = self.begin(session, [session], sql, MANY) if sql else self.step([session], session, MANY)
+        while states[0][0] not in 'IG':
+            self.pass_time(1000)
+            if time.monotonic() > until:
+                raise TimeoutError('a session does not end')
+            _, states = self.step([session], session, MANY)
+        return session.answer() if sql else None
+
+    def prepare(self, scenario, names):
+        while len(self.sessions) < len(scenario.programs):
+            self.sessions.append(Session(self, self.stops))
+        tables = ('app_lock', 'app_lock_queue', 'lock_audit', 'lock_history', 'explore_doc')
+        if self.schedules % 200 == 1:
+            self.ask(f"TRUNCATE {', '.join(tables)}")
+        elif scenario.is_alone:
+            self.ask('; '.join(f'DELETE FROM {table}' for table in tables))
+        if self.has_policies:
+            self.ask("DELETE FROM app_lock_policy WHERE prefix <> 'k'")
+        self.has_policies = 'lock_set_policy' in scenario.text
+        balance, rows = self.ask("SELECT grants - releases - expirations - forced, (SELECT count(*) FROM app_lock WHERE NOT released) FROM lock_stats WHERE database = current_database()") or (0, 0)
+        self.balance = balance - rows
+        self.ask("INSERT INTO explore_doc VALUES ('{k}', 0)".format(**names))
+        for sql in scenario.setup:
+            if sql == 'CLOCK':
+                self.pass_time()
+            else:
+                self.ask(sql.format(**names))
+        for sql in scenario.third:
+            self.walk(self.sessions[len(scenario.programs) - 1], sql.format(**names))
+
+    def run(self, scenario, programs, prefix=(), spent=0, bound=MANY, is_shown=False):
+        """Follow the schedule prefix, and go on without preemptions.  Returns the steps and the outcome"""
+        self.schedules += 1
+        self.number += 1
+        key = f'k{self.number}'
+        names = {'k': key, 'k2': key + '+', **{o: o + key for o in 'abcd'}}
+        self.prepare(scenario, names)
+        sessions = self.sessions[:len(programs)]
+        n = len(programs)
+        position = [0] * n
+        state = [READY if program else DONE for program in programs]
+        point = [''] * n
+        answers = [[] for _ in range(n)]
+        waits = [False] * n         # for others to do something
+        hours = scenario.clock
+        current = None
+        is_swept = 'lock_enqueue' not in scenario.text
+        steps = []
+        self.order = []
+
+        def take(states):
+            for i, seen in enumerate(states):
+                if state[i] in (READY, DONE):
+                    continue
+                if seen[0] == 'S':
+                    state[i], point[i] = STOPPED, seen[1:]
+                    waits[i] = point[i] == 'sleep'
+                elif seen[0] in 'LQ':
+                    state[i], point[i] = BLOCKED, seen[0]
+                else:
+                    answers[i].append(sessions[i].answer() if seen[0] == 'I' else ('gone',))
+                    self.order.append((False, i, position[i]))
+                    position[i] += 1
+                    state[i], point[i] = (READY if position[i] < len(programs[i]) else DONE), ''
+
+        while True:
+            enabled = [i for i in range(n) if state[i] in (READY, STOPPED)]
+            # A loop that looks again goes on when others have done something.
+            enabled = [i for i in enabled if not waits[i]] or enabled
+            if hours:
+                enabled.append(n)
+            if not enabled and not is_swept:
+                # Offers that nobody could write are for the next sweep.
+                is_swept = True
+                self.ask('SELECT lock_sweep() WHERE EXISTS (SELECT FROM app_lock_queue)')
+                take(self.step(sessions)[1])
+                continue
+            if not enabled:
+                break
+            if current is not None and state[current] == BLOCKED:
+                current = None
+            is_inside = current in enabled and state[current] == STOPPED
+            others = {i: int(is_inside and i != current) for i in enabled}
+            choice = current if is_inside else enabled[0]
+            left = prefix[len(steps):]
+            if left:
+                if left[0] in others:
+                    choice = left[0]
+                else:
+                    self.lost += 1
+            elif spent >= bound:
+                others = {i: cost for i, cost in others.items() if cost == 0}
+            elif choice in others:
+                others = dict(others)
+            if choice == n:
+                if not is_inside:
+                    current = None
+                steps.append(Step(choice, others, ''))
+                hours -= 1
+                self.pass_time()
+                take(self.step(sessions, wake=True)[1])
+                continue
+            # Several steps can be one if nobody else can wake up meanwhile, and nobody asks.
+            skip = 0
+            if not is_shown and BLOCKED not in state:
+                if left:
+                    skip = next((i for i, c in enumerate(left) if c != choice), len(left)) - 1
+                elif spent >= bound:
+                    skip = MANY
+            current = choice
+            me, was = sessions[choice], point[choice]
+            if waits[choice]:
+                self.pass_time(1000)
+            if state[choice] == READY:
+                sql = programs[choice][position[choice]].format(**names)
+                self.order.append((True, choice, position[choice]))
+                if sql == 'DISCONNECT':
+                    me.conn.close()
+                    self.sessions.remove(me)
+                    state[choice] = 'running'
+                    visits, states = self.step(sessions, me, how='d')
+                else:
+                    state[choice] = 'running'
+                    visits, states = self.begin(me, sessions, sql, max(skip, 0))
+            else:
+                state[choice] = 'running'
+                visits, states = self.step(sessions, me, max(skip, 0))
+            took = max(visits + (states[choice][0] != 'S'), 1)
+            if waits[choice] and took:
+                waits[choice] = False
+            take(states)
+            # Whoever did more than to sleep may have changed what others wait for.
+            if not waits[choice]:
+                waits = [False] * n
+            steps.append(Step(choice, others, was))
+            steps.extend(Step(choice, {}, '') for _ in range(took - 1))
+        final = self.ask(FINAL.format(**names))
+        probe = self.ask(f"SELECT status FROM lock_try_acquire('{key}', owner => 'probe')")[0]
+        for i in range(n):
+            if state[i] == BLOCKED:
+                answers[i].append(('blocked',))
+        self.clear(sessions, state)
+        grown = final[5] and final[5][0] - final[5][1] - self.balance
+        final = judge.Final(*final[:5], grown, *final[6:], probe)
+        return steps, judge.Outcome.of(answers, final, key)
+
+    def clear(self, sessions, state):
+        """Bring all sessions to an end"""
+        for session, how in zip(sessions, state):
+            if session in self.sessions and how == BLOCKED:
+                self.ask(f'SELECT pg_cancel_backend({session.pid})')
+                self.walk(session)
+                session.answer()
+        for session in sessions:
+            if session in self.sessions and session.conn.info.transaction_status != extensions.TRANSACTION_STATUS_IDLE:
+                self.walk(session, 'ROLLBACK')
+        if (prepared := self.ask("SELECT gid FROM pg_prepared_xacts LIMIT 1")) is not None:
+            self.ask(f"ROLLBACK PREPARED '{prepared[0]}'")
+
+    def search(self, scenario, programs, bound, until=None, dice=None):
+        """Yields the schedule and outcome of each schedule, and at last None if there are no more"""
+        frontier = [((), 0)]
+        while frontier:
+            if until and time.monotonic() > until:
+                return
+            prefix, spent = frontier.pop(dice.randrange(len(frontier)) if dice else -1)
+            steps, outcome = self.run(scenario, programs, prefix, spent, bound)
+            choices = tuple(step.choice for step in steps)
+            for i in range(len(prefix), len(steps)):
+                for other, cost in steps[i].others.items():
+                    if other != steps[i].choice and spent + cost <= bound:
+                        frontier.append((choices[:i] + (other,), spent + cost))
+            yield choices, outcome
+        yield None
+
+
+def letters(choices, n):
+    return ''.join('*' if c == n else LETTERS[c] for c in choices)
+
+
+class Verdicts:
+    """Judges the outcomes of a scenario, each once"""
+
+    def __init__(self, explorer, scenario):
+        self.explorer, self.scenario = explorer, scenario
+        self.serial = self.orders(scenario.programs)
+        self.without = {(): self.serial}
+        self.seen = {}
+
+    def orders(self, programs):
+        """The outcomes of all serial orders"""
+        return {found[1] for found in self.explorer.search(self.scenario, programs, 0) if found}
+
+    def complaint(self, outcome):
+        """None, or what is wrong"""
+        if outcome not in self.seen:
+            self.seen[outcome] = self.judge(outcome)
+        return self.seen[outcome]
+
+    def is_explained(self, outcome, serial):
+        if outcome in serial:
+            return True
+        # A call reads the clock once.  Where a lease ends meanwhile, another call may see that before.
+        return self.scenario.clock > 0 and all(any(o.answers[i] == answers for o in serial) for i, answers in enumerate(outcome.answers))
+
+    def judge(self, outcome):
+        broken = judge.broken_rules(self.scenario, outcome)
+        if broken:
+            return ', '.join(broken)
+        for calls in [(), *judge.some_refused(outcome)]:
+            if calls not in self.without:
+                programs = [[sql for j, sql in enumerate(program) if (i, j) not in calls] for i, program in enumerate(self.scenario.programs)]
+                self.without[calls] = {judge.renamed(o) for o in self.orders(programs)}
+            if self.is_explained(judge.renamed(judge.left_out(outcome, calls)), self.without[calls]):
+                if judge.are_all_refused(outcome) and self.scenario.is_free and not any(judge.are_all_refused(o) for o in self.serial):
+                    return 'all are refused a key that is free'
+                return None
+        return 'no serial order does that'
+
+
+def replay(explorer, scenario, schedule):
+    n = len(scenario.programs)
+    prefix = tuple(n if letter == '*' else LETTERS.index(letter) for letter in schedule)
+    return explorer.run(scenario, scenario.programs, prefix, is_shown=True)
+
+
+def show(scenario, steps, outcome):
+    n = len(scenario.programs)
+    for sql in scenario.setup + scenario.third:
+        print(f'    before: {sql}')
+    for i, program in enumerate(scenario.programs):
+        print(f'    {LETTERS[i]}: {"; ".join(program)}')
+    for step in steps:
+        print(f'    {"*" if step.choice == n else LETTERS[step.choice]}  {"two hours pass" if step.choice == n else "from " + step.point if step.point else "begins"}')
+    print(outcome)
+
+
+def explore(explorer, scenario, bound, seconds, known, dice):
+    """Returns complaints: texts"""
+    until = time.monotonic() + seconds
+    before, complete, complaints = explorer.schedules, False, {}
+    verdicts = Verdicts(explorer, scenario)
+    for found in explorer.search(scenario, scenario.programs, bound, until, dice):
+        if found is None:
+            complete = True
+            break
+        choices, outcome = found
+        complaint = verdicts.complaint(outcome) or judge.broken_order(scenario, outcome, explorer.order)
+        if complaint and not known.explains(scenario, outcome, complaint) and complaint not in complaints:
+            complaints[complaint] = (letters(choices, len(scenario.programs)), outcome)
+    if os.environ.get('AL_EXPLORE_VERBOSE'):
+        print(f'  {scenario.name}: {explorer.schedules - before} schedules{"" if complete else ", cut"}, {len(verdicts.serial)} serial, {len(verdicts.seen)} outcomes', flush=True)
+    return complaints
+
+
+class Known:
+    """Deviations that have a reason: lines "SCENARIO <tab> COMPLAINT <tab> REASON", both patterns"""
+
+    def __init__(self, path):
+        self.lines = [[*map(re.compile, line.split('\t')[:2])] for line in judge.lines_of(path)]
+
+    def explains(self, scenario, outcome, complaint):
+        return any(name.fullmatch(scenario.name) and what.search(f'{complaint}: {outcome}') for name, what in self.lines)
+
+
+def report_tally(path, passed, failed):
+    with open(path, 'w', encoding='utf-8') as tally:
+        tally.write(f'{passed} {failed}\n')
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--socket', required=True)
+    parser.add_argument('--clock', required=True)
+    parser.add_argument('--tally', required=True)
+    parser.add_argument('--scenario', default='', help='only those that match this pattern')
+    parser.add_argument('--schedule', help='replay this one')
+    parser.add_argument('--minutes', type=float)
+    parser.add_argument('--bound', type=int, default=2)
+    parser.add_argument('--seconds', type=float, default=150)
+    parser.add_argument('--seed', type=int, default=random.randrange(1000000))
+    parser.add_argument('--stops', default='named')
+    parser.add_argument('--first', action='store_true', help='end at the first failure')
+    args = parser.parse_args()
+    if args.minutes:
+        args.seconds = 60 * args.minutes
+    here = os.path.dirname(os.path.abspath(__file__))
+    explorer = Explorer(args.socket, args.clock, args.stops)
+    known = Known(f'{here}/known')
+    wanted = scenarios.all_scenarios(args.seed)
+    if args.scenario:
+        wanted = [s for s in wanted if s.name == args.scenario] or [s for s in wanted if re.search(args.scenario, s.name)]
+    if not wanted:
+        sys.exit(f'no scenario is named {args.scenario}')
+    if args.schedule is not None:
+        scenario = wanted[0]
+        steps, outcome = replay(explorer, scenario, args.schedule)
+        show(scenario, steps, outcome)
+        order = explorer.order
+        verdicts = Verdicts(explorer, scenario)
+        for serial in verdicts.serial:
+            print('serial:', serial, sep='\n')
+        complaint = verdicts.complaint(outcome) or judge.broken_order(scenario, outcome, order)
+        print('complaint:', complaint)
+        report_tally(args.tally, int(not complaint), int(bool(complaint)))
+        return int(bool(complaint))
+    print(f'seed {args.seed}', flush=True)
+    began = time.monotonic()
+    passed, failed = 0, 0
+
+    def report(scenario, complaints):
+        nonlocal passed, failed
+        passed, failed = passed + (not complaints), failed + bool(complaints)
+        for complaint, (schedule, outcome) in complaints.items():
+            print(f'not ok: {complaint}\n  make explore SCENARIO="{scenario.name}" SCHEDULE={schedule}{" STOPS=" + args.stops if args.stops != "named" else ""}\n{outcome}', flush=True)
+
+    # What was found once is looked at each time.
+    for name, schedule in (line.split('\t')[:2] for line in judge.lines_of(f'{here}/schedules')) if not args.scenario else ():
+        scenario = scenarios.named(name)
+        _, outcome = replay(explorer, scenario, schedule)
+        order = explorer.order
+        complaint = Verdicts(explorer, scenario).complaint(outcome) or judge.broken_order(scenario, outcome, order)
+        report(scenario, {} if not complaint or known.explains(scenario, outcome, complaint) else {complaint: (schedule, outcome)})
+    for scenario in wanted:
+        if time.monotonic() - began > args.seconds or (failed and args.first):
+            break
+        dice = random.Random(args.seed)
+        try:
+            complaints = explore(explorer, scenario, args.bound, max(2, args.seconds / 100), known, dice)
+        except Exception:
+            print(f'in {scenario.name}:', flush=True)
+            raise
+        report(scenario, complaints)
+    print(f'{passed + failed} of {len(wanted)} scenarios, {explorer.schedules} schedules, {explorer.steps} steps, '
+          f'{explorer.lost} that could not be followed, {time.monotonic() - began:.0f} s')
+    report_tally(args.tally, passed, failed)
+    return int(failed > 0)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

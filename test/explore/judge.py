@@ -1,0 +1,146 @@
+"""What answers and a final state must be, whatever the order of the steps."""
+
+import itertools
+import json
+import re
+from dataclasses import astuple, dataclass, replace
+
+REFUSED = {'held', 'pending', 'timeout', 'held_by_owner', 'busy', 'in_transaction'}
+
+
+def lines_of(path):
+    with open(path, encoding='utf-8') as file:
+        return [line.rstrip('\n') for line in file if line.strip() and line[0] != '#']
+
+
+@dataclass(frozen=True)
+class Final:
+    """Columns as in explore.FINAL"""
+    rows: tuple
+    line: tuple
+    status: tuple
+    claims: int
+    history: tuple
+    grown: int          # how far the counters are from the rows
+    audit: tuple
+    written: int
+    is_closed: bool
+    probe: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What each session was answered, a tuple for each statement, and the final state.  Tokens are t0, t1, in
+    their order, tickets q0, q1, and the key's name is left out, so that schedules can be compared"""
+    answers: tuple
+    final: Final
+
+    @staticmethod
+    def of(answers, final, key):
+        # When nobody has noticed yet that a lease or session is over, it does not matter who would have.
+        over = {row[4] for row in final.rows if not row[1] and not row[2]}
+        final = replace(final, rows=[row[:5] + [row[5] if row[2] else None] for row in final.rows],
+                        history=[[token, 'over' if token in over else how] for token, how in final.history])
+        return renamed(Outcome(tuple(map(tuple, answers)), final), key)
+
+    def __str__(self):
+        return '\n'.join([*(f'    {"ABCDEFG"[i]}: {" / ".join(map(str, answers))}' for i, answers in enumerate(self.answers)),
+                          *(f'    {name}: {value}' for name, value in vars(self.final).items())])
+
+
+def flat(value):
+    if isinstance(value, (tuple, list)):
+        for part in value:
+            yield from flat(part)
+    else:
+        yield value
+
+
+def renamed(outcome, key=None):
+    """Number tokens and tickets anew"""
+    values = list(flat((outcome.answers, astuple(outcome.final))))
+    big = sorted({v for v in values if isinstance(v, int) and v > 10 ** 9} | {v for v in values if isinstance(v, str) and re.fullmatch(r't\d+', v)},
+                 key=lambda v: v if isinstance(v, int) else int(v[1:]))
+    tickets = sorted({v for v in values if isinstance(v, str) and re.fullmatch(r'q\d+', v)}, key=lambda v: int(v[1:]))
+    name = {v: f't{i}' for i, v in enumerate(big)} | {v: f'q{i}' for i, v in enumerate(tickets)}
+
+    def of(value):
+        if isinstance(value, (tuple, list)):
+            return tuple(of(part) for part in value)
+        if isinstance(value, str) and value not in name and key:
+            return value.replace(key, '')
+        if value is None or isinstance(value, (bool, str)) or isinstance(value, int):
+            return name.get(value, value) if not isinstance(value, bool) else value
+        return str(value)
+    return Outcome(of(outcome.answers), Final(*map(of, astuple(outcome.final))))
+
+
+def is_refused(answer):
+    return bool(answer) and (answer[0] in REFUSED or answer[:2] == ('error', '55P03') or answer == ('blocked',))
+
+
+def refused(outcome):
+    return [(i, j) for i, answers in enumerate(outcome.answers) for j, answer in enumerate(answers) if is_refused(answer)]
+
+
+def some_refused(outcome):
+    """Sets of calls that were refused, which should have done nothing; small sets first"""
+    calls = refused(outcome)
+    return itertools.chain.from_iterable(itertools.combinations(calls, r) for r in range(1, len(calls) + 1))
+
+
+def are_all_refused(outcome):
+    return len(refused(outcome)) == len(list(itertools.chain(*outcome.answers))) > 1
+
+
+def left_out(outcome, calls):
+    return Outcome(tuple(tuple(answer for j, answer in enumerate(answers) if (i, j) not in calls)
+                         for i, answers in enumerate(outcome.answers)), outcome.final)
+
+
+def broken_rules(scenario, outcome):
+    """Names of rules that do not hold"""
+    final = outcome.final
+    live = [row for row in final.rows if row[2]]
+    blocked = [answers for answers in outcome.answers if answers and answers[-1] == ('blocked',)]
+    offers = [ticket for ticket in final.line if ticket[2]]
+    is_free = not live and not final.status[0]
+    rules = {
+        'two have the key': len(live) > 1 and any(row[0] == 'exclusive' for row in live),
+        'an owner has it twice': len({row[3] for row in live}) < len(live),
+        'more than max_holders': len(live) > 2 and 'max_holders' in scenario.text,
+        'a claim is left': final.claims and not blocked,
+        'a free key cannot be had': is_free and not final.line and not blocked and not final.is_closed
+                                    and final.probe not in ('acquired',) and 'roles' not in scenario.text,
+        'a free key is not offered': is_free and final.line and not offers and not blocked and not final.is_closed,
+        'somebody waits for a free key': is_free and blocked and not final.line and not final.is_closed,
+        'a holder has a ticket': any(ticket[1] == row[3] for ticket in final.line for row in live if row[0] == 'exclusive'),
+        'a token was given twice': len(set(granted(outcome))) < len(granted(outcome)),
+        'the history differs from the rows': not {row[4] for row in live} <= {t for t, how in final.history if how in (None, 'over')} <= {row[4] for row in final.rows if not row[1]},
+        'the scenario is wrong': any(a[0] == 'error' and a[1][:2] in ('42', '22', 'XX') and a[1] != '42501' for answers in outcome.answers for a in answers if a),
+        'the counters do not add up': final.grown != 0,
+    }
+    return [rule for rule, is_broken in rules.items() if is_broken]
+
+
+def broken_order(scenario, outcome, order):
+    """What a transaction has proved that it holds, nobody else gets before it commits.  No serial order
+    shows that: it would be the same if the other came after the commit"""
+    for at, (is_begin, i, j) in enumerate(order):
+        sql = scenario.programs[i][j]
+        answer = outcome.answers[i][j]
+        if is_begin or answer[0] == 'error' or not ('lock_assert' in sql or 'explore_write' in sql) or len(scenario.programs[i]) == 1:
+            continue
+        for is_next_begin, k, m in order[at + 1:]:
+            if k == i and is_next_begin:
+                break
+            other = outcome.answers[k][m]
+            if not is_next_begin and k != i and other[0] == 'acquired' and 'same owner' not in scenario.name and len(other) == 4:
+                return 'a key was granted that a transaction relies on'
+    return None
+
+
+def granted(outcome):
+    """Tokens of grants that callers saw as new"""
+    return [answer[3] for answers in outcome.answers for answer in answers
+            if len(answer) == 4 and answer[0] == 'acquired' and isinstance(answer[3], str) and answer[3][0] == 't']
