@@ -412,7 +412,7 @@ class Known:
     """Deviations that have a reason: lines "SCENARIO <tab> COMPLAINT <tab> REASON", both patterns"""
 
     def __init__(self, path):
-        self.lines = [[*map(re.compile, line.split('\t')[:2])] for line in judge.lines_of(path)]
+        self.lines = [[re.compile(part, re.DOTALL) for part in line.split('\t')[:2]] for line in judge.lines_of(path)]
 
     def explains(self, scenario, outcome, complaint):
         return any(name.fullmatch(scenario.name) and what.search(f'{complaint}: {outcome}') for name, what in self.lines)
@@ -456,6 +456,9 @@ def main():
         for serial in verdicts.serial:
             print('serial:', serial, sep='\n')
         complaint = verdicts.complaint(outcome) or judge.broken_order(scenario, outcome, order)
+        if complaint and known.explains(scenario, outcome, complaint):
+            print(f'known: {complaint}')
+            complaint = None
         print('complaint:', complaint)
         report_tally(args.tally, int(not complaint), int(bool(complaint)))
         return int(bool(complaint))
