@@ -57,7 +57,8 @@ SINGLE = {
     'write*': with_owner("SELECT explore_write('{k}', '{o}')"),
     'fetch': with_owner("SELECT v FROM lock_fetch(NULL::explore_doc, '{k}', '1 h', '{o}', key => '{k}', holder => '{label}')"),
     'is_held*': with_owner("SELECT lock_is_held('{k}', '{o}')"),
-    'status': with_owner("SELECT locked, mode, holder, holders FROM lock_status('{k}')"),
+    # What is pending is no state of before or after.
+    'status': with_owner("SELECT locked, CASE WHEN locked THEN mode END, CASE WHEN locked THEN holder END, holders FROM lock_status('{k}')"),
 }
 BLOCKS = {
     **{name + '[tx]' if name[-1] != '*' else name[:-1] + '[tx]*': block(SINGLE[name], 'COMMIT')
