@@ -13,7 +13,7 @@
 -- Turns red when: a message, code or field differs from the document; a check comes after
 -- the lock, or is left out.
 --
--- What a registered function does, and may do, is in compat_forrst_calls.
+-- compat_forrst_calls has the registered functions and their rights.
 
 -- The examples of the document, in its order: the results of its functions
 SELECT t.short(api.lock_forrst(t.call('payments.charge', '{}',

@@ -6,12 +6,13 @@
 --
 -- sql/compat/forrst.sql: the functions that lock_forrst calls, and the rights of a call
 --
--- Properties: the registered function runs with the rights, the search_path and the owner
--- that it should have, and with nothing else.  Whatever it does to its lock, its settings
--- or its transaction, the lock is released, the settings are put back, and nothing of a
--- failed call is left.  Cancels, assertions, serialization failures and deadlocks are
--- raised.  No object in the caller's search_path, or in the schema of the extension, is
--- used in place of PostgreSQL's or the extension's.  A call releases only what it has taken.
+-- Properties: the registered function runs with the rights, the search_path and the
+-- owner that it should have, and with nothing else.  The function may change its lock,
+-- its settings or its transaction: lock_forrst releases the lock all the same, puts
+-- the settings back, and leaves nothing of a failed call.  Cancels, assertions,
+-- serialization failures and deadlocks are raised.  No object in the caller's
+-- search_path, or in the schema of the extension, is used in place of PostgreSQL's or
+-- the extension's.  A call releases only what it has taken.
 --
 -- Turns red when: WHEN OTHERS becomes WHEN QUERY_CANCELED OR OTHERS; the owner or the path
 -- is not put back; a function or operator behind the call is not qualified.

@@ -6,17 +6,16 @@
 --
 -- The guard of lock_protect: writes that the lock does not cover are refused
 --
--- Properties: whoever writes a row, by whatever statement, needs the row's key for
--- himself, live, at that moment.  Where an UPDATE changes the key,
--- he needs the new one too.  A refusal is LK006, says what there is instead, shows no
--- owner and leaves everything as it was.
+-- Properties: each statement that writes a row needs a live, exclusive holding of the
+-- row's key at that moment.  An UPDATE that changes the key needs the new key too.  A
+-- refusal is LK006, tells the state of the key, shows no owner and changes nothing.
 --
 -- Turns red when: there is a statement that the guard does not see; only the old row
 -- or only the new one is looked at; a refusal shows an owner.
 --
--- What a write pins is in guard_pin, how a row's key is built in guard_keys, and who is
--- subject to a guard in guard_roles.  How guards are installed and looked at is in
--- guard_ddl, and what other transactions can do meanwhile in iso_guard.
+-- guard_pin has the pins of writes, guard_keys the keys of rows, guard_roles the roles
+-- that are subject to a guard, guard_ddl the making of guards, and iso_guard other
+-- transactions.
 SELECT lock_protect('t.orders', 'order:{id}'), lock_protect('t.lines', 'order:{order_id}');
 SELECT key, holder FROM lock_acquire('order:1', '1 hour', 'alice-1', holder => 'Alice') UNION ALL SELECT key, holder FROM lock_acquire('order:2', '1 hour', 'bob-1', holder => 'Bob');
 

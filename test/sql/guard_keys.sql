@@ -6,10 +6,10 @@
 --
 -- The guard of lock_protect: the key of a row, of partitions and of children
 --
--- Properties: a guard builds the key as lock_key does, of each type as its output
--- function writes it, whatever the writer has set, and from what other triggers have
--- left in the row.  A row that moves between partitions needs both keys.  Partitions
--- and children are guarded as their parent is.
+-- Properties: a guard builds the key as lock_key does.  It writes each type as the
+-- output function of the type does, under any settings of the writer, and uses the row
+-- as other triggers have left it.  A row that moves between partitions needs both
+-- keys.  Partitions and children are guarded as their parent is.
 --
 -- Turns red when: a key is built of another column than the template names, or of its
 -- value before other triggers; a setting makes another key; a partition or a child

@@ -4,13 +4,13 @@
 \set include :srcdir '/sql/include/orders.sql'
 \i :setup
 --
--- The guard of lock_protect: a write pins what covers it
+-- The guard of lock_protect: a write pins the holding that covers it
 --
 -- Properties: a write that is let through pins the holding to the end of the
 -- transaction, or of the savepoint.  While it is pinned, further writes are let
--- through although the lease has run out.  What the transaction itself does with the
--- lease decides about its next write.  A prepared transaction keeps the pin.  Each key
--- counts once among the claims.
+-- through although the lease has run out.  If the transaction releases, converts or
+-- passes on the lease, its next write follows that.  A prepared transaction keeps the
+-- pin.  Each key counts once among the claims.
 --
 -- Turns red when: a lease that ran out, and is not pinned, covers a write; a pin
 -- outlives its savepoint; a pin of a shared holding covers a write; another owner uses

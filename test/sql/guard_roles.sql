@@ -4,14 +4,15 @@
 \set include :srcdir '/sql/include/orders.sql'
 \i :setup
 --
--- The guard of lock_protect: who is subject to it, and who may turn it off
+-- The guard of lock_protect: roles that are subject to it, and roles that may turn it
+-- off
 --
 -- Properties: a guard asks every role for the key's owner, and needs no right on
 -- tables of ours.  A writer gets around it neither by a setting nor by names in
--- search_path.  Who may set atomic_lock.enforce_guards turns it off, and so does
--- replication.  A message tells no more of a row than the writer may read.  Every
--- isolation level gives the same answers.  A session that has not loaded our library yet
--- is refused, too.
+-- search_path.  A role that may set atomic_lock.enforce_guards can turn it off, and
+-- replication turns it off.  A message tells no more of a row than the writer may
+-- read.  Every isolation level gives the same answers.  A session that has not loaded
+-- our library yet is refused, too.
 --
 -- Turns red when: a role gets around the guard that may not turn it off; code of
 -- another role runs in a guard; a key is shown to a writer who may not read its column;

@@ -6,13 +6,13 @@
 --
 -- Policies in every function that changes a lock: max_holders and quotas
 --
--- Properties: what a policy rules of holders and quotas holds in each function that
--- begins or changes a lease, also for one key of a set, and the error names key and
--- prefix.  Quotas count what is held, each key once.  What is held stays as it is.
--- All parts of a policy hold at every isolation level, and for odd names.
+-- Properties: limits of holders and quotas apply in each function that begins or
+-- changes a lease, also to one key of a set, and the error names key and prefix.  A
+-- quota counts each key that is held, once.  A new policy ends no holding.  All parts
+-- of a policy hold at every isolation level, and for odd names.
 --
--- Turns red when: one function forgets one rule; a quota counts what is over, or the
--- key that is asked for, or another policy's, or another role's.
+-- Turns red when: one function forgets one rule; a quota counts an expired lease, the
+-- key of the call itself, a key of another policy, or a key of another role.
 DROP ROLE IF EXISTS regress_al_a, regress_al_b;
 CREATE ROLE regress_al_a;
 CREATE ROLE regress_al_b;

@@ -6,11 +6,11 @@
 --
 -- Policies in every function that changes a lock: default_ttl, max_ttl, max_wait, max_lifetime
 --
--- Properties: what a policy rules of times holds in each function that begins or
--- changes a lease, also for one key of a set, and the error names key and prefix.  A
--- ttl that nobody asked for, or asked for whatever an owner has, is made shorter
--- instead.  A policy decides where a setting says something else.  What is held stays
--- as it is, and its next extension follows the policy.
+-- Properties: a policy's times apply in each function that begins or changes a lease,
+-- also to one key of a set, and the error names key and prefix.  A ttl that nobody
+-- asked for, or asked for whatever an owner has, is made shorter instead.  A policy
+-- decides where a setting says something else.  A new policy changes no lease; the
+-- next extension of the lease follows the policy.
 --
 -- Turns red when: one function forgets one rule; a policy breaks a call that passes
 -- no ttl; a setting wins.

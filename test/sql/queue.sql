@@ -7,17 +7,15 @@
 -- The line for a key: lock_enqueue, lock_queue, and whose turn it is
 --
 -- Properties: lock_enqueue acquires what can be had, and otherwise gives a place,
--- which each further call of its owner renews.  Whoever releases the key offers it
--- to the first place, which ends with the grant.
+-- which each further call of its owner renews.  A release offers the key to the first
+-- place, and the grant ends that place.
 --
--- Turns red when: an argument is let through that no place can have; a renewal
--- begins at the end of the line; a place outlives its grant; who holds the key gets
--- a place.
+-- Turns red when: an argument passes that no place can have; a renewal begins at the
+-- end of the line; a place outlives its grant; the holder of the key gets a place.
 --
--- How places end is in queue_ends, and what is rolled back in queue_rollback.
--- Who gets the key by which verb is in queue_turns.  queue_offers has what offers a
--- key, queue_limits policies and limits, and queue_owners what others can do to a
--- place.  Other sessions are in iso_line, what listeners are told in events.
+-- queue_ends has the ends of places, queue_rollback rollbacks, queue_turns each verb,
+-- queue_offers the ways to offer a key, queue_limits policies and limits, queue_owners
+-- calls of other owners, iso_line other sessions, and events the payloads.
 
 --
 -- Arguments

@@ -7,12 +7,12 @@
 -- The line for a key: offers that are not taken, places that nobody renews, lock_leave
 --
 -- Properties: an offer that is not taken costs the place, and the next one may take
--- the key at once.  A place that is not renewed ends, but not while the key is
--- offered to it.  Only its owner leaves a place, and who leaves an offered key
--- leaves it to the next one.
+-- the key at once.  A place that is not renewed ends, but not while the key is offered
+-- to it.  Only its owner can give up a place.  If the key is offered to that place,
+-- the next place gets the offer.
 --
--- Turns red when: a place outlives its offer or its time; an offer is made to two,
--- or to nobody; owners are not compared; who has lost a place keeps its rank.
+-- Turns red when: a place outlives its offer or its time; an offer is made to two, or
+-- to nobody; owners are not compared; an owner that has lost its place keeps its rank.
 
 --
 -- An offer that is not taken

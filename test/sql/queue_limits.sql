@@ -10,8 +10,8 @@
 -- and keep.  An owner or a role whose quota is used up gets no place.
 -- max_queue_places limits the places of a role for a key.
 --
--- Turns red when: one of these lets somebody in; a limit counts renewals, or places
--- that are over; a role uses the place of another.
+-- Turns red when: one of these rules admits a caller that it excludes; a limit counts
+-- renewals, or expired places; a role uses the place of another.
 DROP ROLE IF EXISTS regress_al_a, regress_al_b;
 CREATE ROLE regress_al_a;
 CREATE ROLE regress_al_b;

@@ -4,16 +4,17 @@
 \set include :srcdir '/sql/include/line.sql'
 \i :setup
 --
--- The line for a key: what offers a key, and what passes it on without the line
+-- The line for a key: calls that offer a key, and calls that pass it on without the
+-- line
 --
--- Properties: whoever lets go of a key, in whatever way, offers it to the first
--- place.  Transfers and thefts pass the key on, and leave the line as it is but for
--- the place of the one who gets the key.  A key that a policy keeps closed is offered
--- when it opens.
+-- Properties: each way to end a holding offers the key to the first place.  A transfer
+-- or a theft gives the key to one owner, ends the place of that owner, and leaves the
+-- other places as they are.  A key that a policy keeps closed is offered when it
+-- opens.
 --
--- Turns red when: one way to let go of a key offers it to nobody; an offer is made
--- for a key that is closed; a transfer or a theft loses a place, or leaves one to the
--- owner who has the key.
+-- Turns red when: one way to end a holding makes no offer; an offer is made for a key
+-- that is closed; a transfer or a theft loses a place, or leaves one to the owner who
+-- has the key.
 
 --
 -- Each way to let go of a key offers it

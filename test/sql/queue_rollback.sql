@@ -6,8 +6,9 @@
 --
 -- The line for a key: transactions and savepoints that are rolled back
 --
--- Properties: what is rolled back never was: a place, its end, an offer, a grant.
--- What a transaction has released is its own until the commit, which makes the offer.
+-- Properties: a rollback undoes a place, the end of a place, an offer and a grant.  A
+-- transaction keeps a key that it has released until it commits, and the commit makes
+-- the offer.
 --
 -- Turns red when: a rollback leaves a place or an offer, or loses one; a key is
 -- offered before the commit.

@@ -6,10 +6,10 @@
 --
 -- The line for a key: nobody jumps it, by any verb
 --
--- Properties: while somebody is first in line, nobody else gets the key by any verb,
--- in any mode or lifetime, or as a part of a set.  Who is first gets it by each of
--- them.  That holds for a key that is offered, for one whose lease has expired, and
--- after an offer that has lapsed.  Readers stand in the same line.
+-- Properties: while a place is first in line, no other caller gets the key by any
+-- verb, in any mode or lifetime, or as a part of a set.  The owner of that place gets
+-- it by each verb.  That holds for a key that is offered, for one whose lease has
+-- expired, and after an offer that has lapsed.  Readers stand in the same line.
 --
 -- Turns red when: one verb jumps the line, or refuses the first in it; a reader
 -- joins other readers before a writer who has a place.

@@ -6,17 +6,18 @@
 -- Mode shared: any number of readers, or one writer
 --
 -- Properties: readers keep writers out and nobody else.  Each reader has a lease of
--- its own, with an owner, a token, an expiry, a label and meta of its own, and ends
--- it for itself.  A writer is told the reader whose lease lasts longest and how many
--- more there are.  lock_status shows each reader, and the caller's own first.
+-- its own, with an owner, a token, an expiry, a label and meta of its own, and ends it
+-- for itself.  A refused writer sees the label of the reader whose lease lasts
+-- longest, and the number of the others.  lock_status shows each reader, and the
+-- caller's own first.
 --
--- Turns red when: a writer is let in while a reader's lease is live, or kept out by
--- one that is not; one reader's release or extension touches another; somebody is
--- shown an owner who has no right to see it.
+-- Turns red when: a writer gets the key while a reader's lease is live, or an expired
+-- lease keeps it out; one reader's release or extension touches another; a caller
+-- without the right sees an owner.
 --
--- How leases of readers end by time is in shared_expiry, what one owner has in
--- shared_owner, limits are in shared_limits, administrators in shared_force,
--- transactions in shared_transactions.
+-- shared_expiry has the ends of leases by time, shared_owner the holdings of one
+-- owner, shared_limits the limits, shared_force the calls of administrators, and
+-- shared_transactions transactions.
 -- What each reader has, and what a writer could be told
 CREATE VIEW t.readers AS SELECT key, mode, owner, holder, released, expires_at <= clock_timestamp() AS expired FROM app_lock ORDER BY key, fencing_token;
 

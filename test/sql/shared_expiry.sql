@@ -5,13 +5,14 @@
 --
 -- Mode shared: leases that run out, and the rows that they leave
 --
--- Properties: a reader whose lease ran out or who released is in nobody's way.  Its
--- row goes to the next reader, so a key has no more rows than it had readers at
+-- Properties: a reader whose lease ran out, or that released, keeps no caller out.
+-- Its row goes to the next reader, so a key has no more rows than it had readers at
 -- once.  A sweep removes the rows that are left, in batches, and no row of a reader
 -- whose lease is live.
 --
--- Turns red when: a lease that is over keeps a writer out; rows of readers pile up;
--- a sweep removes too many rows, or leaves some; an owner is told another's end.
+-- Turns red when: an expired lease keeps a writer out; rows of readers pile up; a
+-- sweep removes too many rows, or leaves some; an owner hears of the end of another
+-- lease.
 -- What each reader has, and what a writer could be told
 CREATE VIEW t.readers AS SELECT key, mode, owner, holder, released, expires_at <= clock_timestamp() AS expired FROM app_lock ORDER BY key, fencing_token;
 

@@ -5,11 +5,11 @@
 --
 -- Mode shared: force_release and lock_steal
 --
--- Properties: both end what all readers have, and write a record of each into
+-- Properties: both end the leases of all readers, and write a record of each into
 -- lock_audit.  A reader who steals the key has it alone.
 --
--- Turns red when: one of several readers stays; a reader has no record; a reader
--- whose lease was over has one; a lease of before is live again.
+-- Turns red when: one of several readers stays; a reader has no record; a reader whose
+-- lease had expired has one; an earlier lease is live again.
 
 --
 -- By force: all of them, each with a record of its own

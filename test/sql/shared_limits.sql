@@ -9,8 +9,8 @@
 -- lock_delay and max_claims_per_transaction hold for readers, too: a delay begins
 -- when a reader's lease runs out, and claims count keys.
 --
--- Turns red when: a bad argument is let through in mode shared; a limit does not
--- hold for a reader; a writer comes in before the delay of a reader is over.
+-- Turns red when: a bad argument passes in mode shared; a limit does not hold for a
+-- reader; a writer gets the key before a reader's delay has passed.
 
 --
 -- Arguments and limits are the same for readers.

@@ -5,12 +5,12 @@
 --
 -- Mode shared: transactions, savepoints, two-phase commit, isolation levels
 --
--- Properties: readers of one transaction exclude its own writers.  What a
--- transaction or a savepoint did to readers is undone with it.  A prepared
--- transaction lets others read and nobody write.  Functions raise in a read-only
--- transaction.  Every isolation level gives the same answers.
+-- Properties: readers of one transaction exclude its own writers.  A rollback of a
+-- transaction or of a savepoint undoes its changes to readers.  A prepared transaction
+-- lets others read and nobody write.  Functions raise in a read-only transaction.
+-- Every isolation level gives the same answers.
 --
--- Turns red when: a rollback leaves a reader, or loses one; a writer is let in
+-- Turns red when: a rollback leaves a reader, or loses one; a writer gets the key
 -- beside a reader of the same transaction; an old snapshot decides.
 
 --

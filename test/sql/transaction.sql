@@ -11,11 +11,11 @@
 -- of the transaction, or of the savepoint, nothing is left of it.  Many of them, taken
 -- and released in one transaction, do not become slower.
 --
--- Turns red when: it outlives its transaction or savepoint; another owner of the same
--- transaction is let in; it writes; a token is given twice.
+-- Turns red when: a holding outlives its transaction or savepoint; another owner gets
+-- the key in the same transaction; an acquire writes; two grants have one token.
 --
--- What its owner has besides is in transaction_beside, the other functions and the
--- arguments in transaction_calls.
+-- transaction_beside has the owner's other holdings, and transaction_calls the other
+-- functions and the arguments.
 
 --
 -- Held, and written nowhere

@@ -7,13 +7,13 @@
 -- lock_stats: what each verb counts
 --
 -- Properties: each verb counts what it granted, refused or ended.  An end that nobody
--- reported is counted once, by the next grant or the sweep.  Nothing is counted twice or
--- forgotten, so that whatever happened
+-- reported is counted once, by the next grant or the sweep.  No grant and no end
+-- counts twice or is left out, so at any time
 -- grants = releases + expirations + forced + holdings that are not released.
 --
 -- Turns red when: a verb forgets to count; an end is counted by those who merely saw it.
 --
--- What transactions count is in stats_transactions.
+-- stats_transactions has the counts of transactions.
 SELECT lock_stats_reset();
 SELECT t.counted() AS since_the_reset, t.adds_up();
 

@@ -6,12 +6,13 @@
 --
 -- lock_stats: what transactions count, and that it adds up
 --
--- Properties: what was granted or ended counts when it is committed, and not at all when
--- it is rolled back.  What was refused counts at once and in any case.  After a long
--- series of calls the counters agree with the answers, and
--- grants = releases + expirations + forced + holdings that are not released.
+-- Properties: a grant or an end counts when its transaction commits, and not at all
+-- when that rolls back.  A refusal counts at once, also if its transaction rolls
+-- back.  After a long series of calls the counters agree with the answers, and grants
+-- = releases + expirations + forced + holdings that are not released.
 --
--- Turns red when: something counts before the commit; a savepoint counts what it undid.
+-- Turns red when: a grant counts before the commit; a grant that a savepoint undid
+-- counts.
 SELECT lock_stats_reset();
 SELECT t.counted() AS since_the_reset, t.adds_up();
 
