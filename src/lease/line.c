@@ -64,11 +64,11 @@ static bool has_ticket = false;
 static bool missed = false;
 
 /*
- * Keys that this transaction let go of and did not claim: the hash of each, in
- * TopTransactionContext, which outlives the release of the locks.  A waiter that came after a
- * ticket sleeps until the ticket is gone, also where another transaction has the key by then.
+ * Keys that this transaction let go of without a claim: the hash of each, in
+ * TopTransactionContext, which outlives the release of the locks.  A waiter sleeps behind a
+ * ticket even if nobody has the key, so a ticket that goes must wake it.
  */
-static List *unoffered = NIL;
+static List *unclaimed = NIL;
 
 static void
 add_key(const AlKey *key, bool is_swept)
@@ -158,9 +158,8 @@ is_free(Relation rel, const AlKey *key)
  * Offer a key to the first ticket, if the key is free and its first waiter came later; and
  * end a ticket that did not take its offer.  Where a waiter is first, it is woken when
  * the claim goes, with the commit.  Where a sweep cannot do so, the next one looks again.
- * False: this transaction has no claim on the key, whose end would wake waiters.
  */
-static bool
+static void
 offer(Relation rel, const AlKey *key, bool is_swept)
 {
 	AlTicket	nobody = {.number = 0};
@@ -171,12 +170,12 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	{
 		/* Others may be letting go of it, too. */
 		missed = missed || (!is_swept && al_claim_is_others(key->hash));
-		return false;
+		return;
 	}
 	if (!al_claim_try(&claim, key, NULL, AL_CLAIM_TAKE))
 	{
 		missed = missed || !is_swept;
-		return false;
+		return;
 	}
 	/* A ticket may be about to be committed, by somebody who sees our claim no more. */
 	if (!al_tickets_look(key, NULL, &line) && !is_swept && al_tickets_is_pending(key))
@@ -185,14 +184,14 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	if (!is_free(rel, key) || line.is_offered)
 	{
 		al_claim_drop(&claim);
-		return false;
+		return;
 	}
 	if (line.lapsed.number != 0)
 		al_ticket_lapse(key, &line.lapsed);
 	if (line.first.number == 0)
 		(void) al_ticket_offer(key, &nobody, 0);
 	else if (al_queue_is_behind(key, false, line.first.number, NULL))
-		return true;
+		return;
 	/* An offer that nobody hears of would end before it is taken. */
 	else if (!al_events_begin())
 		missed = true;
@@ -206,14 +205,28 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 			al_event(key, &event);
 		al_stat_changed();
 	}
-	return true;
+}
+
+/*
+ * Wake the key's waiters when the locks of this transaction are released.  The end of a
+ * claim does that by itself.
+ */
+static void
+wake_at_end(const AlKey *key)
+{
+	MemoryContext old_context;
+
+	if (al_claimed_has(key->hash))
+		return;
+	old_context = MemoryContextSwitchTo(TopTransactionContext);
+	unclaimed = lappend(unclaimed, &key->hash);
+	MemoryContextSwitchTo(old_context);
 }
 
 /* The transaction is about to commit: offer what it has let go of. */
 void
 al_line_commit(void)
 {
-	MemoryContext old_context;
 	Relation	rel;
 	bool		missing;
 	ListCell   *cell;
@@ -225,6 +238,8 @@ al_line_commit(void)
 	{
 		/* Whoever alters or locks our tables keeps nobody from committing. */
 		missed = true;
+		foreach(cell, let_go)
+			wake_at_end(&((LetGo *) lfirst(cell))->key);
 		let_go = NIL;
 		return;
 	}
@@ -240,11 +255,8 @@ al_line_commit(void)
 		if (has_ticket)
 			al_claim_await_others(key->key.hash);
 		CHECK_FOR_INTERRUPTS();
-		if (offer(rel, &key->key, key->is_swept))
-			continue;
-		old_context = MemoryContextSwitchTo(TopTransactionContext);
-		unoffered = lappend(unoffered, &key->key.hash);
-		MemoryContextSwitchTo(old_context);
+		offer(rel, &key->key, key->is_swept);
+		wake_at_end(&key->key);
 	}
 	al_durability_released();
 	table_close(rel, NoLock);
@@ -258,9 +270,9 @@ al_line_released(bool committed)
 	ListCell   *cell;
 
 	if (committed)
-		foreach(cell, unoffered)
+		foreach(cell, unclaimed)
 			al_queue_wake(*(const uint64 *) lfirst(cell), 0, 0);
-	unoffered = NIL;
+	unclaimed = NIL;
 }
 
 /* The transaction is over. */

@@ -435,9 +435,16 @@ look_for_own(AlOwnClaim *ask)
 	elsewhere = al_held_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
 	if (!al_judge_all(ask) && ask->result->outcome == AL_EXPIRED)
 	{
-		/* If the owner is extending it, that began before the lease expired. */
-		if (al_claim_is_extended(ask->key, ask->owner, al_is_shared(&ask->result->holding)))
+		/*
+		 * If another call of the owner extends it, that one began before the lease expired.  A
+		 * call that only waits as we do has the same claim, so wait once for each end.
+		 */
+		if (ask->waited_end != ask->result->holding.expires_at &&
+			al_claim_is_extended(ask->key, ask->owner, al_is_shared(&ask->result->holding)))
+		{
+			ask->waited_end = ask->result->holding.expires_at;
 			return &ask->result->holding;
+		}
 		(void) al_judge_all(ask);
 	}
 	/* Who was given a row goes over all that the owner holds, and not yet this. */
@@ -465,6 +472,7 @@ claim_own(AlOwnClaim *ask)
 	AlResult   *result = ask->result;
 
 	ItemPointerSetInvalid(&ask->waited);
+	ask->waited_end = 0;
 	for (;;)
 	{
 		AlHolding  *elsewhere;

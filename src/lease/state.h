@@ -117,6 +117,7 @@ typedef struct AlOwnClaim
 	AlHolding  *own;			/* the owner's holding, in the state; or NULL */
 	AlClaim		claim;			/* hash 0: none is needed */
 	ItemPointerData waited;		/* row for whose transaction it has waited last */
+	TimestampTz waited_end;		/* end of the lease whose extension it has waited for last */
 } AlOwnClaim;
 
 extern bool al_is_granted(const AlResult *result);

@@ -44,6 +44,12 @@ PG_MODULE_MAGIC;
 #define NUMBER_OF(proc) ((proc)->pgprocno)
 #endif
 
+#if PG_VERSION_NUM >= 190000
+typedef const JumbleState Jumble;
+#else
+typedef JumbleState Jumble;
+#endif
+
 #define SLOTS 512
 #define MOST_SESSIONS 8
 #define MARK "/*x*/"
@@ -89,10 +95,9 @@ static const struct config_enum_entry stops_options[] = {
 static bool
 stop(const char *point, const char *function)
 {
-	static bool is_in_stop = false;
 	Slot	   *slot;
 
-	if (stops == STOPS_NEVER || (stops == STOPS_NAMED && function) || is_in_stop || MyProc == NULL)
+	if (stops == STOPS_NEVER || (stops == STOPS_NAMED && function) || MyProc == NULL)
 		return false;
 	slot = &slots[NUMBER_OF(MyProc)];
 	pg_atomic_fetch_add_u32(&slot->visits, 1);
@@ -101,20 +106,18 @@ stop(const char *point, const char *function)
 		slot->pass--;
 		return false;
 	}
-	is_in_stop = true;
 	slot->pass = 0;
 	snprintf(slot->point, sizeof(slot->point), function ? "%s@%s" : "%s", point, function);
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->is_stopped, 1);
 	while (sem_wait(&slot->go_on) != 0)
 		Assert(errno == EINTR);
-	is_in_stop = false;
 	return true;
 }
 
 /* The scheduler's statements begin with a mark. */
 static void
-analyze(ParseState *pstate, Query *query, JumbleState *jstate)
+analyze(ParseState *pstate, Query *query, Jumble *jstate)
 {
 	if (next_analyze)
 		next_analyze(pstate, query, jstate);
@@ -216,17 +219,20 @@ go_on(Slot *slot, uint32 pass)
 static State
 state_of_moving(int pid, char how, uint32 visits, uint32 pass)
 {
+	PGPROC	   *proc = BackendPidGetProc(pid);
 	State		state = state_of(pid);
 	Slot	   *slot;
 	uint32		came;
 
+	if (proc == NULL)
+		return GONE;
 	if (state != IDLE && state != STOPPED)
 		return state;
 	if (how == 'd')
 		return state == IDLE ? RUNS : state;
 	if (how != 's')
 		return state;
-	slot = &slots[NUMBER_OF(BackendPidGetProc(pid))];
+	slot = &slots[NUMBER_OF(proc)];
 	came = pg_atomic_read_u32(&slot->visits) - visits;
 	if (pg_atomic_read_u32(&slot->statements) == slot->seen)
 	{
@@ -244,12 +250,11 @@ state_of_moving(int pid, char how, uint32 visits, uint32 pass)
 /*
  * explore_step(pid int, pass int, how "char", wake boolean, pids int[], limit_ms int) -> text
  *
- * Let a session go on (0: none), pass some points, and stop at the next.  "how" is "p" if it
- * stands at a point, "s" if it has been sent a statement, and "d" if its client has
- * disconnected.  With "wake", those
- * that are asleep look at the clock.  Returns when no session runs, or after limit_ms: how
- * many points the session's statement has come to in this step, and for each session its
- * state and the point it stands at.
+ * Let a session go on (0: none), pass some points, and stop at the next.  "how" is "p" if the
+ * session stands at a point, "s" if the scheduler has sent it a statement, and "d" if its
+ * client has disconnected.  With "wake", sessions that sleep look at the clock.  Returns when
+ * no session runs, or after limit_ms.  The answer has the number of points that the session
+ * came to in this step, and then for each session its state and its point.
  */
 Datum
 explore_step(PG_FUNCTION_ARGS)
@@ -271,14 +276,14 @@ explore_step(PG_FUNCTION_ARGS)
 
 	if (n > MOST_SESSIONS)
 		elog(ERROR, "too many sessions");
-	if (slot && how == 'p' && pg_atomic_read_u32(&slot->is_stopped))
-	{
+	/* A statement that begins sets the number of visits to 0. */
+	if (slot && how != 's')
 		visits = pg_atomic_read_u32(&slot->visits);
+	if (slot && how == 'p' && pg_atomic_read_u32(&slot->is_stopped))
 		go_on(slot, pass);
-	}
 	for (int i = 0; wake && i < n; i++)
-		if (state_of(pids[i]) == IN_QUEUE)
-			SetLatch(&BackendPidGetProc(pids[i])->procLatch);
+		if (state_of(pids[i]) == IN_QUEUE && (proc = BackendPidGetProc(pids[i])) != NULL)
+			SetLatch(&proc->procLatch);
 
 	INSTR_TIME_SET_CURRENT(start);
 	for (int round = 0; calm < 2; round++)

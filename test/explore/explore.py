@@ -32,6 +32,7 @@ LIMIT = float(os.environ.get('PG_TEST_TIMEOUT_DEFAULT') or 180)
 HOURS = 7200 * 1000000
 LETTERS = 'ABCDEFG'
 MANY = 1000000
+ENDLESS = 1000            # steps: no schedule that ends has as many
 READY, STOPPED, BLOCKED, DONE = 'ready', 'stopped', 'blocked', 'done'
 
 # The state after a schedule, of its keys only
@@ -106,19 +107,26 @@ class Step:
 
 
 class Explorer:
-    def __init__(self, socket, clock, stops):
+    def __init__(self, socket, clock):
         self.dsn = f'host={socket} port=5432 user=postgres dbname=explore'
-        self.stops = stops
+        self.stops = 'named'
         self.clock = mmap.mmap(os.open(clock, os.O_RDWR), 8)
         self.conn = psycopg2.connect(self.dsn)
         self.conn.autocommit = True
         self.cursor = self.conn.cursor()
         self.ask("SET synchronous_commit = off; SET client_min_messages = error; SET atomic_lock.enforce_guards = off")
+        self.ask(f"SET lock_timeout = '{LIMIT} s'")
         self.ask("PREPARE step AS SELECT explore_step($1, $2, $3, $4, $5, $6)")
         self.sessions = []
         self.number = self.schedules = self.steps = self.lost = self.balance = 0
         self.has_policies = False
         self.order = []             # of the last schedule: (begins, session, statement)
+
+    def stop_at(self, stops):
+        """At which points sessions stop from now on"""
+        self.stops = stops
+        while self.sessions:
+            self.sessions.pop().conn.close()
 
     def ask(self, sql):
         self.cursor.execute(sql)
@@ -143,11 +151,11 @@ class Explorer:
         me, until = sessions.index(session), time.monotonic() + LIMIT
         while time.monotonic() < until:
             visits, states = self.step(sessions, session, skip, 's', limit=1)
-            if states[me] != 'R':
+            if 'R' not in states:
                 return visits, states
             # It failed before it began, as in a transaction that has failed.
-            if session.has_answer():
-                return 0, [*states[:me], 'I', *states[me + 1:]]
+            if states[me] == 'R' and session.has_answer():
+                return self.step(sessions)
         raise TimeoutError(f'{sql} does not begin: {states[me]}')
 
     def walk(self, session, sql=None):
@@ -212,6 +220,8 @@ class Explorer:
                     waits[i] = point[i] == 'sleep'
                 elif seen[0] in 'LQ':
                     state[i], point[i] = BLOCKED, seen[0]
+                elif seen[0] == 'R':
+                    raise TimeoutError(f'session {LETTERS[i]} does not stop')
                 else:
                     answers[i].append(sessions[i].answer() if seen[0] == 'I' else ('gone',))
                     self.order.append((False, i, position[i]))
@@ -230,7 +240,7 @@ class Explorer:
                 self.ask('SELECT lock_sweep() WHERE EXISTS (SELECT FROM app_lock_queue)')
                 take(self.step(sessions)[1])
                 continue
-            if not enabled:
+            if not enabled or len(steps) > ENDLESS:
                 break
             if current is not None and state[current] == BLOCKED:
                 current = None
@@ -245,8 +255,6 @@ class Explorer:
                     self.lost += 1
             elif spent >= bound:
                 others = {i: cost for i, cost in others.items() if cost == 0}
-            elif choice in others:
-                others = dict(others)
             if choice == n:
                 if not is_inside:
                     current = None
@@ -259,7 +267,7 @@ class Explorer:
             skip = 0
             if not is_shown and BLOCKED not in state:
                 if left:
-                    skip = next((i for i, c in enumerate(left) if c != choice), len(left)) - 1
+                    skip = max(next((i for i, c in enumerate(left) if c != choice), len(left)) - 1, 0)
                 elif spent >= bound:
                     skip = MANY
             current = choice
@@ -276,13 +284,12 @@ class Explorer:
                     visits, states = self.step(sessions, me, how='d')
                 else:
                     state[choice] = 'running'
-                    visits, states = self.begin(me, sessions, sql, max(skip, 0))
+                    visits, states = self.begin(me, sessions, sql, skip)
             else:
                 state[choice] = 'running'
-                visits, states = self.step(sessions, me, max(skip, 0))
+                visits, states = self.step(sessions, me, skip)
             took = max(visits + (states[choice][0] != 'S'), 1)
-            if waits[choice] and took:
-                waits[choice] = False
+            waits[choice] = False
             take(states)
             # Whoever did more than to sleep may have changed what others wait for.
             if not waits[choice]:
@@ -293,7 +300,9 @@ class Explorer:
         probe = self.ask(f"SELECT status FROM lock_try_acquire('{key}', owner => 'probe')")[0]
         for i in range(n):
             if state[i] == BLOCKED:
-                answers[i].append(('blocked',))
+                answers[i].append(('blocked',) if point[i] == 'Q' else ('waits for a lock',))
+            elif state[i] == STOPPED:
+                answers[i].append(('endless',))
         self.clear(sessions, state)
         grown = final[5] and final[5][0] - final[5][1] - self.balance
         final = judge.Final(*final[:5], grown, *final[6:], probe)
@@ -302,23 +311,23 @@ class Explorer:
     def clear(self, sessions, state):
         """Bring all sessions to an end"""
         for session, how in zip(sessions, state):
-            if session in self.sessions and how == BLOCKED:
+            if session in self.sessions and how in (BLOCKED, STOPPED):
                 self.ask(f'SELECT pg_cancel_backend({session.pid})')
                 self.walk(session)
                 session.answer()
         for session in sessions:
             if session in self.sessions and session.conn.info.transaction_status != extensions.TRANSACTION_STATUS_IDLE:
                 self.walk(session, 'ROLLBACK')
-        if (prepared := self.ask("SELECT gid FROM pg_prepared_xacts LIMIT 1")) is not None:
+        while (prepared := self.ask("SELECT gid FROM pg_prepared_xacts LIMIT 1")) is not None:
             self.ask(f"ROLLBACK PREPARED '{prepared[0]}'")
 
     def search(self, scenario, programs, bound, until=None, dice=None):
         """Yields the schedule and outcome of each schedule, and at last None if there are no more"""
         frontier = [((), 0)]
         while frontier:
-            if until and time.monotonic() > until:
-                return
             prefix, spent = frontier.pop(dice.randrange(len(frontier)) if dice else -1)
+            if until and prefix and time.monotonic() > until:
+                return
             steps, outcome = self.run(scenario, programs, prefix, spent, bound)
             choices = tuple(step.choice for step in steps)
             for i in range(len(prefix), len(steps)):
@@ -356,7 +365,8 @@ class Verdicts:
         if outcome in serial:
             return True
         # A call reads the clock once.  Where a lease ends meanwhile, another call may see that before.
-        return self.scenario.clock > 0 and all(any(o.answers[i] == answers for o in serial) for i, answers in enumerate(outcome.answers))
+        return (self.scenario.clock > 0 and all(any(o.answers[i] == answers for o in serial) for i, answers in enumerate(outcome.answers))
+                and any(judge.holdings(o) == judge.holdings(outcome) for o in serial))
 
     def judge(self, outcome):
         broken = judge.broken_rules(self.scenario, outcome)
@@ -391,31 +401,37 @@ def show(scenario, steps, outcome):
 
 
 def explore(explorer, scenario, bound, seconds, known, dice):
-    """Returns complaints: texts"""
-    until = time.monotonic() + seconds
-    before, complete, complaints = explorer.schedules, False, {}
+    """Returns complaints, each with the first schedule, and whether all schedules were tried"""
+    before, lost, complete, complaints = explorer.schedules, explorer.lost, False, {}
     verdicts = Verdicts(explorer, scenario)
+    until = time.monotonic() + seconds
     for found in explorer.search(scenario, scenario.programs, bound, until, dice):
         if found is None:
             complete = True
             break
         choices, outcome = found
-        complaint = verdicts.complaint(outcome) or judge.broken_order(scenario, outcome, explorer.order)
+        order = explorer.order
+        complaint = verdicts.complaint(outcome) or judge.broken_order(scenario, outcome, order)
         if complaint and not known.explains(scenario, outcome, complaint) and complaint not in complaints:
             complaints[complaint] = (letters(choices, len(scenario.programs)), outcome)
     if os.environ.get('AL_EXPLORE_VERBOSE'):
-        print(f'  {scenario.name}: {explorer.schedules - before} schedules{"" if complete else ", cut"}, {len(verdicts.serial)} serial, {len(verdicts.seen)} outcomes', flush=True)
-    return complaints
+        print(f'  {scenario.name}: {explorer.schedules - before} schedules{"" if complete else ", cut"}, {len(verdicts.serial)} serial, {len(verdicts.seen)} outcomes, {explorer.lost - lost} lost', flush=True)
+    return complaints, complete
 
 
 class Known:
     """Deviations that have a reason: lines "SCENARIO <tab> COMPLAINT <tab> REASON", both patterns"""
 
     def __init__(self, path):
-        self.lines = [[re.compile(part, re.DOTALL) for part in line.split('\t')[:2]] for line in judge.lines_of(path)]
+        self.lines = [(*(re.compile(part, re.DOTALL) for part in parts[:2]), parts[2]) for parts in (line.split('\t') for line in judge.lines_of(path))]
+        self.used = {reason: 0 for _, _, reason in self.lines}
 
     def explains(self, scenario, outcome, complaint):
-        return any(name.fullmatch(scenario.name) and what.search(f'{complaint}: {outcome}') for name, what in self.lines)
+        for name, what, reason in self.lines:
+            if name.fullmatch(scenario.name) and what.search(f'{complaint}: {outcome}'):
+                self.used[reason] += 1
+                return True
+        return False
 
 
 def report_tally(path, passed, failed):
@@ -440,7 +456,7 @@ def main():
     if args.minutes:
         args.seconds = 60 * args.minutes
     here = os.path.dirname(os.path.abspath(__file__))
-    explorer = Explorer(args.socket, args.clock, args.stops)
+    explorer = Explorer(args.socket, args.clock)
     known = Known(f'{here}/known')
     wanted = scenarios.all_scenarios(args.seed)
     if args.scenario:
@@ -449,6 +465,7 @@ def main():
         sys.exit(f'no scenario is named {args.scenario}')
     if args.schedule is not None:
         scenario = wanted[0]
+        explorer.stop_at(args.stops)
         steps, outcome = replay(explorer, scenario, args.schedule)
         show(scenario, steps, outcome)
         order = explorer.order
@@ -475,22 +492,29 @@ def main():
     # What was found once is looked at each time.
     for name, schedule in (line.split('\t')[:2] for line in judge.lines_of(f'{here}/schedules')) if not args.scenario else ():
         scenario = scenarios.named(name)
-        _, outcome = replay(explorer, scenario, schedule)
+        steps, outcome = replay(explorer, scenario, schedule)
         order = explorer.order
         complaint = Verdicts(explorer, scenario).complaint(outcome) or judge.broken_order(scenario, outcome, order)
+        if not letters([step.choice for step in steps], len(scenario.programs)).startswith(schedule):
+            complaint = complaint or 'the schedule cannot be followed any more'
         report(scenario, {} if not complaint or known.explains(scenario, outcome, complaint) else {complaint: (schedule, outcome)})
+    explorer.stop_at(args.stops)
+    cut = 0
     for scenario in wanted:
         if time.monotonic() - began > args.seconds or (failed and args.first):
             break
         dice = random.Random(args.seed)
         try:
-            complaints = explore(explorer, scenario, args.bound, max(2, args.seconds / 100), known, dice)
+            complaints, complete = explore(explorer, scenario, args.bound, max(2, args.seconds / min(len(wanted), 1000)), known, dice)
+            cut += not complete
         except Exception:
             print(f'in {scenario.name}:', flush=True)
             raise
         report(scenario, complaints)
-    print(f'{passed + failed} of {len(wanted)} scenarios, {explorer.schedules} schedules, {explorer.steps} steps, '
+    print(f'{passed + failed} of {len(wanted)} scenarios ({cut} cut short), {explorer.schedules} schedules, {explorer.steps} steps, '
           f'{explorer.lost} that could not be followed, {time.monotonic() - began:.0f} s')
+    for reason, times in known.used.items():
+        print(f'known, {times} times: {reason}')
     report_tally(args.tally, passed, failed)
     return int(failed > 0)
 

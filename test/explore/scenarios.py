@@ -115,8 +115,6 @@ STATES = {
     'closed': State([POLICY % "min_hold => '10 h'", lease('a'), "SELECT lock_release('{k}', '{a}')"]),
     'min_hold': State([POLICY % "min_hold => '10 min'", lease('a')], 'a'),
     'lock_delay': State([POLICY % "lock_delay => '10 min'", lease('a'), 'CLOCK'], 'a'),
-    'quota': State([POLICY % 'max_keys_per_owner => 1'], is_free=True),
-    'quota,a': State([POLICY % 'max_keys_per_owner => 1', "SELECT lock_acquire('{k2}', '1 h', '{a}', holder => 'a')"]),
     'quota_role': State([POLICY % 'max_keys_per_role => 1'], is_free=True),
     'places': State([POLICY % 'max_holders => 2', lease('c', 'shared')]),
     'roles': State([POLICY % "roles => '{{explore_other}}'"]),
@@ -184,8 +182,11 @@ def three():
         'a: extend, wait, enqueue @expiry': [[SINGLE['extend*']('a')], [wait('b')], [enqueue('c')]],
         'a,ticket b: release, wait, leave': [[release('a')], [SINGLE['leave']('b')], [wait('c')]],
     }
-    return [Scenario('3 ' + name, STATES[name.partition(':')[0]].setup, program, int('@expiry' in name))
-            for name, program in programs.items()]
+    found = []
+    for name, program in programs.items():
+        state, clock = STATES[name.partition(':')[0]], int('@expiry' in name)
+        found.append(Scenario('3 ' + name, state.setup, program, clock, is_free=state.is_free and not clock))
+    return found
 
 
 def all_scenarios(seed):
