@@ -19,6 +19,8 @@
 #ifdef AL_TEST_HOOKS
 extern void al_test_init(void);
 extern void al_test_pause(const char *point);
+extern void al_test_pass(const char *call, const char *function);
+extern void al_test_usleep(long microsec);
 #else
 #define al_test_init() ((void) 0)
 #define al_test_pause(point) ((void) 0)

@@ -212,14 +212,14 @@ offer(Relation rel, const AlKey *key, bool is_swept)
  * claim does that by itself.
  */
 static void
-wake_at_end(const AlKey *key)
+wake_at_end(LetGo *key)
 {
 	MemoryContext old_context;
 
-	if (al_claimed_has(key->hash))
+	if (al_claimed_has(key->key.hash))
 		return;
 	old_context = MemoryContextSwitchTo(TopTransactionContext);
-	unclaimed = lappend(unclaimed, &key->hash);
+	unclaimed = lappend(unclaimed, &key->key.hash);
 	MemoryContextSwitchTo(old_context);
 }
 
@@ -239,7 +239,7 @@ al_line_commit(void)
 		/* Whoever alters or locks our tables keeps nobody from committing. */
 		missed = true;
 		foreach(cell, let_go)
-			wake_at_end(&((LetGo *) lfirst(cell))->key);
+			wake_at_end(lfirst(cell));
 		let_go = NIL;
 		return;
 	}
@@ -256,7 +256,7 @@ al_line_commit(void)
 			al_claim_await_others(key->key.hash);
 		CHECK_FOR_INTERRUPTS();
 		offer(rel, &key->key, key->is_swept);
-		wake_at_end(&key->key);
+		wake_at_end(key);
 	}
 	al_durability_released();
 	table_close(rel, NoLock);

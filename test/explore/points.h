@@ -17,8 +17,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-extern void al_test_pass(const char *call, const char *function);
-extern void al_test_usleep(long microsec);
+#include "base/testpoint.h"
 
 #define AL_TEST_PASS(call) al_test_pass(call, __func__)
 

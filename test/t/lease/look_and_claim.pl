@@ -1,24 +1,19 @@
-# What others do between the look at a key and the claim on it.
+# What others do between the look at a key and the claim on it, as far as the explorer
+# (test/explore) cannot show it: what a refused call leaves to its transaction, and what a
+# rewrite of a table does.
 #
-# Needs a build with AL_TEST_HOOKS, in which who has looked at a key can be made to
-# stand still before it claims it.
+# Needs a build with AL_TEST_HOOKS, in which a call can be stopped after it has looked at a
+# key and before it claims the key.
 #
-# Properties: a claim that is about to be given back refuses nobody; fencing tokens rise in the order of the grants, also where one that
-# began earlier is granted later; an acquire that learns under its claim that
-# somebody else has the key has taken no transaction id and keeps no claim, be it
-# for one key or a set, alone or to share it; what was judged before the claim is
-# judged again: a lease that ran out and was extended, taken, or forced meanwhile, a
-# key that had no row, or none that was committed;
-# who is refused and joins the queue looks again when it is in it; two who come up
-# against a quota count one after the other, and a lease that is about to expire is
-# either counted or not extended; whoever rewrites the table of places waits for a commit
-# that has looked for those that it ends or offers the key to.
+# Properties: a claim that is about to be given back refuses nobody; an acquire that learns
+# under its claim that another owner has the key has taken no transaction id and keeps no
+# claim; two calls that meet a quota count one after the other, and a lease that is about to
+# expire is either counted or not extended; VACUUM FULL of the table of tickets waits for a
+# commit that has looked for tickets.
 #
-# Turns red when: the token is drawn before the key is claimed; a refusal under
-# the claim leaves the claim to the end of the transaction, and so keeps others
-# out; a grant goes by what was seen before; a wake-up is lost that comes before
-# the waiter is in the queue; the count of a quota is not under a claim, or an
-# extension does not heed that; a commit does not lock the table of places before it looks.
+# Turns red when: a refused call keeps its claim to the end of the transaction; a sweep that
+# ends refuses others; the count of a quota is not under a claim, or an extension does not
+# heed that claim; a commit does not lock the table of tickets before it looks.
 
 use strict;
 use warnings FATAL => 'all';
@@ -76,22 +71,6 @@ sub clean
 }
 
 #
-# Tokens
-#
-foreach my $mode ('exclusive', 'shared')
-{
-	start_early(qq{SELECT fencing_token FROM lock_try_acquire('k', owner => 'early', mode => '$mode')});
-	my $token = ask($other, qq{SELECT fencing_token FROM lock_try_acquire('k', owner => 'other', mode => '$mode'); SELECT lock_release('k', 'other')});
-	$token =~ s/\n.*//;
-	cmp_ok(go_on(), '>', $token, "who is granted the key later has the higher token ($mode)");
-	clean();
-}
-start_early(q{SELECT max(fencing_token) FROM lock_try_acquire_all('{a,b}', owner => 'early')});
-my $token = ask($other, q{SELECT fencing_token FROM lock_try_acquire('a', owner => 'other'); SELECT lock_release('a', 'other')}) =~ s/\n.*//r;
-cmp_ok(go_on(), '>', $token, '... as does who takes a set');
-clean();
-
-#
 # A sweep that was in the way, and ends before it is known as one
 #
 ask($other, q{SELECT pg_sleep_until(expires_at) FROM lock_acquire('k', '1 ms', 'other')});
@@ -122,35 +101,6 @@ is(go_on(), 'acquired', '... nor does one that is about to give back its claims'
 clean();
 
 #
-# An owner that takes a ticket, and in another session is granted the key before that is
-# there: it has no ticket beside the lock.
-#
-foreach my $end ('COMMIT', 'ROLLBACK')
-{
-	foreach my $is_early (1, 0)
-	{
-		ask($third, q{SELECT lock_acquire('k', owner => 'third')});
-		start_early(q{SELECT status FROM lock_enqueue('k', 'early')}, 'before-ticket');
-		ask($third, q{SELECT lock_release('k', 'third')});
-		ask($other, q{BEGIN; SELECT status FROM lock_acquire('k', owner => 'early')});
-		ask($other, $end) if $is_early;
-		ask($gate, 'SELECT pg_advisory_unlock_all()');
-		if (!$is_early)
-		{
-			poll($watch, "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = " . pid($early));
-			ask($other, $end);
-		}
-		my $answer = answer($early);
-
-		ask($early, 'RESET atomic_lock.test_pause_at');
-		is($answer . ' ' . ask($watch, 'SELECT count(*) FROM lock_queue'),
-			$end eq 'COMMIT' ? 'reacquired 0' : $is_early ? 'queued 1' : 'acquired 0', "a grant that ends with $end while a ticket is written");
-		ask($watch, 'TRUNCATE app_lock_queue');
-		clean();
-	}
-}
-
-#
 # Refused under the claim: nothing is left of it in a transaction that goes on.
 #
 my $left = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid > 2 AND pid = " . pid($early);
@@ -172,64 +122,6 @@ foreach my $request (@requests)
 	is(ask($watch, $left), '0', '... of which nothing is left');
 	is(ask($early, 'SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', '... nor has it a transaction id');
 	is(ask($third, q{SELECT lock_release('k', 'other'); SELECT status FROM lock_try_acquire('k', owner => 'third')}), "t\nacquired", '... nor is it in the way');
-	clean();
-}
-
-#
-# A key of which there is no row when it is looked at, but one that is not
-# committed yet: then there is one under the claim, or none again.
-#
-foreach my $end ([ 'COMMIT', 'held' ], [ 'ROLLBACK', 'acquired' ])
-{
-	foreach my $request (@requests)
-	{
-		my ($name, $sql) = @$request;
-		my ($how, $status) = @$end;
-
-		ask($other, q{BEGIN; SELECT status FROM lock_try_acquire('k', owner => 'other')});
-		start_early($sql);
-		ask($other, $how);
-		is(go_on(), $status eq 'held' && $name =~ /waits/ ? 'timeout' : $name =~ /set/ && $status ne 'held' ? "$status\n$status" : $status,
-			"$name is about to claim a new key that another has taken and not committed, before $how");
-		is(ask($watch, q{SELECT count(*) FROM app_lock WHERE key = 'k' AND slot = 0}), $how eq 'COMMIT' || $name !~ /share|transaction/ ? '1' : '0', '... of which there is one row, or none');
-		clean();
-	}
-}
-
-#
-# A lease that ran out, and what becomes of it before the claim
-#
-foreach my $meanwhile (
-	[ 'acquired anew by its owner', q{SELECT status FROM lock_try_acquire('k', '1 hour', 'former')}, 'acquired', 'held' ],
-	[ 'taken by somebody else', q{SELECT status FROM lock_try_acquire('k', '1 hour', 'other')}, 'acquired', 'held' ],
-	[ 'stolen', q{SELECT (lock_steal('k', 'other', 'test')).status}, 'acquired', 'held' ],
-	[ 'swept', q{SELECT lock_sweep()}, '1', 'acquired' ])
-{
-	my ($name, $sql, $answer, $then) = @$meanwhile;
-
-	ask($other, q{SELECT lock_acquire('k', '1 ms', 'former')});
-	poll($watch, q{SELECT NOT locked FROM lock_status('k')});
-	start_early(q{SELECT status FROM lock_try_acquire('k', owner => 'early')});
-	is(ask($other, $sql), $answer, "a lease that ran out is $name while somebody is about to claim it");
-	is(go_on(), $then, "... who is told \"$then\"");
-	is(ask($watch, q{SELECT count(*) FROM lock_status()}), '1', '... one has it');
-	clean();
-}
-
-#
-# Refused, and about to wait, when the key becomes free: nobody was there to be woken,
-# so that it has to look once more.
-#
-foreach my $end (q{SELECT lock_release('k', 'other')}, q{SELECT force_release('k', 'test')}, 'ROLLBACK')
-{
-	ask($other, ($end eq 'ROLLBACK' ? 'BEGIN; ' : '') . q{SELECT lock_acquire('k', '1 hour', 'other')});
-	ask($gate, 'SELECT pg_advisory_lock(1706)');
-	ask($early, "SET atomic_lock.test_pause_at = 'refused'; SET atomic_lock.test_sleep_cap = '1 h'; SET deadlock_timeout = '1 h'");
-	start($early, q{SELECT status FROM lock_try_acquire('k', owner => 'early', wait => '1 hour')});
-	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
-	ask($other, $end);
-	is(go_on(), 'acquired', "a key that becomes free before one who wants it is in the queue: $end");
-	ask($early, 'RESET atomic_lock.test_pause_at');
 	clean();
 }
 
