@@ -48,51 +48,37 @@ al_database_name(Oid oid)
 	return name;
 }
 
-/* The word for what came of a verb */
+/* The word for the outcome of a verb */
 const char *
 al_status_word(const AlResult *result)
 {
-	switch (result->outcome)
-	{
-		case AL_ACQUIRED:
-			return "acquired";
-		case AL_REACQUIRED:
-			return "reacquired";
-		case AL_RELEASED:
-			return "released";
-		case AL_EXTENDED:
-			return "extended";
-		case AL_TIMEOUT:
-			return "timeout";
-		case AL_DEADLOCK:
-			return "deadlock";
-		case AL_CLAIMED:
-			if (result->holding.lifetime == AL_TRANSACTION)
-				return "held";
-			return "pending";
-		case AL_HELD_BY_OWNER:
-			return "held_by_owner";
-		case AL_IN_TRANSACTION:
-			return "pending";
-		case AL_NOT_FOUND:
-			return "not_found";
-		case AL_NOT_OWNER:
-			return "not_owner";
-		case AL_ALREADY_RELEASED:
-			return "already_released";
-		case AL_EXPIRED:
-			return "expired";
-		case AL_FORCED:
-			return "forced";
-		case AL_LIFETIME_EXCEEDED:
-			return "lifetime_exceeded";
-		case AL_CHANGED:
-			return "changed";
-		case AL_DENIED:
-			return "denied";
-		default:
-			return "held";
-	}
+	static const char *const words[] = {
+		[AL_ACQUIRED] = "acquired",
+		[AL_REACQUIRED] = "reacquired",
+		[AL_RELEASED] = "released",
+		[AL_EXTENDED] = "extended",
+		[AL_HELD] = "held",
+		[AL_HELD_BY_OWNER] = "held_by_owner",
+		[AL_CLAIMED] = "pending",
+		[AL_IN_TRANSACTION] = "pending",
+		[AL_CLOSED] = "held",
+		[AL_QUEUED] = "held",
+		[AL_TIMEOUT] = "timeout",
+		[AL_DEADLOCK] = "deadlock",
+		[AL_NOT_FOUND] = "not_found",
+		[AL_NOT_OWNER] = "not_owner",
+		[AL_ALREADY_RELEASED] = "already_released",
+		[AL_EXPIRED] = "expired",
+		[AL_FORCED] = "forced",
+		[AL_LIFETIME_EXCEEDED] = "lifetime_exceeded",
+		[AL_CHANGED] = "changed",
+		[AL_NO_LEASE] = "held",
+		[AL_DENIED] = "denied"
+	};
+
+	if (result->outcome == AL_CLAIMED && result->holding.lifetime == AL_TRANSACTION)
+		return "held";
+	return words[result->outcome];
 }
 
 enum

@@ -342,58 +342,38 @@ show_limit(const AlKey *key, AlPolicyPart part, const char *name)
 	return psprintf("%s of the policy for prefix \"%s\"", name, al_display(policy->prefix));
 }
 
-/* Raise the error that a refusal means; the result must be a refusal */
-void
-al_raise(const AlKey *key, const AlResult *result)
+/* Raise 55P03: another owner has the key, or comes first */
+AL_NORETURN static void
+raise_refused(const AlKey *key, const AlResult *result)
+{
+	char	   *name = al_display(key->name);
+
+	if (result->outcome == AL_TIMEOUT)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("timed out waiting for lock \"%s\", which is %s", name,
+						obstacle_message(result)),
+				 errdetail("The call waited for %lld ms.  %s", (long long) (result->waited / 1000),
+						   obstacle_detail(result)),
+				 errhint("Retry, or pass a longer \"wait\", up to %s.",
+						 show_limit(key, AL_MAX_WAIT, "max_wait"))));
+	ereport(ERROR,
+			(al_errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("lock \"%s\" is %s", name, obstacle_message(result)),
+			 errdetail_internal("%s", obstacle_detail(result)),
+			 errhint("%s", obstacle_hint(result))));
+	pg_unreachable();
+}
+
+/* Raise LK002 to LK005, LK009 or LK011: the caller does not hold the key, or not by that grant */
+AL_NORETURN static void
+raise_not_held(const AlKey *key, const AlResult *result)
 {
 	const AlHolding *holding = &result->holding;
 	char	   *name = al_display(key->name);
 
 	switch (result->outcome)
 	{
-		case AL_HELD:
-		case AL_CLAIMED:
-		case AL_CLOSED:
-		case AL_QUEUED:
-			ereport(ERROR,
-					(al_errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("lock \"%s\" is %s", name, obstacle_message(result)),
-					 errdetail_internal("%s", obstacle_detail(result)),
-					 errhint("%s", obstacle_hint(result))));
-			break;
-
-		case AL_TIMEOUT:
-			ereport(ERROR,
-					(al_errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("timed out waiting for lock \"%s\", which is %s", name,
-							obstacle_message(result)),
-					 errdetail("The call waited for %lld ms.  %s", (long long) (result->waited / 1000),
-							   obstacle_detail(result)),
-					 errhint("Retry, or pass a longer \"wait\", up to %s.",
-							 show_limit(key, AL_MAX_WAIT, "max_wait"))));
-			break;
-
-		case AL_DEADLOCK:
-			ereport(ERROR,
-					(al_errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-					 errmsg("deadlock detected while waiting for lock \"%s\"", name),
-					 errdetail_internal("%s", result->cycle),
-					 errhint("Release the locks that you hold, and retry.  There are no deadlocks if everyone acquires locks in the same order.")));
-			break;
-
-		case AL_HELD_BY_OWNER:
-			ereport(ERROR,
-					(al_errcode(ERRCODE_LOCK_DOUBLE_ACQUIRE),
-					 errmsg("lock \"%s\" is already held by this owner", name),
-					 errdetail("The lock is held in %s mode by %s, from %s %s.",
-							   al_is_shared(holding) ? "shared" : "exclusive",
-							   show_text(holding->holder),
-							   show_time(holding->acquired_at), show_end(holding)),
-					 al_on_reacquire == AL_REACQUIRE_ERROR ?
-					 errhint("Use lock_extend to keep it longer, lock_convert to change its mode, or set atomic_lock.on_reacquire to \"extend\".") :
-					 errhint("Use lock_extend to keep it longer, or lock_convert to change its mode.")));
-			break;
-
 		case AL_NOT_FOUND:
 			ereport(ERROR,
 					(al_errcode(ERRCODE_LOCK_NOT_FOUND),
@@ -439,6 +419,58 @@ al_raise(const AlKey *key, const AlResult *result)
 					 errhint("Acquire the lock again, and check what others might have changed in the meantime.")));
 			break;
 
+		case AL_CHANGED:
+			ereport(ERROR,
+					(al_errcode(ERRCODE_LOCK_CHANGED),
+					 errmsg("lock \"%s\" is no longer held by that grant", name),
+					 errdetail_internal("%s", changed_detail(result)),
+					 errhint("Look at lock_activity again, and pass the fencing token of what is to be ended.")));
+			break;
+
+		default:
+			elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
+	}
+	pg_unreachable();
+}
+
+/* Raise the error that a refusal means; the result must be a refusal */
+void
+al_raise(const AlKey *key, const AlResult *result)
+{
+	const AlHolding *holding = &result->holding;
+	char	   *name = al_display(key->name);
+
+	switch (result->outcome)
+	{
+		case AL_HELD:
+		case AL_CLAIMED:
+		case AL_CLOSED:
+		case AL_QUEUED:
+		case AL_TIMEOUT:
+			raise_refused(key, result);
+			break;
+
+		case AL_DEADLOCK:
+			ereport(ERROR,
+					(al_errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+					 errmsg("deadlock detected while waiting for lock \"%s\"", name),
+					 errdetail_internal("%s", result->cycle),
+					 errhint("Release the locks that you hold, and retry.  There are no deadlocks if everyone acquires locks in the same order.")));
+			break;
+
+		case AL_HELD_BY_OWNER:
+			ereport(ERROR,
+					(al_errcode(ERRCODE_LOCK_DOUBLE_ACQUIRE),
+					 errmsg("lock \"%s\" is already held by this owner", name),
+					 errdetail("The lock is held in %s mode by %s, from %s %s.",
+							   al_is_shared(holding) ? "shared" : "exclusive",
+							   show_text(holding->holder),
+							   show_time(holding->acquired_at), show_end(holding)),
+					 al_on_reacquire == AL_REACQUIRE_ERROR ?
+					 errhint("Use lock_extend to keep it longer, lock_convert to change its mode, or set atomic_lock.on_reacquire to \"extend\".") :
+					 errhint("Use lock_extend to keep it longer, or lock_convert to change its mode.")));
+			break;
+
 		case AL_LIFETIME_EXCEEDED:
 			ereport(ERROR,
 					(al_errcode(ERRCODE_LOCK_LIFETIME_EXCEEDED),
@@ -453,26 +485,14 @@ al_raise(const AlKey *key, const AlResult *result)
 			raise_in_transaction(key, result->blocker);
 			break;
 
-		case AL_CHANGED:
-			ereport(ERROR,
-					(al_errcode(ERRCODE_LOCK_CHANGED),
-					 errmsg("lock \"%s\" is no longer held by that grant", name),
-					 errdetail_internal("%s", changed_detail(result)),
-					 errhint("Look at lock_activity again, and pass the fencing token of what is to be ended.")));
-			break;
-
 		case AL_NO_LEASE:
 			al_raise_no_lease("ttl");
 			break;
 
-		case AL_DENIED:
-		case AL_ACQUIRED:
-		case AL_REACQUIRED:
-		case AL_RELEASED:
-		case AL_EXTENDED:
-			break;
+		default:
+			raise_not_held(key, result);
 	}
-	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
+	pg_unreachable();
 }
 
 /* Raise LK007: the new owner of a holding that is stolen holds the key already */
