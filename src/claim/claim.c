@@ -670,16 +670,13 @@ al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared)
 }
 
 /*
- * Process ids of other backends whose unfinished transactions have a key; *prepared is
- * set to whether a prepared transaction has it, too
+ * Process ids of other backends whose unfinished transactions have claimed a key, or only
+ * of those that keep others from sharing it
  */
 List *
-al_claim_blockers(uint64 hash, bool *prepared)
+al_claim_blockers(uint64 hash, bool prevents_sharing)
 {
-	List	   *procs = conflicts(KEY, hash, AccessExclusiveLock);
-
-	*prepared = list_member_int(procs, -1);
-	return pids_of(procs);
+	return pids_of(conflicts(KEY, hash, prevents_sharing ? RowExclusiveLock : AccessExclusiveLock));
 }
 
 /* Who has what al_claim_try() did not get; see conflicts() for the list */

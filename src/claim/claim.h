@@ -61,7 +61,7 @@ extern bool al_claim_is_taken(uint64 hash);
 extern bool al_claim_has_holding(const AlKey *key, const AlOwner *owner, int *pid);
 extern bool al_claim_is_extended(const AlKey *key, const AlOwner *owner,
 								 bool is_shared);
-extern List *al_claim_blockers(uint64 hash, bool *prepared);
+extern List *al_claim_blockers(uint64 hash, bool prevents_sharing);
 extern int al_claim_blocker(const AlClaim *claim);
 extern bool al_claim_is_ending(const AlClaim *claim);
 
