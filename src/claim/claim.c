@@ -21,8 +21,7 @@
  *		transaction		key					Share or Exclusive
  *		upgrade			key					AccessExclusive
  *		places			key					Exclusive or AccessShare
- *		quota			policy and owner	Exclusive, RowShare or AccessShare
- *						or role
+ *		quota			policy and role		Exclusive or AccessShare
  *
  *		done with the key						mode				lets pass
  *		exclusive: acquire, release, transfer;
@@ -59,11 +58,9 @@
  * reserved, and never while waiting.  AccessShare reserves a place for a set that is not
  * written yet.
  *
- * The quota class does the same for the keys of an owner or a role, which a policy
- * limits.  Exclusive is held from the count until the new holding is written.  Whoever
- * extends or converts what is counted holds RowShare while writing it, so that a lease
- * that is about to expire is either counted or not extended.  Of what a transaction holds
- * without a row, AccessShare stays behind, in the manner of the transaction class.
+ * The quota class does the same for the keys of a role, which a policy limits.  Exclusive
+ * is held from the count until the new holding is written.  A transaction that holds keys
+ * without a row keeps AccessShare, by which others count it.
  *
  * Locking rules: acquire, convert and sweep only try to claim keys; the others wait.
  * Everybody waits for places and then for quotas, which are soon given back.  A
@@ -114,8 +111,8 @@ set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
  * that runs.  A cursor that fails in a subtransaction releases its own locks, but
  * rows of the outer transaction may depend on the claims.
  */
-static LockAcquireResult
-acquire_for_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
+static bool
+acquire_in_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
 {
 	ResourceOwner saved = CurrentResourceOwner;
 	LockAcquireResult result;
@@ -125,13 +122,7 @@ acquire_for_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
 	CurrentResourceOwner = saved;
 	if (result != LOCKACQUIRE_NOT_AVAIL)
 		AL_TEST_POINT("claimed");
-	return result;
-}
-
-static bool
-acquire_in_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
-{
-	return acquire_for_transaction(tag, mode, wait) != LOCKACQUIRE_NOT_AVAIL;
+	return result != LOCKACQUIRE_NOT_AVAIL;
 }
 
 static void
@@ -390,8 +381,8 @@ al_claim_place_end(const AlKey *key)
 }
 
 /*
- * Claim a quota: exclusively to count, or else to write what is counted.  Waits for others,
- * and raises what any lock wait can.
+ * Claim a quota: Exclusive to count, AccessShare to be counted.  Waits for others, and
+ * raises what any lock wait can.
  */
 void
 al_claim_quota(uint64 hash, LOCKMODE mode)
@@ -403,12 +394,12 @@ al_claim_quota(uint64 hash, LOCKMODE mode)
 }
 
 void
-al_claim_quota_end(uint64 hash, LOCKMODE mode)
+al_claim_quota_end(uint64 hash)
 {
 	LOCKTAG		tag;
 
 	set_tag(&tag, QUOTA, hash);
-	release_in_transaction(&tag, mode);
+	release_in_transaction(&tag, ExclusiveLock);
 }
 
 /*
@@ -445,23 +436,8 @@ al_claim_ticket_end(const AlKey *key, const AlOwner *owner)
 {
 	uint64		hash = al_holding_hash(key, owner);
 
-	al_claim_quota_end(hash, ExclusiveLock);
+	al_claim_quota_end(hash);
 	al_claimed_remove(hash, true);
-}
-
-/*
- * Let others count n holdings without a row of this transaction under a quota.  Those that
- * are older than the policy are not declared yet.
- */
-void
-al_claim_quota_parts(uint64 hash, int n)
-{
-	LOCKTAG		tag;
-
-	do
-		set_tag(&tag, QUOTA, nth_hash(hash, n));
-	while (acquire_for_transaction(&tag, AccessShareLock, true) != LOCKACQUIRE_ALREADY_HELD &&
-		   --n > 0);
 }
 
 /*
@@ -571,11 +547,11 @@ al_claim_count_transactions(uint64 hash)
 	return al_claim_transactions(hash, true) != NIL ? 0 : count_all(TRANSACTION, hash);
 }
 
-/* How many holdings other transactions have under a quota; the caller has claimed it */
+/* How many other transactions hold keys under a quota without a row; the caller has claimed it */
 int
 al_claim_count_quota(uint64 hash)
 {
-	return count_all(QUOTA, hash);
+	return list_length(conflicts(QUOTA, hash, AccessExclusiveLock));
 }
 
 /* How many places of a key other transactions have reserved; the caller has claimed them */

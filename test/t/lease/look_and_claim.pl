@@ -10,15 +10,13 @@
 # judged again: a lease that ran out and was extended, taken, or forced meanwhile, a
 # key that had no row, or none that was committed;
 # who is refused and joins the queue looks again when it is in it; two who come up
-# against a quota count one after the other, and a lease that is about to expire is
-# either counted or not extended; whoever rewrites the table of places waits for a commit
+# against a quota count one after the other; whoever rewrites the table of places waits for a commit
 # that has looked for those that it ends or offers the key to.
 #
 # Turns red when: the token is drawn before the key is claimed; a refusal under
 # the claim leaves the claim to the end of the transaction, and so keeps others
 # out; a grant goes by what was seen before; a wake-up is lost that comes before
-# the waiter is in the queue; the count of a quota is not under a claim, or an
-# extension does not heed that; a commit does not lock the table of places before it looks.
+# the waiter is in the queue; the count of a quota is not under a claim; a commit does not lock the table of places before it looks.
 
 use strict;
 use warnings FATAL => 'all';
@@ -236,7 +234,7 @@ foreach my $end (q{SELECT lock_release('k', 'other')}, q{SELECT force_release('k
 #
 # Quotas: between the count and what is written
 #
-ask($watch, q{SELECT lock_set_policy('q:', max_keys_per_owner => 1)});
+ask($watch, q{SELECT lock_set_policy('q:', max_keys_per_role => 1)});
 
 # Early stands when it has counted, Other begins then, and is seen to be done or to wait.
 my $counts = 0;
@@ -251,7 +249,6 @@ sub counts
 	ask($early, q{SET atomic_lock.test_pause_at = 'quota-claimed'});
 	start($early, $first);
 	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
-	pass_hours($clock, 2) if $first =~ /ends/;
 	start($other, "$comment $second");
 	poll($watch, "SELECT query LIKE '$comment%' AND (state <> 'active' OR wait_event_type = 'Lock') FROM pg_stat_activity WHERE pid = " . pid($other));
 	$waits = ask($watch, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = " . pid($other));
@@ -260,28 +257,14 @@ sub counts
 }
 my $acquire = q{SELECT status FROM lock_acquire('q:%s', '1 hour', 'me')};
 my $count = q{SELECT count(*) FROM lock_held('me')};
-is(counts(sprintf($acquire, 1), sprintf($acquire, 2)), 'waits: acquired 53400', 'two keys at once for an owner who may have one');
+is(counts(sprintf($acquire, 1), sprintf($acquire, 2)), 'waits: acquired 53400', 'two keys at once for a role that may have one');
 is(ask($watch, $count), '1', '... it has one');
-clean();
-is(counts(sprintf($acquire, 1), q{SELECT status FROM lock_acquire('q:2', '1 hour', 'you')}), 'at once: acquired acquired', '... for two owners');
 clean();
 is(counts(q{SELECT count(*) FROM lock_acquire_all('{q:1,other}', '1 hour', 'me')}, q{SELECT count(*) FROM lock_acquire_all('{another,q:2}', '1 hour', 'me')}), 'waits: 2 53400', '... in sets');
 is(ask($watch, $count), '2', '... one of which it has');
 clean();
 is(counts(sprintf($acquire, 1), q{SELECT lock_acquire('q:3', '1 hour', 'from'), lock_transfer('q:3', 'from', 'me')}), 'waits: acquired 53400', '... one of them by a transfer');
 clean();
-foreach my $extension ([ 'an extension', q{SELECT coalesce(lock_try_extend('q:1', 'me', '1 hour')::text, 'expired') /* ends */}, qr/^waits: expired acquired$/ ],
-	[ 'a heartbeat', q{SELECT status FROM lock_heartbeat('{q:1}', 'me', '1 hour') /* ends */}, qr/^waits: expired acquired$/ ],
-	[ 'an acquire again', q{SELECT status FROM lock_acquire('q:1', '1 hour', 'me') /* ends */}, qr/^waits: (?:acquired 53400|53400 acquired)$/ ])
-{
-	my ($name, $sql, $told) = @$extension;
-
-	ask($third, q{SELECT lock_acquire('q:1', '1 hour', 'me')});
-	like(counts($sql, sprintf($acquire, 2)), $told, "$name while the lease expires, and another key is acquired");
-	is(ask($watch, $count), '1', '... the owner has one key');
-	clean();
-}
-
 #
 # The table of places is rewritten, so that rows are no more where they were looked at.
 #
