@@ -20,7 +20,7 @@
  *											extend it, AccessShare to pin it
  *		transaction		key					Share or Exclusive
  *		upgrade			key					AccessExclusive
- *		places			key					Exclusive or AccessShare
+ *		places			key					Exclusive
  *		quota			policy and role		Exclusive or AccessShare
  *
  *		done with the key						mode				lets pass
@@ -48,15 +48,10 @@
  * class lets only one session at a time wait to convert a shared holding of a key to
  * exclusive.  Two would wait for each other.
  *
- * A transaction may have several shared holdings of a key without rows, for several
- * owners.  It takes one lock of the transaction class for each, so that they can be
- * counted even where it is prepared: the first on the hash of the key, and the others on
- * hashes made from that and their number.
- *
- * Where a limit says how many may share a key, the places class serializes those who
- * count.  Exclusive is held from the count until the place that was found is written or
- * reserved, and never while waiting.  AccessShare reserves a place for a set that is not
- * written yet.
+ * Where a limit says how many may share a key, the places class serializes the callers
+ * that count.  It is held from the count until the new holding is written, and never
+ * while waiting.  A transaction that shares the key without a row counts as one, however
+ * many owners it does so for.
  *
  * The quota class does the same for the keys of a role, which a policy limits.  Exclusive
  * is held from the count until the new holding is written.  A transaction that holds keys
@@ -73,7 +68,6 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/resowner.h"
@@ -309,34 +303,21 @@ al_claim_drop(const AlClaim *claim)
 	give_back(claim);
 }
 
-/* The hash on which the n-th shared holding of a key without a row is declared */
-static uint64
-nth_hash(uint64 hash, int n)
-{
-	return n == 1 ? hash : hash_combine64(hash, murmurhash32(n));
-}
-
 /*
- * Declare the transaction's claim on a key to be a holding that ends with it: the
- * exclusive one if "sharers" is 0, or the last of so many that share the key.  While
- * the holding lasts, nobody may drop the extension, or create it with another
- * secret.  The caller's own lock on app_lock does not ensure that: it belongs to the
- * portal, which may fail in a subtransaction while the claim stays.
+ * Declare the transaction's claim on a key to be a holding that ends with it.  While the
+ * holding lasts, nobody may drop the extension, or create it with another secret.  The
+ * caller's own lock on app_lock does not ensure that: it belongs to the portal, which may
+ * fail in a subtransaction while the claim stays.
  */
 void
-al_claim_transaction(const AlKey *key, int sharers, Oid app_lock)
+al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
 {
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, app_lock);
 	(void) acquire_in_transaction(&tag, RowExclusiveLock, true);
 	set_tag(&tag, TRANSACTION, key->hash);
-	(void) acquire_in_transaction(&tag, sharers > 0 ? ShareLock : ExclusiveLock, true);
-	if (sharers > 1)
-	{
-		set_tag(&tag, TRANSACTION, nth_hash(key->hash, sharers));
-		(void) acquire_in_transaction(&tag, ShareLock, true);
-	}
+	(void) acquire_in_transaction(&tag, is_shared ? ShareLock : ExclusiveLock, true);
 }
 
 /*
@@ -359,25 +340,6 @@ al_claim_places_end(const AlKey *key)
 
 	set_tag(&tag, PLACES, key->hash);
 	release_in_transaction(&tag, ExclusiveLock);
-}
-
-/* Reserve a place; the caller has claimed the places. */
-void
-al_claim_place(const AlKey *key)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, PLACES, key->hash);
-	(void) acquire_in_transaction(&tag, AccessShareLock, true);
-}
-
-void
-al_claim_place_end(const AlKey *key)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, PLACES, key->hash);
-	release_in_transaction(&tag, AccessShareLock);
 }
 
 /*
@@ -524,27 +486,12 @@ al_claim_transactions(uint64 hash, bool is_exclusive)
 	return conflicts(TRANSACTION, hash, is_exclusive ? ShareLock : AccessExclusiveLock);
 }
 
-/* How many locks other transactions have on a hash and those made from it */
-static int
-count_all(uint16 class, uint64 hash)
-{
-	int			count = 0;
-
-	for (int n = 1;; n++)
-	{
-		int			of_n = list_length(conflicts(class, nth_hash(hash, n), AccessExclusiveLock));
-
-		if (of_n == 0)
-			return count;
-		count += of_n;
-	}
-}
-
-/* How many holdings of a key other transactions have declared that share it */
+/* How many other transactions share a key until they end */
 int
 al_claim_count_transactions(uint64 hash)
 {
-	return al_claim_transactions(hash, true) != NIL ? 0 : count_all(TRANSACTION, hash);
+	return al_claim_transactions(hash, true) != NIL ? 0 :
+		list_length(al_claim_transactions(hash, false));
 }
 
 /* How many other transactions hold keys under a quota without a row; the caller has claimed it */
@@ -552,13 +499,6 @@ int
 al_claim_count_quota(uint64 hash)
 {
 	return list_length(conflicts(QUOTA, hash, AccessExclusiveLock));
-}
-
-/* How many places of a key other transactions have reserved; the caller has claimed them */
-int
-al_claim_count_places(uint64 hash)
-{
-	return list_length(conflicts(PLACES, hash, AccessExclusiveLock));
 }
 
 /*

@@ -318,6 +318,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	bool	   *is_own = palloc0(count * sizeof(bool));
 	int64		start = al_monotonic_now();
 	int64		waited = 0;
+	bool		waits;
 	int			tokens = 0;
 	int64		token = 0;
 	List	   *quotas;
@@ -325,8 +326,9 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	request->owner.in_index = true;
 	/* No key is waited for where another one is refused in any case. */
 	for (int i = 0; i < count; i++)
-		al_terms_of(&keys[i], request, &attempts[i].terms);
-	for (int pass = 0; pass < 2; pass++)
+		al_terms_of_set(&keys[i], request, &attempts[i].terms);
+	waits = request->wait > 0;
+	for (int pass = 0; pass < (waits ? 2 : 1); pass++)
 	{
 		for (int i = 0; i < count; i++)
 		{
@@ -338,15 +340,16 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 			attempt->request = request;
 			attempt->result = &results[i];
 			attempt_since(rel, attempt, start);
+			/* A policy may be new since then. */
+			al_terms_of_set(&keys[i], request, &attempt->terms);
 			waited = Max(waited, results[i].waited);
 			if (!al_is_granted(&results[i]))
 				return refuse_set(attempts, count, i);
-			if (pass == 0 && results[i].outcome == AL_REACQUIRED)
+			if (pass == 0 && waits && results[i].outcome == AL_REACQUIRED)
 			{
 				al_attempt_drop(attempt);
 				is_own[i] = true;
 			}
-			al_attempt_reserve(attempt);
 		}
 	}
 
@@ -355,12 +358,9 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 		results[i].waited = waited;
 		if (waited > 0)
 			al_attempt_refresh(*rel, &attempts[i]);
-		al_attempt_reserve(&attempts[i]);
 		if (!al_is_granted(&results[i]))
 			return refuse_set(attempts, count, i);
 	}
-	for (int i = 0; i < count; i++)
-		al_attempt_begin_place(&attempts[i]);
 	quotas = al_quota_claim_attempts(*rel, attempts, count);
 
 	/* Everybody draws from one page, so draw all tokens at once. */

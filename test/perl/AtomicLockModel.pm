@@ -450,7 +450,9 @@ sub terms
 	return { sqlstate => ['22023'] } if $r->{lifetime} eq 'transaction' && $self->value($s, $key, 'min_hold');
 	# A ttl that nobody asked for is cut, as a policy wants it.
 	$ttl = min($self->value($s, $key, 'default_ttl'), $max_ttl, $max_lifetime || 'Inf') if !defined $ttl && $r->{lifetime} eq 'lease';
-	return { ttl => $ttl, limit => min(grep { defined } $r->{limit}, $most) };
+	$most = min(grep { defined } $r->{limit}, $most);
+	return { sqlstate => ['22023'] } if defined $most && $r->{lifetime} eq 'transaction' && $r->{mode} eq 'shared';
+	return { ttl => $ttl, limit => $most };
 }
 
 #

@@ -26,7 +26,7 @@ SELECT who, n, g.status, g.holders, g.max_holders FROM (VALUES ('ann', NULL), ('
 SELECT t.raises($$SELECT lock_acquire('seats:free', '1 h', 'cid', 'shared')$$);
 SELECT t.raises($$SELECT lock_acquire_all(ARRAY['a', 'seats:free'], '1 h', 'cid', 'shared')$$);
 SELECT n, g.status, g.max_holders FROM unnest(ARRAY[NULL, 1, 1001]) n, LATERAL lock_try_acquire('seats:many', '1 h', 'o' || n, 'shared', max_holders => n) g;
-SELECT t.code($$SELECT lock_acquire('seats:free', NULL, 'cid', 'shared', lifetime => 'transaction')$$) AS transaction, t.code($$SELECT lock_acquire('seats:free', '1 h', 'cid', 'shared', lifetime => 'session')$$) AS session;
+SELECT t.raises($$SELECT lock_acquire('seats:free', NULL, 'cid', 'shared', lifetime => 'transaction')$$) AS transaction, t.raises($$SELECT lock_try_acquire_all(ARRAY['a', 'seats:free'], '1 h', 'cid', 'shared', '1 ms')$$) AS set, t.code($$SELECT lock_acquire('seats:free', '1 h', 'cid', 'shared', lifetime => 'session')$$) AS session;
 SELECT status, max_holders FROM lock_acquire('seats:exclusive', '1 h', 'me');
 SELECT status FROM lock_convert('seats:exclusive', 'me', 'shared');
 SELECT (lock_try_acquire('seats:exclusive', '1 h', 'you', 'shared')).status, (lock_try_acquire('seats:exclusive', '1 h', 'they', 'shared')).status AS third;

@@ -615,13 +615,15 @@ sub some_request
 {
 	my ($name) = @_;
 	my $lifetime = one_of('lease', 'lease', 'session', 'transaction', $model->{tx}{$name} ? 'transaction' : ());
-	my $ttl = $lifetime eq 'transaction' ? undef : some_ttl();
 	my ($key, $owner) = some_holding($name);
 	my $mode = one_of('exclusive', 'shared', 'shared', 'shared');
 	# an exclusive lock with a limit is none, and so is a limit of nobody
 	my $limit = rand() < 0.02 ? ($mode eq 'shared' ? one_of(0, -1) : 1) : $mode eq 'shared' && rand() < 0.6 ? some_limit($key) : undef;
 
-	$limit = undef if $has_lines;
+	$limit = undef if $has_lines || $lifetime eq 'transaction' && rand() < 0.9;
+	# Others count a transaction as one sharer, so here it shares a key for one owner.
+	$lifetime = 'lease' if $model->{tx}{$name} && grep { $_ ne $owner } keys %{ $model->{tx}{$name}{mine}{$key} || {} };
+	my $ttl = $lifetime eq 'transaction' ? undef : some_ttl();
 
 	return {
 		key => $key, owner => $owner, mode => $mode, limit => $limit, lifetime => $lifetime, wait => some_wait($name, $key),
