@@ -187,7 +187,6 @@ CREATE TABLE app_lock_policy (
 	lock_delay_us		bigint,
 	min_hold_us			bigint,
 	max_holders			bigint,
-	max_keys_per_owner	bigint,
 	max_keys_per_role	bigint,
 	history				bigint,
 	notify				bigint,
@@ -199,8 +198,8 @@ CREATE TABLE app_lock_policy (
 		AND LEAST(default_ttl_us, max_ttl_us) OPERATOR(pg_catalog.>=) 1000
 		AND LEAST(max_wait_us, max_lifetime_us, lock_delay_us, min_hold_us, history, notify, has_roles) OPERATOR(pg_catalog.>=) 0
 		AND GREATEST(default_ttl_us, max_ttl_us, max_wait_us, max_lifetime_us, lock_delay_us, min_hold_us) OPERATOR(pg_catalog.<=) 3153600000000000
-		AND LEAST(max_holders, max_keys_per_owner, max_keys_per_role) OPERATOR(pg_catalog.>=) 1
-		AND GREATEST(max_holders, max_keys_per_owner, max_keys_per_role) OPERATOR(pg_catalog.<=) 2147483647
+		AND LEAST(max_holders, max_keys_per_role) OPERATOR(pg_catalog.>=) 1
+		AND GREATEST(max_holders, max_keys_per_role) OPERATOR(pg_catalog.<=) 2147483647
 		AND GREATEST(history, notify, has_roles) OPERATOR(pg_catalog.<=) 1)
 ) USING heap;
 
@@ -219,7 +218,6 @@ COMMENT ON COLUMN app_lock_policy.max_lifetime_us IS 'longest life of a lease, i
 COMMENT ON COLUMN app_lock_policy.lock_delay_us IS 'how long a key stays closed after its lease expired or its session ended, in microseconds';
 COMMENT ON COLUMN app_lock_policy.min_hold_us IS 'how long a key stays closed after it was acquired, even if it is released sooner, in microseconds';
 COMMENT ON COLUMN app_lock_policy.max_holders IS 'how many owners may share a key';
-COMMENT ON COLUMN app_lock_policy.max_keys_per_owner IS 'how many of these keys an owner may hold';
 COMMENT ON COLUMN app_lock_policy.max_keys_per_role IS 'how many of these keys a role may hold';
 COMMENT ON COLUMN app_lock_policy.history IS '1: lock_history records grants; 0: it does not';
 COMMENT ON COLUMN app_lock_policy.notify IS '1: events are sent; 0: they are not';
@@ -875,7 +873,6 @@ CREATE FUNCTION lock_set_policy(
 	lock_delay interval DEFAULT NULL,
 	min_hold interval DEFAULT NULL,
 	max_holders integer DEFAULT NULL,
-	max_keys_per_owner integer DEFAULT NULL,
 	max_keys_per_role integer DEFAULT NULL,
 	roles regrole[] DEFAULT NULL,
 	history boolean DEFAULT NULL,
@@ -884,8 +881,8 @@ CREATE FUNCTION lock_set_policy(
 AS 'MODULE_PATHNAME', 'atomic_lock_set_policy'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION lock_set_policy(text, interval, interval, interval, interval, interval, interval, integer, integer, integer, regrole[], boolean, boolean) IS
-'says what holds for all keys that begin with "prefix" (up to 1024 bytes; empty: all keys), in place of the policy that this prefix had; null leaves a part to the policies of shorter prefixes, and then to the settings; in force for all sessions at their next call after the commit; max_keys_per_owner costs a look at each key that the owner holds, at each grant, and max_keys_per_role one at each row under the prefix, unless there is an index of app_lock on (role, key); raises 22004 for a null prefix or role, 22023 for a part out of range, 42704 for an unknown role';
+COMMENT ON FUNCTION lock_set_policy(text, interval, interval, interval, interval, interval, interval, integer, integer, regrole[], boolean, boolean) IS
+'says what holds for all keys that begin with "prefix" (up to 1024 bytes; empty: all keys), in place of the policy that this prefix had; null leaves a part to the policies of shorter prefixes, and then to the settings; in force for all sessions at their next call after the commit; max_keys_per_role costs a look at each row under the prefix, at each new holding, unless there is an index of app_lock on (role, key); raises 22004 for a null prefix or role, 22023 for a part out of range, 42704 for an unknown role';
 
 CREATE FUNCTION lock_drop_policy(prefix text)
 RETURNS boolean
@@ -904,7 +901,6 @@ CREATE FUNCTION lock_policy(
 	OUT lock_delay interval,
 	OUT min_hold interval,
 	OUT max_holders integer,
-	OUT max_keys_per_owner integer,
 	OUT max_keys_per_role integer,
 	OUT roles regrole[],
 	OUT history boolean,
@@ -926,7 +922,6 @@ CREATE VIEW lock_policies AS
 		pg_catalog.justify_hours(p.lock_delay_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS lock_delay,
 		pg_catalog.justify_hours(p.min_hold_us OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval) AS min_hold,
 		p.max_holders::pg_catalog.int4 AS max_holders,
-		p.max_keys_per_owner::pg_catalog.int4 AS max_keys_per_owner,
 		p.max_keys_per_role::pg_catalog.int4 AS max_keys_per_role,
 		CASE WHEN p.has_roles OPERATOR(pg_catalog.=) 1::pg_catalog.int8 THEN ARRAY(
 			SELECT r.role FROM app_lock_policy_role r
@@ -946,7 +941,6 @@ COMMENT ON COLUMN lock_policies.max_lifetime IS 'longest life of a lease, with a
 COMMENT ON COLUMN lock_policies.lock_delay IS 'how long a key stays closed after its lease expired or its session ended';
 COMMENT ON COLUMN lock_policies.min_hold IS 'how long a key stays closed after it was acquired, even if it is released sooner';
 COMMENT ON COLUMN lock_policies.max_holders IS 'how many owners may share a key';
-COMMENT ON COLUMN lock_policies.max_keys_per_owner IS 'how many of these keys an owner may hold';
 COMMENT ON COLUMN lock_policies.max_keys_per_role IS 'how many of these keys a role may hold';
 COMMENT ON COLUMN lock_policies.roles IS 'roles whose members may change the keys; a number stands for a role that was dropped';
 COMMENT ON COLUMN lock_policies.history IS 'whether lock_history records grants';

@@ -495,13 +495,10 @@ refresh(Relation app_lock, AlAttempt *attempt)
 static bool
 write_grant(Relation app_lock, AlAttempt *attempt)
 {
-	AlQuota		quota;
-	bool		is_written;
+	List	   *quotas = al_quota_claim_attempts(app_lock, attempt, 1);
+	bool		is_written = al_grant(app_lock, attempt);
 
-	if (!al_quota_claim_attempts(app_lock, attempt, 1, &quota))
-		return false;
-	is_written = al_grant(app_lock, attempt);
-	al_quota_end(&quota);
+	al_quota_end(quotas);
 	return is_written;
 }
 

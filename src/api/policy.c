@@ -49,7 +49,6 @@ static const struct
 	{"lock_delay", AL_LOCK_DELAY},
 	{"min_hold", AL_MIN_HOLD},
 	{"max_holders", AL_MAX_HOLDERS},
-	{"max_keys_per_owner", AL_MAX_KEYS_PER_OWNER},
 	{"max_keys_per_role", AL_MAX_KEYS_PER_ROLE},
 	{"roles", AL_ROLES},
 	{"history", AL_HISTORY},

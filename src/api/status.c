@@ -558,8 +558,7 @@ AL_FUNCTION(atomic_lock_waiters)
 		AlWaiter   *waiter = &waiters[i];
 		AlKey		key = al_waiter_key(waiter);
 		List	   *obstacles = al_waiter_obstacles(rel, waiter);
-		bool		prepared;
-		List	   *blockers = al_claim_blockers(waiter->hash, &prepared);
+		List	   *blockers = al_claim_blockers(waiter->hash, false);
 		const AlHolding *holding;
 		const text *blocker = NULL;
 		AlLine		line;

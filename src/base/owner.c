@@ -236,14 +236,6 @@ al_owner_read_place(AlString owner, uint32 *place)
 	return uuid_checksum(uuid) == (uuid[14] << 8 | uuid[15]);
 }
 
-bool
-al_owner_looks_generated(AlString owner)
-{
-	uint32		place;
-
-	return al_owner_read_place(owner, &place);
-}
-
 /* Does a generated owner say that its row is in this block? */
 bool
 al_owner_names_block(const AlOwner *owner, BlockNumber block)

@@ -22,7 +22,6 @@ extern int64 al_owner_first_hash(AlString owner);
 extern void al_owner_init(AlOwner *owner, AlString name);
 extern void al_owner_generate(AlOwner *owner, BlockNumber block);
 extern bool al_owner_read_place(AlString owner, uint32 *place);
-extern bool al_owner_looks_generated(AlString owner);
 extern bool al_owner_names_block(const AlOwner *owner, BlockNumber block);
 
 #endif							/* AL_BASE_OWNER_H */

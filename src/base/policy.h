@@ -22,7 +22,6 @@ typedef enum AlPolicyPart
 	AL_MIN_HOLD,
 	/* numbers, at least 1; 0 where no policy rules: no limit */
 	AL_MAX_HOLDERS,
-	AL_MAX_KEYS_PER_OWNER,
 	AL_MAX_KEYS_PER_ROLE,
 	/* 0 or 1 */
 	AL_HISTORY,

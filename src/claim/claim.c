@@ -20,9 +20,8 @@
  *											extend it, AccessShare to pin it
  *		transaction		key					Share or Exclusive
  *		upgrade			key					AccessExclusive
- *		places			key					Exclusive or AccessShare
- *		quota			policy and owner	Exclusive, RowShare or AccessShare
- *						or role
+ *		places			key					Exclusive
+ *		quota			policy and role		Exclusive or AccessShare
  *
  *		done with the key						mode				lets pass
  *		exclusive: acquire, release, transfer;
@@ -49,21 +48,14 @@
  * class lets only one session at a time wait to convert a shared holding of a key to
  * exclusive.  Two would wait for each other.
  *
- * A transaction may have several shared holdings of a key without rows, for several
- * owners.  It takes one lock of the transaction class for each, so that they can be
- * counted even where it is prepared: the first on the hash of the key, and the others on
- * hashes made from that and their number.
+ * Where a limit says how many may share a key, the places class serializes the callers
+ * that count.  It is held from the count until the new holding is written, and never
+ * while waiting.  A transaction that shares the key without a row counts as one, however
+ * many owners it does so for.
  *
- * Where a limit says how many may share a key, the places class serializes those who
- * count.  Exclusive is held from the count until the place that was found is written or
- * reserved, and never while waiting.  AccessShare reserves a place for a set that is not
- * written yet.
- *
- * The quota class does the same for the keys of an owner or a role, which a policy
- * limits.  Exclusive is held from the count until the new holding is written.  Whoever
- * extends or converts what is counted holds RowShare while writing it, so that a lease
- * that is about to expire is either counted or not extended.  Of what a transaction holds
- * without a row, AccessShare stays behind, in the manner of the transaction class.
+ * The quota class does the same for the keys of a role, which a policy limits.  Exclusive
+ * is held from the count until the new holding is written.  A transaction that holds keys
+ * without a row keeps AccessShare, by which others count it.
  *
  * Locking rules: acquire, convert and sweep only try to claim keys; the others wait.
  * Everybody waits for places and then for quotas, which are soon given back.  A
@@ -76,7 +68,6 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/resowner.h"
@@ -114,8 +105,8 @@ set_tag(LOCKTAG *tag, uint16 class, uint64 hash)
  * that runs.  A cursor that fails in a subtransaction releases its own locks, but
  * rows of the outer transaction may depend on the claims.
  */
-static LockAcquireResult
-acquire_for_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
+static bool
+acquire_in_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
 {
 	ResourceOwner saved = CurrentResourceOwner;
 	LockAcquireResult result;
@@ -125,13 +116,7 @@ acquire_for_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
 	CurrentResourceOwner = saved;
 	if (result != LOCKACQUIRE_NOT_AVAIL)
 		AL_TEST_POINT("claimed");
-	return result;
-}
-
-static bool
-acquire_in_transaction(const LOCKTAG *tag, LOCKMODE mode, bool wait)
-{
-	return acquire_for_transaction(tag, mode, wait) != LOCKACQUIRE_NOT_AVAIL;
+	return result != LOCKACQUIRE_NOT_AVAIL;
 }
 
 static void
@@ -318,34 +303,21 @@ al_claim_drop(const AlClaim *claim)
 	give_back(claim);
 }
 
-/* The hash on which the n-th shared holding of a key without a row is declared */
-static uint64
-nth_hash(uint64 hash, int n)
-{
-	return n == 1 ? hash : hash_combine64(hash, murmurhash32(n));
-}
-
 /*
- * Declare the transaction's claim on a key to be a holding that ends with it: the
- * exclusive one if "sharers" is 0, or the last of so many that share the key.  While
- * the holding lasts, nobody may drop the extension, or create it with another
- * secret.  The caller's own lock on app_lock does not ensure that: it belongs to the
- * portal, which may fail in a subtransaction while the claim stays.
+ * Declare the transaction's claim on a key to be a holding that ends with it.  While the
+ * holding lasts, nobody may drop the extension, or create it with another secret.  The
+ * caller's own lock on app_lock does not ensure that: it belongs to the portal, which may
+ * fail in a subtransaction while the claim stays.
  */
 void
-al_claim_transaction(const AlKey *key, int sharers, Oid app_lock)
+al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
 {
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, app_lock);
 	(void) acquire_in_transaction(&tag, RowExclusiveLock, true);
 	set_tag(&tag, TRANSACTION, key->hash);
-	(void) acquire_in_transaction(&tag, sharers > 0 ? ShareLock : ExclusiveLock, true);
-	if (sharers > 1)
-	{
-		set_tag(&tag, TRANSACTION, nth_hash(key->hash, sharers));
-		(void) acquire_in_transaction(&tag, ShareLock, true);
-	}
+	(void) acquire_in_transaction(&tag, is_shared ? ShareLock : ExclusiveLock, true);
 }
 
 /*
@@ -370,28 +342,9 @@ al_claim_places_end(const AlKey *key)
 	release_in_transaction(&tag, ExclusiveLock);
 }
 
-/* Reserve a place; the caller has claimed the places. */
-void
-al_claim_place(const AlKey *key)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, PLACES, key->hash);
-	(void) acquire_in_transaction(&tag, AccessShareLock, true);
-}
-
-void
-al_claim_place_end(const AlKey *key)
-{
-	LOCKTAG		tag;
-
-	set_tag(&tag, PLACES, key->hash);
-	release_in_transaction(&tag, AccessShareLock);
-}
-
 /*
- * Claim a quota: exclusively to count, or else to write what is counted.  Waits for others,
- * and raises what any lock wait can.
+ * Claim a quota: Exclusive to count, AccessShare to be counted.  Waits for others, and
+ * raises what any lock wait can.
  */
 void
 al_claim_quota(uint64 hash, LOCKMODE mode)
@@ -403,12 +356,12 @@ al_claim_quota(uint64 hash, LOCKMODE mode)
 }
 
 void
-al_claim_quota_end(uint64 hash, LOCKMODE mode)
+al_claim_quota_end(uint64 hash)
 {
 	LOCKTAG		tag;
 
 	set_tag(&tag, QUOTA, hash);
-	release_in_transaction(&tag, mode);
+	release_in_transaction(&tag, ExclusiveLock);
 }
 
 /*
@@ -445,23 +398,8 @@ al_claim_ticket_end(const AlKey *key, const AlOwner *owner)
 {
 	uint64		hash = al_holding_hash(key, owner);
 
-	al_claim_quota_end(hash, ExclusiveLock);
+	al_claim_quota_end(hash);
 	al_claimed_remove(hash, true);
-}
-
-/*
- * Let others count n holdings without a row of this transaction under a quota.  Those that
- * are older than the policy are not declared yet.
- */
-void
-al_claim_quota_parts(uint64 hash, int n)
-{
-	LOCKTAG		tag;
-
-	do
-		set_tag(&tag, QUOTA, nth_hash(hash, n));
-	while (acquire_for_transaction(&tag, AccessShareLock, true) != LOCKACQUIRE_ALREADY_HELD &&
-		   --n > 0);
 }
 
 /*
@@ -548,41 +486,19 @@ al_claim_transactions(uint64 hash, bool is_exclusive)
 	return conflicts(TRANSACTION, hash, is_exclusive ? ShareLock : AccessExclusiveLock);
 }
 
-/* How many locks other transactions have on a hash and those made from it */
-static int
-count_all(uint16 class, uint64 hash)
-{
-	int			count = 0;
-
-	for (int n = 1;; n++)
-	{
-		int			of_n = list_length(conflicts(class, nth_hash(hash, n), AccessExclusiveLock));
-
-		if (of_n == 0)
-			return count;
-		count += of_n;
-	}
-}
-
-/* How many holdings of a key other transactions have declared that share it */
+/* How many other transactions share a key until they end */
 int
 al_claim_count_transactions(uint64 hash)
 {
-	return al_claim_transactions(hash, true) != NIL ? 0 : count_all(TRANSACTION, hash);
+	return al_claim_transactions(hash, true) != NIL ? 0 :
+		list_length(al_claim_transactions(hash, false));
 }
 
-/* How many holdings other transactions have under a quota; the caller has claimed it */
+/* How many other transactions hold keys under a quota without a row; the caller has claimed it */
 int
 al_claim_count_quota(uint64 hash)
 {
-	return count_all(QUOTA, hash);
-}
-
-/* How many places of a key other transactions have reserved; the caller has claimed them */
-int
-al_claim_count_places(uint64 hash)
-{
-	return list_length(conflicts(PLACES, hash, AccessExclusiveLock));
+	return list_length(conflicts(QUOTA, hash, AccessExclusiveLock));
 }
 
 /*
@@ -670,16 +586,13 @@ al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared)
 }
 
 /*
- * Process ids of other backends whose unfinished transactions have a key; *prepared is
- * set to whether a prepared transaction has it, too
+ * Process ids of other backends whose unfinished transactions have claimed a key, or only
+ * of those that keep others from sharing it
  */
 List *
-al_claim_blockers(uint64 hash, bool *prepared)
+al_claim_blockers(uint64 hash, bool prevents_sharing)
 {
-	List	   *procs = conflicts(KEY, hash, AccessExclusiveLock);
-
-	*prepared = list_member_int(procs, -1);
-	return pids_of(procs);
+	return pids_of(conflicts(KEY, hash, prevents_sharing ? RowExclusiveLock : AccessExclusiveLock));
 }
 
 /* Who has what al_claim_try() did not get; see conflicts() for the list */

@@ -36,15 +36,11 @@ extern bool al_claim_try(AlClaim *claim, const AlKey *key, const AlOwner *owner,
 extern void al_claim_holding(const AlKey *key, const AlOwner *owner);
 extern bool al_claim_may_share(const AlClaim *claim);
 extern void al_claim_drop(const AlClaim *claim);
-extern void al_claim_transaction(const AlKey *key, int sharers, Oid app_lock);
+extern void al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock);
 extern void al_claim_places(const AlKey *key);
 extern void al_claim_places_end(const AlKey *key);
-extern void al_claim_place(const AlKey *key);
-extern void al_claim_place_end(const AlKey *key);
-extern int al_claim_count_places(uint64 hash);
 extern void al_claim_quota(uint64 hash, LOCKMODE mode);
-extern void al_claim_quota_end(uint64 hash, LOCKMODE mode);
-extern void al_claim_quota_parts(uint64 hash, int n);
+extern void al_claim_quota_end(uint64 hash);
 extern int al_claim_count_quota(uint64 hash);
 extern void al_claim_ticket(const AlKey *key, const AlOwner *owner);
 extern void al_claim_ticket_try(const AlKey *key, const AlOwner *owner);
@@ -61,7 +57,7 @@ extern bool al_claim_is_taken(uint64 hash);
 extern bool al_claim_has_holding(const AlKey *key, const AlOwner *owner, int *pid);
 extern bool al_claim_is_extended(const AlKey *key, const AlOwner *owner,
 								 bool is_shared);
-extern List *al_claim_blockers(uint64 hash, bool *prepared);
+extern List *al_claim_blockers(uint64 hash, bool prevents_sharing);
 extern int al_claim_blocker(const AlClaim *claim);
 extern bool al_claim_is_ending(const AlClaim *claim);
 

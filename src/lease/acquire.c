@@ -273,22 +273,21 @@ void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
-	AlQuota		quota;
 
 	for (int tries = 0; tries < MOST_TRIES; tries++)
 	{
+		List	   *quotas;
+		bool		is_written;
+
 		al_attempt_in_turn(rel, &attempt);
 		if (!al_is_granted(result))
 			break;
 		AL_TEST_POINT("before-grant");
-		if (al_quota_claim_attempts(*rel, &attempt, 1, &quota))
-		{
-			bool		is_written = al_grant(*rel, &attempt);
-
-			al_quota_end(&quota);
-			if (is_written)
-				return;
-		}
+		quotas = al_quota_claim_attempts(*rel, &attempt, 1);
+		is_written = al_grant(*rel, &attempt);
+		al_quota_end(quotas);
+		if (is_written)
+			return;
 		al_attempt_drop(&attempt);
 		pg_usleep(TRY_PAUSE);
 	}
@@ -319,15 +318,17 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 	bool	   *is_own = palloc0(count * sizeof(bool));
 	int64		start = al_monotonic_now();
 	int64		waited = 0;
+	bool		waits;
 	int			tokens = 0;
 	int64		token = 0;
-	AlQuota		quota;
+	List	   *quotas;
 
 	request->owner.in_index = true;
 	/* No key is waited for where another one is refused in any case. */
 	for (int i = 0; i < count; i++)
-		al_terms_of(&keys[i], request, &attempts[i].terms);
-	for (int pass = 0; pass < 2; pass++)
+		al_terms_of_set(&keys[i], request, &attempts[i].terms);
+	waits = request->wait > 0;
+	for (int pass = 0; pass < (waits ? 2 : 1); pass++)
 	{
 		for (int i = 0; i < count; i++)
 		{
@@ -339,36 +340,28 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 			attempt->request = request;
 			attempt->result = &results[i];
 			attempt_since(rel, attempt, start);
+			/* A policy may be new since then. */
+			al_terms_of_set(&keys[i], request, &attempt->terms);
 			waited = Max(waited, results[i].waited);
 			if (!al_is_granted(&results[i]))
 				return refuse_set(attempts, count, i);
-			if (pass == 0 && results[i].outcome == AL_REACQUIRED)
+			if (pass == 0 && waits && results[i].outcome == AL_REACQUIRED)
 			{
 				al_attempt_drop(attempt);
 				is_own[i] = true;
 			}
-			al_attempt_reserve(attempt);
 		}
 	}
 
-	for (bool again = waited > 0;; again = true)
+	for (int i = 0; i < count; i++)
 	{
-		for (int i = 0; i < count; i++)
-		{
-			results[i].waited = waited;
-			if (again)
-				al_attempt_refresh(*rel, &attempts[i]);
-			al_attempt_reserve(&attempts[i]);
-			if (!al_is_granted(&results[i]))
-				return refuse_set(attempts, count, i);
-		}
-		for (int i = 0; i < count; i++)
-			al_attempt_begin_place(&attempts[i]);
-		if (al_quota_claim_attempts(*rel, attempts, count, &quota))
-			break;
-		for (int i = 0; i < count; i++)
-			al_attempt_reserve(&attempts[i]);
+		results[i].waited = waited;
+		if (waited > 0)
+			al_attempt_refresh(*rel, &attempts[i]);
+		if (!al_is_granted(&results[i]))
+			return refuse_set(attempts, count, i);
 	}
+	quotas = al_quota_claim_attempts(*rel, attempts, count);
 
 	/* Everybody draws from one page, so draw all tokens at once. */
 	for (int i = 0; i < count; i++)
@@ -383,7 +376,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 		if (!al_grant(*rel, &attempts[i]))
 			al_raise(&keys[i], &results[i]);
 	}
-	al_quota_end(&quota);
+	al_quota_end(quotas);
 	return -1;
 }
 
@@ -393,13 +386,13 @@ grant_stolen(Relation rel, AlAttempt *attempt)
 {
 	AlTicket	nobody = {.number = 0};
 	AlLine		line;
-	AlQuota		quota;
+	List	   *quotas;
 
 	attempt->result->outcome = AL_ACQUIRED;
 	attempt->result->waited = 0;
-	(void) al_quota_claim_attempts(rel, attempt, 1, &quota);
+	quotas = al_quota_claim_attempts(rel, attempt, 1);
 	(void) al_grant(rel, attempt);
-	al_quota_end(&quota);
+	al_quota_end(quotas);
 	/* Whom the key was offered to cannot take it, and shall not lose the place for that. */
 	if (!attempt->request->is_shared && al_tickets_look(attempt->key, NULL, &line) &&
 		line.is_offered)

@@ -504,15 +504,13 @@ has_place(Relation rel, AlAttempt *attempt)
 	AlResult   *result = attempt->result;
 	int			in_transactions = list_length(attempt->state.mine) +
 		al_claim_count_transactions(attempt->key->hash);
-	int			reserved;
 	AlPlaces	places;
 
 	al_sharers_count(rel, attempt->key, Max(limit - in_transactions, 0),
-					 attempt->place != AL_PLACE_NONE, &places);
+					 attempt->has_places, &places);
 	places.held += in_transactions;
-	reserved = attempt->place == AL_PLACE_NONE ? 0 : al_claim_count_places(attempt->key->hash);
 	result->holders = places.held + 1;
-	attempt->taken = result->holders + places.pending + reserved;
+	attempt->taken = result->holders + places.pending;
 	if (attempt->taken <= limit)
 		return true;
 
@@ -523,9 +521,7 @@ has_place(Relation rel, AlAttempt *attempt)
 	result->holding = places.first;
 	if (result->outcome == AL_CLAIMED)
 	{
-		/* A place that is reserved has no label yet. */
-		if (places.pending > 0)
-			result->holding = places.one_pending;
+		result->holding = places.one_pending;
 		result->blocker = result->holding.pid;
 	}
 	else if (in_transactions >= limit)
@@ -545,53 +541,29 @@ has_place(Relation rel, AlAttempt *attempt)
 
 /*
  * Take one of a limited number of places, if there is one.  Nobody else is let in by a
- * limit until it is written or reserved.
+ * limit until it is written.
  */
 static bool
 take_place(Relation rel, AlAttempt *attempt)
 {
 	al_claim_places(attempt->key);
-	attempt->place = AL_PLACE_CLAIMED;
+	attempt->has_places = true;
 	return has_place(rel, attempt);
-}
-
-/* Let others be let in before the place of an attempt is written; they count it. */
-void
-al_attempt_reserve(AlAttempt *attempt)
-{
-	if (attempt->place != AL_PLACE_CLAIMED)
-		return;
-	al_claim_place(attempt->key);
-	al_claim_places_end(attempt->key);
-	attempt->place = AL_PLACE_RESERVED;
-}
-
-/* Claim the places again, to write one that is reserved */
-void
-al_attempt_begin_place(AlAttempt *attempt)
-{
-	if (attempt->place != AL_PLACE_RESERVED)
-		return;
-	al_claim_places(attempt->key);
-	al_claim_place_end(attempt->key);
-	attempt->place = AL_PLACE_CLAIMED;
 }
 
 /* The place of an attempt is written, or given up. */
 void
-al_attempt_end_place(AlAttempt *attempt)
+al_attempt_end_places(AlAttempt *attempt)
 {
-	if (attempt->place == AL_PLACE_CLAIMED)
+	if (attempt->has_places)
 		al_claim_places_end(attempt->key);
-	else if (attempt->place == AL_PLACE_RESERVED)
-		al_claim_place_end(attempt->key);
-	attempt->place = AL_PLACE_NONE;
+	attempt->has_places = false;
 }
 
 void
 al_attempt_drop(AlAttempt *attempt)
 {
-	al_attempt_end_place(attempt);
+	al_attempt_end_places(attempt);
 	if (attempt->is_claimed)
 		al_claim_drop(&attempt->claim);
 	attempt->is_claimed = false;
@@ -635,7 +607,7 @@ al_attempt(Relation rel, AlAttempt *attempt)
 	int			retries = 0;
 
 	attempt->is_claimed = false;
-	attempt->place = AL_PLACE_NONE;
+	attempt->has_places = false;
 	attempt->taken = 0;
 	result->holders = 0;
 	al_terms_of(attempt->key, attempt->request, &attempt->terms);

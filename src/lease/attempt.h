@@ -12,13 +12,6 @@
 #include "claim/holding.h"
 #include "lease/state.h"
 
-typedef enum AlPlace
-{
-	AL_PLACE_NONE,
-	AL_PLACE_CLAIMED,			/* nobody else is let in by a limit until it is written */
-	AL_PLACE_RESERVED			/* others count it */
-} AlPlace;
-
 typedef struct AlAttempt
 {
 	const AlKey *key;
@@ -32,7 +25,7 @@ typedef struct AlAttempt
 	bool		is_claimed;
 	bool		had_taken;		/* the transaction has kept everybody from the key before */
 	AlClaim		claim;
-	AlPlace		place;			/* among those who may share the key */
+	bool		has_places;		/* nobody else is let in by a limit until it is written */
 	int			taken;			/* places at the count, with this one; 0: there is no limit */
 	TimestampTz soonest;		/* result->is_full: when the first holding ends */
 	TimestampTz line_until;		/* when the ticket that comes first ends; DT_NOEND: none does */
@@ -41,9 +34,7 @@ typedef struct AlAttempt
 
 extern bool al_attempt_is_open(const AlAttempt *attempt);
 extern void al_attempt_drop(AlAttempt *attempt);
-extern void al_attempt_reserve(AlAttempt *attempt);
-extern void al_attempt_begin_place(AlAttempt *attempt);
-extern void al_attempt_end_place(AlAttempt *attempt);
+extern void al_attempt_end_places(AlAttempt *attempt);
 extern void al_attempt(Relation rel, AlAttempt *attempt);
 extern void al_attempt_refresh(Relation rel, AlAttempt *attempt);
 extern void al_attempt_lost(AlAttempt *attempt);

@@ -5,14 +5,14 @@
  *
  * Model: the waits-for graph has sessions as its nodes.  A waiter waits for
  *
- *	- each session in which the owner of a lease in its way waits in the queue;
- *	- the session with which such a lease ends;
+ *	- each session that waits in the queue for the owner of a lease in its way;
+ *	- the session that ends such a lease by its own end;
  *	- the sessions whose unfinished transactions have claimed the key.
  *
- * Those may wait in the queue or in the lock manager.  A waiter that would share a
- * key which others share waits for what the writer before it waits for.  If it waits for
- * one of a limited number of places, and nobody before it wants the key exclusively, any
- * of the holders may let it in, so it is a cycle only if all of these lead back.
+ * Those may wait in the queue or in the lock manager.  A reader behind a writer has the
+ * edges of that writer.  Where the number of sharers is limited, and nobody before the
+ * waiter wants the key exclusively, any of the sharers may let it in.  So no edge leads
+ * to a sharer, and a cycle through sharers ends by a time-out.
  *
  * A waiter searches for a cycle through itself after deadlock_timeout, and then every
  * second, because leases change hands meanwhile.
@@ -57,20 +57,11 @@ typedef struct Link
 	char	   *holder;			/* of that lease */
 } Link;
 
-/* Does what a session waits for lead back to us? */
-typedef enum Leads
-{
-	LEADS_NOWHERE,
-	LEADS_PERHAPS,				/* to one on the path, which is not decided yet */
-	LEADS_BACK
-} Leads;
-
-/* A session that was visited, and for a waiter also its key */
+/* A session that was visited and has not led back, and for a waiter also its key */
 typedef struct Visited
 {
 	int			pid;
 	AlWaiter   *waiter;			/* NULL: of no key, or another waiter stands for it */
-	Leads		leads;
 } Visited;
 
 typedef struct Search
@@ -82,30 +73,21 @@ typedef struct Search
 	int			size;
 } Search;
 
-/* A path that led back, kept while others are searched */
-typedef struct Path
-{
-	Link	   *links;			/* NULL: none yet */
-	int			depth;
-} Path;
-
-static Leads search_from(Search *search, int pid);
+static bool search_from(Search *search, int pid);
 
 /*
  * Does the path, continued to any of these processes, lead back to us?  Then that is the
  * path from now on.
  */
-static Leads
-search_processes(Search *search, Link *link, List *pids)
+static bool
+search_processes(Search *search, const Link *link, List *pids)
 {
 	ListCell   *cell;
 	int			depth = search->depth;
-	Leads		leads = LEADS_NOWHERE;
 
 	foreach(cell, pids)
 	{
 		int			pid = lfirst_int(cell);
-		Leads		this_one;
 
 		if (search->depth == search->size)
 		{
@@ -115,35 +97,11 @@ search_processes(Search *search, Link *link, List *pids)
 				palloc(search->size * sizeof(Link));
 		}
 		search->links[search->depth++] = *link;
-		this_one = pid == MyProcPid ? LEADS_BACK : search_from(search, pid);
-		if (this_one == LEADS_BACK)
-			return this_one;
-		leads = Max(leads, this_one);
+		if (pid == MyProcPid || search_from(search, pid))
+			return true;
 		search->depth = depth;
 	}
-	return leads;
-}
-
-/*
- * The same where all have to lead back, for some of them; false: these do not.  One on
- * the path may, since all of its ways have to lead back, too.  The first path is kept.
- */
-static bool
-search_some(Search *search, Link *link, List *pids, Path *path)
-{
-	int			depth = search->depth;
-	Leads		leads = search_processes(search, link, pids);
-
-	if (leads != LEADS_BACK)
-		return leads == LEADS_PERHAPS;
-	if (path->links == NULL)
-	{
-		path->links = palloc(search->depth * sizeof(Link));
-		memcpy(path->links, search->links, search->depth * sizeof(Link));
-		path->depth = search->depth;
-	}
-	search->depth = depth;
-	return true;
+	return false;
 }
 
 /* The processes that a backend waits for in the lock manager */
@@ -164,48 +122,27 @@ blocking_processes(int pid)
 	return pids;
 }
 
-/* A waiter for the same key that was visited before; NULL: there is none */
-static Visited *
-find_visited_key(Search *search, const AlWaiter *waiter)
+/* Was another waiter for the same key visited before? */
+static bool
+has_visited_key(const Search *search, const AlWaiter *waiter)
 {
 	ListCell   *cell;
 
 	foreach(cell, search->visited)
 	{
-		Visited    *visited = lfirst(cell);
+		const Visited *visited = lfirst(cell);
 
 		if (visited->waiter && visited->waiter->hash == waiter->hash &&
 			al_string_equal(al_waiter_key(visited->waiter).name, al_waiter_key(waiter).name))
-			return visited;
+			return true;
 	}
-	return NULL;
+	return false;
 }
 
 static bool
 is_ours(const AlHolding *holding)
 {
 	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(holding->tuple->t_data));
-}
-
-/* Does our own unfinished transaction hold the key that we wait for? */
-static bool
-is_in_own_way(Relation rel, const AlWaiter *waiter)
-{
-	AlKey		key = al_waiter_key(waiter);
-	ListCell   *cell;
-
-	foreach(cell, al_waiter_obstacles(rel, waiter))
-	{
-		if (is_ours(lfirst(cell)))
-			return true;
-	}
-	foreach(cell, al_held_mine(&key))
-	{
-		if (!al_owner_equal(al_waiter_owner(waiter),
-							al_string(((AlHolding *) lfirst(cell))->owner)))
-			return true;
-	}
-	return false;
 }
 
 /* May any of those who share its key let a waiter in? */
@@ -217,36 +154,48 @@ is_let_in_by_any(const AlWaiter *waiter)
 	return waiter->is_shared && al_queue_has_strict(waiter, &limited) && limited;
 }
 
-/* Does what a waiter waits for lead back to us?  Then the links are the cycle. */
-static Leads
-search_from_waiter(Search *search, Link *link, bool all)
+/* Does our own unfinished transaction hold the key that we wait for? */
+static bool
+is_in_own_way(Relation rel, const AlWaiter *waiter, bool any)
+{
+	AlKey		key = al_waiter_key(waiter);
+	ListCell   *cell;
+
+	foreach(cell, al_waiter_obstacles(rel, waiter))
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (is_ours(holding) && !(any && al_is_shared(holding)))
+			return true;
+	}
+	foreach(cell, al_held_mine(&key))
+	{
+		const AlHolding *holding = lfirst(cell);
+
+		if (!al_owner_equal(al_waiter_owner(waiter), al_string(holding->owner)) &&
+			!(any && al_is_shared(holding)))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Does what a waiter waits for lead back to us?  Then the links are the cycle.  "any": any
+ * of those who share the key may let the waiter in.
+ */
+static bool
+search_from_waiter(Search *search, Link *link, bool any)
 {
 	int			pid = link->pid;
-	Path		path = {0};
-	Leads		leads = LEADS_NOWHERE;
-	bool		prepared;
-	bool		is_free = true; /* nothing is in its way any more */
-	List	   *pids;
+	List	   *pids = list_delete_int(al_claim_blockers(link->waiter.hash, any), pid);
 	ListCell   *cell;
 
 	/* Only a session itself can see that its own transaction is in its way. */
-	pids = list_delete_int(al_claim_blockers(link->waiter.hash, &prepared), pid);
-	if (pid == MyProcPid ? is_in_own_way(search->rel, &link->waiter) :
-		al_claimed_has(link->waiter.hash))
+	if (pid == MyProcPid ? is_in_own_way(search->rel, &link->waiter, any) :
+		any ? al_claim_is_taken(link->waiter.hash) : al_claimed_has(link->waiter.hash))
 		pids = lappend_int(pids, MyProcPid);
-	/* Somebody else may end a prepared transaction. */
-	if (all && prepared)
-		return LEADS_NOWHERE;
-	if (!all)
-		leads = search_processes(search, link, pids);
-	if (leads == LEADS_BACK)
-		return leads;
-	foreach(cell, all ? pids : NIL)
-	{
-		is_free = false;
-		if (!search_some(search, link, list_make1_int(lfirst_int(cell)), &path))
-			return LEADS_NOWHERE;
-	}
+	if (search_processes(search, link, pids))
+		return true;
 
 	foreach(cell, al_waiter_obstacles(search->rel, &link->waiter))
 	{
@@ -254,8 +203,7 @@ search_from_waiter(Search *search, Link *link, bool all)
 		int			count;
 		AlWaiter   *waiters;
 
-		/* We have claimed the key, and wait. */
-		if (all && is_ours(holding))
+		if (any && al_is_shared(holding))
 			continue;
 		waiters = al_queue_of_owner(al_string(holding->owner), &count);
 		pids = NIL;
@@ -266,27 +214,14 @@ search_from_waiter(Search *search, Link *link, bool all)
 			pids = lappend_int(pids, holding->pid);
 		link->fencing_token = holding->fencing_token;
 		link->holder = al_display(al_string(holding->holder));
-		is_free = false;
-		if (all && !search_some(search, link, pids, &path))
-			return LEADS_NOWHERE;
-		if (!all)
-		{
-			Leads		this_way = search_processes(search, link, pids);
-
-			if (this_way == LEADS_BACK)
-				return this_way;
-			leads = Max(leads, this_way);
-		}
+		if (search_processes(search, link, pids))
+			return true;
 	}
-	if (path.links == NULL)
-		return all && !is_free ? LEADS_PERHAPS : leads;
-	memcpy(search->links, path.links, path.depth * sizeof(Link));
-	search->depth = path.depth;
-	return LEADS_BACK;
+	return false;
 }
 
 /* Does what a process waits for lead back to us? */
-static Leads
+static bool
 search_from(Search *search, int pid)
 {
 	Link		link = {.pid = pid};
@@ -298,48 +233,33 @@ search_from(Search *search, int pid)
 	foreach(cell, search->visited)
 	{
 		if (((Visited *) lfirst(cell))->pid == pid)
-			return ((Visited *) lfirst(cell))->leads;
+			return false;
 	}
 	/* Waiters come and go, perhaps faster than we search. */
 	if (list_length(search->visited) > 2 * MaxBackends)
-		return LEADS_NOWHERE;
+		return false;
 
 	visited = palloc0(sizeof(Visited));
 	visited->pid = pid;
-	visited->leads = LEADS_PERHAPS;
 	search->visited = lappend(search->visited, visited);
 	if (al_queue_of_backend(pid, &link.waiter))
 	{
-		bool		all = is_let_in_by_any(&link.waiter);
+		bool		any = is_let_in_by_any(&link.waiter);
 
 		/*
-		 * Waiters for a key wait for the same sessions, except upgrades, which share it,
-		 * and those who are let in by any of these.
+		 * Waiters for a key have the same edges, except upgrades, which share it, and
+		 * waiters that any sharer may let in.
 		 */
-		if (!link.waiter.is_upgrade && !all)
+		if (!link.waiter.is_upgrade && !any)
 		{
-			const Visited *other = find_visited_key(search, &link.waiter);
-
-			if (other)
-				return visited->leads = other->leads;
+			if (has_visited_key(search, &link.waiter))
+				return false;
 			visited->waiter = palloc(sizeof(AlWaiter));
 			*visited->waiter = link.waiter;
 		}
-		visited->leads = search_from_waiter(search, &link, all);
+		return search_from_waiter(search, &link, any);
 	}
-	else
-		visited->leads = search_processes(search, &link, blocking_processes(pid));
-
-	/* What perhaps led to this one, does not. */
-	for (int i = list_length(search->visited) - 1;
-		 visited->leads == LEADS_NOWHERE && list_nth(search->visited, i) != visited; i--)
-	{
-		Visited    *later = list_nth(search->visited, i);
-
-		if (later->leads == LEADS_PERHAPS)
-			later->leads = LEADS_NOWHERE;
-	}
-	return visited->leads;
+	return search_processes(search, &link, blocking_processes(pid));
 }
 
 static bool
@@ -390,7 +310,7 @@ describe(const Search *search)
 
 /*
  * Would this backend, which is in the queue, wait forever?  Then it resigns, that is,
- * leaves the queue, and this returns who waits for whom.  Otherwise returns NULL.
+ * leaves the queue, and this returns a description of the cycle.  Otherwise returns NULL.
  */
 char *
 al_deadlock_find(Relation rel)
@@ -402,10 +322,10 @@ al_deadlock_find(Relation rel)
 
 	if (!al_shmem_attach())
 		return NULL;
-	if (search_from(&first, MyProcPid) != LEADS_BACK)
+	if (!search_from(&first, MyProcPid))
 		return NULL;
 	AL_TEST_POINT("cycle-seen");
-	if (search_from(&second, MyProcPid) != LEADS_BACK || !same_cycle(&first, &second))
+	if (!search_from(&second, MyProcPid) || !same_cycle(&first, &second))
 		return NULL;
 	AL_TEST_POINT("cycle-confirmed");
 

@@ -101,9 +101,8 @@ static bool
 write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 offer, int64 keep,
 			 AlTicket *ticket, int *place)
 {
-	AlQuotaUse	use = {.key = key, .owner = &request->owner, .role = request->role,
-	.lifetime = AL_LEASE, .is_place = true};
-	AlQuota		quota = {.count = 0};
+	List	   *quotas = NIL;
+	bool		is_new;
 	uint64		places = hash_combine64(key->hash, murmurhash32(request->role));
 	AlLine		line;
 	int			of_role;
@@ -120,30 +119,30 @@ write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 off
 			return false;
 		}
 	}
-	use.is_new = line.mine.number == 0;
-	if (al_policy_any())
-		al_quota_claim(rel, &use, 1, &quota);
+	is_new = line.mine.number == 0;
+	if (is_new)
+		quotas = al_quota_claim_place(rel, key, &request->owner, request->role);
 	/* Nobody else of this role is counted meanwhile. */
 	al_claim_quota(places, ExclusiveLock);
-	*place = 1 + al_tickets_count(key, use.is_new ? PG_INT64_MAX : line.mine.number,
+	*place = 1 + al_tickets_count(key, is_new ? PG_INT64_MAX : line.mine.number,
 								  request->role, &of_role);
-	if (use.is_new)
+	if (is_new)
 		check_count(key, request, of_role);
 
 	(void) al_tickets_drop(key, &request->owner);
 	memset(ticket, 0, sizeof(AlTicket));
-	ticket->number = use.is_new ? al_fence_draw(1) : line.mine.number;
-	ticket->queued_at = use.is_new ? GetCurrentTimestamp() : line.mine.queued_at;
+	ticket->number = is_new ? al_fence_draw(1) : line.mine.number;
+	ticket->queued_at = is_new ? GetCurrentTimestamp() : line.mine.queued_at;
 	ticket->expires_at = al_add_duration(GetCurrentTimestamp(), keep);
-	ticket->offer = offer != 0 ? offer : use.is_new ?
+	ticket->offer = offer != 0 ? offer : is_new ?
 		Min(DEFAULT_OFFER, al_policy_value(key->name, AL_MAX_TTL)) : line.mine.offer;
-	ticket->role = use.is_new ? request->role : line.mine.role;
+	ticket->role = is_new ? request->role : line.mine.role;
 	ticket->holder = request->holder ? request->holder :
-		use.is_new ? request->default_holder() : line.mine.holder;
+		is_new ? request->default_holder() : line.mine.holder;
 	ticket->owner = al_string_text(request->owner.name);
 	al_ticket_insert(key, ticket);
-	al_claim_quota_end(places, ExclusiveLock);
-	al_quota_end(&quota);
+	al_claim_quota_end(places);
+	al_quota_end(quotas);
 	*place += al_queue_count_before(key, ticket->number);
 	return true;
 }

@@ -16,7 +16,6 @@
 #include "claim/claim.h"
 #include "claim/holding.h"
 #include "lease/extend.h"
-#include "lease/quota.h"
 #include "lease/state.h"
 #include "lease/terms.h"
 #include "shmem/stat.h"
@@ -33,11 +32,8 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 {
 	AlOwnClaim	ask = {rel, key, owner, AL_CLAIM_EXTEND, .seen = seen, .result = result};
 	AlHolding  *own;
-	AlQuotaUse	use = {.key = key, .owner = owner};
-	AlQuota		quota;
 	TimestampTz limit;
 	TimestampTz end;
-	bool		is_live;
 
 	al_terms_admit(key);
 	al_terms_check_ttl(key, ttl);
@@ -68,18 +64,13 @@ al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,
 		result->outcome = AL_LIFETIME_EXCEEDED;
 		return;
 	}
-	use.role = own->role;
-	al_quota_claim(rel, &use, 1, &quota);
-	is_live = quota.count == 0 || al_is_live(own, GetCurrentTimestamp());
 	own->expires_at = Min(end, limit);
-	if (!is_live || !al_put_over(rel, key, own))
+	if (!al_put_over(rel, key, own))
 	{
-		al_quota_end(&quota);
 		al_claim_drop(&ask.claim);
 		result->outcome = AL_EXPIRED;
 		return;
 	}
-	al_quota_end(&quota);
 	result->holding = *own;
 	al_lease_written(key, owner, own, false);
 	al_stat_count(AL_COUNT_EXTENDS, 1);

@@ -313,9 +313,7 @@ grant_transaction(Relation rel, AlAttempt *attempt)
 	else
 		al_held_add(attempt->key, &request->owner, holding);
 	/* Only now, so that others who see this claim also see whose it is */
-	al_claim_transaction(attempt->key,
-						 request->is_shared ? list_length(al_held_mine(attempt->key)) : 0,
-						 RelationGetRelid(rel));
+	al_claim_transaction(attempt->key, request->is_shared, RelationGetRelid(rel));
 }
 
 /* Write a grant that is new, or changes the mode of what the owner has */
@@ -409,13 +407,10 @@ al_grant(Relation rel, AlAttempt *attempt)
 {
 	attempt->result->at = GetCurrentTimestamp();
 	if (attempt->result->outcome == AL_ACQUIRED)
-	{
-		al_attempt_begin_place(attempt);
 		grant_new(rel, attempt);
-	}
 	else if (!grant_again(rel, attempt))
 		return false;
-	al_attempt_end_place(attempt);
+	al_attempt_end_places(attempt);
 	/* Who shares the key, and only asks for that again, still waits to have it alone. */
 	if ((attempt->result->outcome == AL_ACQUIRED || !al_is_shared(&attempt->result->holding)) &&
 		!al_tickets_none())

@@ -114,6 +114,18 @@ raise_lifetime(const AlKey *key)
 					   al_display(policy->prefix))));
 }
 
+/* Say that a number of holders limits a key, and why that matters */
+static int
+detail_limited(const AlKey *key, const char *why)
+{
+	const AlPolicy *policy = al_policy_for(key->name, AL_MAX_HOLDERS);
+
+	if (policy)
+		return errdetail("The policy for prefix \"%s\" sets max_holders, %s.",
+						 al_display(policy->prefix), why);
+	return errdetail("The call passes max_holders, %s.", why);
+}
+
 /* The ttl of a new lease that nobody asked for */
 static int64
 default_ttl(const AlKey *key, int64 max_ttl, int64 max_lifetime)
@@ -196,6 +208,28 @@ al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms)
 	max_holders = al_policy_value(key->name, AL_MAX_HOLDERS);
 	terms->max_holders = request->max_holders == 0 ? max_holders :
 		max_holders == 0 ? request->max_holders : Min(request->max_holders, max_holders);
+	if (terms->max_holders > 0 && lifetime == AL_TRANSACTION)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lock \"%s\" cannot have lifetime \"transaction\"", al_display(key->name)),
+				 detail_limited(key, "and such a lock leaves no row that could be counted"),
+				 errhint("Use lifetime \"lease\" or \"session\".")));
+}
+
+/*
+ * What a request gets for a key of a set.  Raises what al_terms_of() raises, and 22023
+ * where a set with a limit of holders would wait.
+ */
+void
+al_terms_of_set(const AlKey *key, AlAcquire *request, AlTerms *terms)
+{
+	al_terms_of(key, request, terms);
+	if (terms->max_holders > 0 && request->wait > 0)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("cannot wait for a set with lock \"%s\"", al_display(key->name)),
+				 detail_limited(key, "and the set would keep a place while it waits for other keys"),
+				 errhint("Call it without \"wait\", and again later.")));
 }
 
 /* Check a ttl for what the owner of a key has already.  Raises 22023. */

@@ -11,6 +11,7 @@
 extern bool al_terms_is_admitted(const AlKey *key);
 extern void al_terms_admit(const AlKey *key);
 extern void al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms);
+extern void al_terms_of_set(const AlKey *key, AlAcquire *request, AlTerms *terms);
 extern void al_terms_set_wait(const AlKey *keys, int count, AlAcquire *request);
 extern int64 al_terms_new_ttl(const AlKey *key, int64 ttl);
 extern void al_terms_check_ttl(const AlKey *key, int64 ttl);

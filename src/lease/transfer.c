@@ -173,8 +173,8 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	AlHolding  *share = NULL;
 	AlHolding  *own;
 	AlHolding	former;
-	AlQuotaUse	use = {.key = key, .owner = new_owner, .role = role, .is_new = true};
-	AlQuota		quota;
+	AlQuotaUse	use = {.key = key, .role = role, .is_new = true};
+	List	   *quotas;
 
 	al_terms_admit(key);
 	if (ttl != AL_NO_TTL)
@@ -195,15 +195,15 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		return;
 	}
 	former = *own;
-	use.lifetime = own->lifetime;
-	al_quota_claim(rel, &use, 1, &quota);
-	if (quota.count > 0)
+	use.in_transaction = own->lifetime == AL_TRANSACTION;
+	quotas = al_quota_claim(rel, &use, 1, new_owner);
+	if (quotas != NIL)
 	{
 		/* Others may have been waited for. */
 		result->at = GetCurrentTimestamp();
 		if (!al_is_live(own, result->at))
 		{
-			al_quota_end(&quota);
+			al_quota_end(quotas);
 			drop_claims(&from, &to_claim);
 			result->outcome = AL_EXPIRED;
 			return;
@@ -237,12 +237,12 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	else if (!write_row(&from, new_owner, &former, share))
 	{
-		al_quota_end(&quota);
+		al_quota_end(quotas);
 		drop_claims(&from, &to_claim);
 		result->outcome = AL_EXPIRED;
 		return;
 	}
-	al_quota_end(&quota);
+	al_quota_end(quotas);
 	(void) al_tickets_drop(key, new_owner);
 	result->holding = *own;
 }

@@ -106,7 +106,6 @@ static const ColumnDefinition policy_columns[Natts_policy] = {
 	{"lock_delay_us", INT8OID, InvalidOid},
 	{"min_hold_us", INT8OID, InvalidOid},
 	{"max_holders", INT8OID, InvalidOid},
-	{"max_keys_per_owner", INT8OID, InvalidOid},
 	{"max_keys_per_role", INT8OID, InvalidOid},
 	{"history", INT8OID, InvalidOid},
 	{"notify", INT8OID, InvalidOid},

@@ -38,7 +38,7 @@
 /* The parts of a policy follow each other as in AlPolicyPart. */
 #define Anum_policy_prefix		1
 #define Anum_policy_first_part	2
-#define Natts_policy			13
+#define Natts_policy			12
 
 #define Anum_policy_role_prefix	1
 #define Anum_policy_role_role	2

@@ -8,8 +8,6 @@
 #   history   the same, with one, which asks for history
 #   flushed, flushed_history   none and history, where commits are flushed
 #   refused   lock_acquire of a key that somebody else holds
-#   quota     the same of one that is free, by an owner who holds as many keys as
-#             the policy for all keys lets it
 #   read      a session reads all policies
 #
 # Nothing is flushed where the lane does not say so.  Keys and their number are the
@@ -17,7 +15,7 @@
 # Refusals are beside ROWS leases of others.  Each run has a VACUUM before, and
 # ratios are those of a round.
 
-policy_lanes=(none few many history flushed flushed_history refused quota)
+policy_lanes=(none few many history flushed flushed_history refused)
 policy_clients=2 policy_keys=100000 policy_rows=${ROWS-1000000}
 declare -A policy_title=(
 	[none]='acquire and release, no policies'
@@ -27,10 +25,9 @@ declare -A policy_title=(
 	[flushed]='acquire and release, flushed'
 	[flushed_history]='... a policy with history'
 	[refused]='refused, as it is held'
-	[quota]='refused, by a quota'
 )
 # What a lane is compared with
-declare -A policy_base=([few]=none [many]=none [history]=none [flushed_history]=flushed [quota]=refused)
+declare -A policy_base=([few]=none [many]=none [history]=none [flushed_history]=flushed)
 
 policies_psql() { psql -d policies "$@"; }
 
@@ -40,7 +37,6 @@ policies_set() {
 		few) policies_psql -c "SELECT lock_set_policy('tenant-' || n, '1 min', '1 hour', max_lifetime => '1 day') FROM generate_series(100, 199) n" ;;
 		many) policies_psql -c "SELECT lock_set_policy('tenant-' || n || ':', '1 min', '1 hour', max_lifetime => '1 day') FROM generate_series(10000, 19999) n" ;;
 		*history) policies_psql -c "SELECT lock_set_policy('tenant-', history => true)" ;;
-		refused | quota) policies_psql -c "SELECT lock_set_policy('', max_keys_per_owner => 10)" ;;
 	esac >/dev/null
 }
 
@@ -55,11 +51,7 @@ policies_scripts() {
 	END
 	policies_script refused <<-'END'
 		\set n random(0, 7)
-		SELECT refused('held:' || :n, 'client:' || :client_id, '55P03');
-	END
-	policies_script quota <<-'END'
-		\set n random(0, 7)
-		SELECT refused('free:' || :client_id || ':' || :n, 'client:' || :client_id, '53400');
+		SELECT refused('held:' || :n, 'client:' || :client_id);
 	END
 }
 
@@ -67,7 +59,6 @@ policies_scripts() {
 policies_start() {
 	as_user "$AL_BIN/createdb" -h "$socket" -U postgres policies
 	policies_psql -v keys=$policy_keys -v clients=$policy_clients -f "$here/policies.sql"
-	policies_set quota
 	[ -z "$policy_rows" ] || sweep_fill policies other "$policy_rows" '24 hours'
 	policies_psql -c CHECKPOINT
 }
@@ -82,7 +73,7 @@ policies_state() {
 run_policy() {
 	local lane=$1 round=$2 out=$AL_SCRATCH/pgbench.out script=pair role=app_relaxed n tps before after granted recorded=0
 	case $lane in
-		refused | quota) script=$lane ;;
+		refused) script=$lane ;;
 		flushed*) role=app ;;
 	esac
 	policies_psql -c 'TRUNCATE app_lock_policy, lock_history'
@@ -124,7 +115,7 @@ policies_read() {
 
 run_policies() {
 	local round i lane lanes=("${policy_lanes[@]}")
-	[ -n "$policy_rows" ] || lanes=("${lanes[@]/refused/}") lanes=("${lanes[@]/quota/}")
+	[ -n "$policy_rows" ] || lanes=("${lanes[@]/refused/}")
 	read -r -a lanes <<<"${lanes[*]}"
 	step "$rounds rounds of ${#lanes[@]} runs with policies, $duration s each: $((rounds * ${#lanes[@]} * duration)) s"
 	policies_scripts
@@ -181,6 +172,6 @@ print_policies() {
 			}
 		}' "$policy_runs"
 	say
-	say 'The last column is to the same without a policy, and for the quota to the refusal of a key that is held.'
+	say 'The last column is to the same without a policy.'
 	[ -z "$policy_rows" ] || say "Refusals are beside $policy_rows leases of others, and are errors that a function catches."
 }

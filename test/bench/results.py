@@ -63,7 +63,7 @@ TITLES = {
 }
 # What policies cost: to what each lane is compared
 POLICIES = {'none': None, 'few': 'none', 'many': 'none', 'history': 'none',
-            'flushed': None, 'flushed_history': 'flushed', 'refused': None, 'quota': 'refused'}
+            'flushed': None, 'flushed_history': 'flushed', 'refused': None}
 # No locks, or none with a lease: what there is to compare with
 YARDSTICKS = ('roundtrip', 'from_row', 'updates', 'one_flush', 'one_write', 'advisory', 'sql_advisory', 'pg_advisory')
 FLOOR = ('updates', 'one_flush', 'one_write')

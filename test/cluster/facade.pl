@@ -39,7 +39,7 @@ is(slurp_file($proxy->logfile) =~ /ERROR/, '', 'the facade can be made');
 $_->safe_psql('postgres', 'ALTER DATABASE postgres SET search_path = locks, public') for $proxy, $wrong;
 for my $node ($one, @shards)
 {
-	$node->safe_psql('postgres', q{SELECT lock_set_policy('quota:', max_keys_per_owner => 1, history => true)});
+	$node->safe_psql('postgres', q{SELECT lock_set_policy('quota:', max_keys_per_role => 1, history => true)});
 }
 
 # What differs between two runs of the same: moments, tokens, process ids and owners that
@@ -185,8 +185,8 @@ SELECT lock_release_all('secret-8'), lock_release_all('secret-9');
 -- rules and quotas
 SELECT status FROM lock_acquire('quota:1', owner => 'secret-1');
 SELECT * FROM lock_acquire('{quota:1}quota:2', owner => 'secret-1');
-SELECT max_keys_per_owner, history, prefixes FROM lock_policy('quota:1');
-SELECT prefix, max_keys_per_owner FROM lock_policies GROUP BY 1, 2;
+SELECT max_keys_per_role, history, prefixes FROM lock_policy('quota:1');
+SELECT prefix, max_keys_per_role FROM lock_policies GROUP BY 1, 2;
 SELECT mode, owner_digest, holder, role = current_user, application, ended_by FROM lock_held_at('quota:1', clock_timestamp());
 -- administrators
 SELECT force_release('none', 'why');

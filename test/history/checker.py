@@ -957,9 +957,8 @@ class Checker:
         found = [prefix for prefix in self.policies if key.startswith(prefix) and part in self.policies[prefix]]
         return (max(found, key=len), self.policies[max(found, key=len)][part]) if found else (None, math.inf)
 
-    def of(self, part, owner):
-        """Whose keys are counted"""
-        return owner if part == 'owner' else self.roles.get(self.client_of.get(owner), 'postgres')
+    def role_of_owner(self, owner):
+        return self.roles.get(self.client_of.get(owner), 'postgres')
 
     def role_of(self, record):
         return self.roles.get(record['client'], 'postgres')
@@ -968,37 +967,34 @@ class Checker:
         """Nobody has more keys than a policy allows, nor is refused one without having as many"""
         certainly, possibly = defaultdict(list), defaultdict(list)
         for holding in self.holdings:
-            for part in ('owner', 'role') if holding.lifetime != 'pin' and holding.record['client'] != 'judge' else ():
-                prefix, _ = self.rule(holding.key, part)
-                whose = part, prefix, self.of(part, holding.owner)
+            if holding.lifetime == 'pin' or holding.record['client'] == 'judge':
+                continue
+            whose = self.rule(holding.key, 'role')[0], self.role_of_owner(holding.owner)
+            # Keys that a transaction holds to its end count as one for others.
+            if holding.lifetime != 'transaction':
                 certainly[whose].append((*self.certain(holding), holding.key))
-                # What transactions have without rows is counted for each owner.
-                possibly[whose].append((holding.first, holding.last + CLOCK, (holding.key, holding.owner)))
+            possibly[whose].append((holding.first, holding.last + CLOCK, (holding.key, holding.owner)))
         for key, list_of in self.possible.items():
             for begin, end, owner, _ in list_of:
-                for part in ('owner', 'role'):
-                    possibly[part, self.rule(key, part)[0], self.of(part, owner)].append((begin, end, (key, owner)))
-        for whose, intervals in certainly.items():
-            part, prefix, who = whose
-            moment = Number(intervals).when(self.policies[prefix][part]) if prefix is not None else None
+                possibly[self.rule(key, 'role')[0], self.role_of_owner(owner)].append((begin, end, (key, owner)))
+        for (prefix, role), intervals in certainly.items():
+            moment = Number(intervals).when(self.policies[prefix]['role']) if prefix is not None else None
             if moment is not None:
                 keys = sorted({key for begin, end, key in intervals if begin <= moment < end})
-                self.say('quota', f'{part} {who} may have {self.policies[prefix][part]} keys with {prefix}, '
+                self.say('quota', f"role {role} may have {self.policies[prefix]['role']} keys with {prefix}, "
                          f'and has {keys} at {moment:.6f}')
         possibly = {whose: Number(intervals) for whose, intervals in possibly.items()}
         for record in self.beyond:
-            said = re.search(r'(The owner|Role "(.*)") holds (\d+) of at most (\d+) keys, by the policy for prefix "(.*)"',
-                             record['message'])
+            said = re.search(r'Role "(.*)" holds (\d+) of at most (\d+) keys, by the policy for prefix "(.*)"', record['message'])
             if said is None:
                 self.say('quota', 'refused without saying why', record)
                 continue
-            part, prefix = 'owner' if said[2] is None else 'role', said[5]
-            whose = part, prefix, said[2] or record.get('heir') or record['owner']
-            most = possibly[whose].highest(record['inv'], record['comp']) if whose in possibly else 0
-            if said[2] not in (None, self.role_of(record)) or self.policies.get(prefix, {}).get(part) != int(said[4]) or \
-               int(said[3]) < int(said[4]):
+            role, prefix = said[1], said[4]
+            most = possibly[prefix, role].highest(record['inv'], record['comp']) if (prefix, role) in possibly else 0
+            if role != self.role_of(record) or self.policies.get(prefix, {}).get('role') != int(said[3]) or \
+               int(said[2]) < int(said[3]):
                 self.say('quota', 'refused by what is no quota', record)
-            elif int(said[3]) > most:
+            elif int(said[2]) > most:
                 self.say('quota', f'refused with at most {most} keys', record)
 
     def history_of_grants(self):
@@ -1067,13 +1063,14 @@ class Checker:
     def by_themselves(self, rows):
         """Do they keep to what is promised?"""
         by_key, counted = defaultdict(list), defaultdict(list)
+        brief = {(holding.key, holding.token) for holding in self.holdings if holding.lifetime == 'transaction'}
         for row in rows:
             if row['end'] < row['begin']:
                 self.say('history', f'it ended before it began: {row}')
             by_key[row['key']].append(row)
-            # those of the judge came when the limits had been lifted
-            for part, who in (('owner', row['digest']), ('role', row['role'])) if row['role'] != 'postgres' else ():
-                counted[part, self.rule(row['key'], part)[0], who].append((row['begin'], row['end'], row['key']))
+            # Those of the judge came when the limits had been lifted.
+            if row['role'] != 'postgres' and row['by'] != 'transaction' and (row['key'], row['token']) not in brief:
+                counted[self.rule(row['key'], 'role')[0], row['role']].append((row['begin'], row['end'], row['key']))
         for key, list_of in by_key.items():
             last = {}			# by mode, the one that ended last
             for row in sorted(list_of, key=lambda r: r['token']):
@@ -1086,11 +1083,11 @@ class Checker:
             sharing = Number((r['begin'], r['end'], r['digest']) for r in list_of if r['mode'] == 'shared')
             if sharing.when(most) is not None:
                 self.say('history', f'more than {most} held {key} at {sharing.when(most):.6f}')
-        for (part, prefix, who), intervals in counted.items():
-            moment = Number(intervals).when(self.policies[prefix][part]) if prefix is not None else None
+        for (prefix, role), intervals in counted.items():
+            moment = Number(intervals).when(self.policies[prefix]['role']) if prefix is not None else None
             if moment is not None:
                 keys = sorted((begin, end, key) for begin, end, key in intervals if begin <= moment < end)
-                self.say('quota', f'lock_history has more than {self.policies[prefix][part]} keys with {prefix} for {part} {who}: {keys}')
+                self.say('quota', f"lock_history has more than {self.policies[prefix]['role']} keys with {prefix} for role {role}: {keys}")
 
     def errors(self):
         for record in self.records:

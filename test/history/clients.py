@@ -298,6 +298,10 @@ class Client(Worker):
             time.sleep(seconds)
 
     def acquire(self, key, owner, mode='exclusive', lifetime='lease', ttl=None, wait=None, limit=None):
+        if mode == 'shared' and lifetime == 'transaction':
+            limit = None		# that does not go together
+            if self.run_of.limit(mode, None) is not None:
+                lifetime = 'lease'
         ttl = self.ttl() if ttl is None else ttl
         wait = self.wait() if wait is None else wait
         verb = 'lock_try_acquire' if self.chance(0.8) else 'lock_acquire'
@@ -480,6 +484,8 @@ class Client(Worker):
         mode, limit = ('shared', self.random.choice((1, 2, 3, None))) if self.chance(0.4) else ('exclusive', None)
         keys = [self.key(places=mode == 'shared') for _ in range(self.random.randint(2, 4))]
         owner, ttl, wait = self.owner(), self.ttl(), self.wait()
+        if self.run_of.limit(mode, limit) is not None:
+            wait = 0		# such a set may not wait
         record = self.call('acquire_all',
                            f'SELECT {GRANT} FROM lock_try_acquire_all(%s, %s, %s, %s, %s, %s, max_holders => %s)',
                            keys, f'{ttl} s', owner, mode, f'{wait} s', owner, limit,

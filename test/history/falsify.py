@@ -158,7 +158,7 @@ def quota_unseen(record, rows):
     """Refused by a quota that is not used up"""
     if is_lease(record) and record['outcome'] == 'ok' and rows[0]['status'] == 'acquired':
         record['outcome'], record['sqlstate'], record['rows'] = 'refused', '53400', None
-        record['message'] = 'The owner holds 2 of at most 2 keys, by the policy for prefix "k:"'
+        record['message'] = 'Role "blue" holds 4 of at most 4 keys, by the policy for prefix "k:"'
         return True
     return False
 

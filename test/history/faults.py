@@ -76,7 +76,7 @@ class Kill(Run):
 
 
 class Policies(Kill):
-    """The same under policies: with quotas of owners and roles, and with history.  Others
+    """The same under policies: with quotas of roles, and with history.  Others
     change meanwhile."""
 
     name = 'policies'
@@ -84,7 +84,7 @@ class Policies(Kill):
     keys = 8
     places = 4
     ways = POLICIES
-    policies = {'k:': {'owner': 2, 'role': 4, 'holders': 3}, 'k:collision-': {'role': 2}}
+    policies = {'k:': {'role': 4, 'holders': 3}, 'k:collision-': {'role': 2}}
     ROLES = ('blue', 'green', 'red')
 
     def __init__(self, *arguments):
@@ -109,8 +109,8 @@ class Policies(Kill):
 
     def go(self):
         for prefix, limits in self.policies.items():
-            self.server.ask('SELECT lock_set_policy(%s, max_holders => %s, max_keys_per_owner => %s, max_keys_per_role => %s, history => true)',
-                            prefix, *(limits.get(part) for part in ('holders', 'owner', 'role')))
+            self.server.ask('SELECT lock_set_policy(%s, max_holders => %s, max_keys_per_role => %s, history => true)',
+                            prefix, *(limits.get(part) for part in ('holders', 'role')))
         super().go()
 
     def plan(self):

@@ -450,7 +450,9 @@ sub terms
 	return { sqlstate => ['22023'] } if $r->{lifetime} eq 'transaction' && $self->value($s, $key, 'min_hold');
 	# A ttl that nobody asked for is cut, as a policy wants it.
 	$ttl = min($self->value($s, $key, 'default_ttl'), $max_ttl, $max_lifetime || 'Inf') if !defined $ttl && $r->{lifetime} eq 'lease';
-	return { ttl => $ttl, limit => min(grep { defined } $r->{limit}, $most) };
+	$most = min(grep { defined } $r->{limit}, $most);
+	return { sqlstate => ['22023'] } if defined $most && $r->{lifetime} eq 'transaction' && $r->{mode} eq 'shared';
+	return { ttl => $ttl, limit => $most };
 }
 
 #
@@ -535,79 +537,61 @@ sub settle
 # Quotas
 #
 
-# How many other keys than this one somebody holds by the policy that rules them, at
-# least and at most.  What another transaction has released counts, since that may roll
-# back, and so may what it held before.  In a set there are some that are granted before.
+# How many other keys than this one a role holds by the policy that rules them, at least and
+# at most.  What another transaction has released counts, since that may roll back, and so
+# may what it held before.  In a set there are some that are granted before.
 sub others_held
 {
-	my ($self, $s, $key, $part, $who, $before) = @_;
-	my $name = $part eq 'max_keys_per_owner' ? 'owner' : 'role';
+	my ($self, $s, $key, $role, $before) = @_;
+	my $part = 'max_keys_per_role';
 	my (undef, $prefix) = $self->rule($s, $key, $part);
 	my @others = map { $self->{tx}{$_} } grep { $_ ne $s } keys %{ $self->{tx} };
-	my $is_his = sub { grep { ($_->{$name} // '') eq $who && $self->is_live($_) } @_ };
+	my $is_its = sub { grep { ($_->{role} // '') eq $role && $self->is_live($_) } @_ };
 	my %before = map { $_ => 1 } @{ $before || [] };
 	my %keys = map { $_ => 1 } keys %before, keys %{ $self->{held} }, map { (keys %{ $_->{rows} }, keys %{ $_->{mine} }) } values %{ $self->{tx} };
 	my ($must, $may) = (0, 0);
 
 	foreach my $other (grep { $_ ne $key && (($self->rule($s, $_, $part))[1] // '-') eq $prefix } keys %keys)
 	{
-		if ($before{$other} || $is_his->(values %{ $self->live($s, $other) }, map { values %{ $_->{rows}{$other} || {} } } @others))
+		if ($before{$other} || $is_its->(values %{ $self->live($s, $other) }, map { values %{ $_->{rows}{$other} || {} } } @others))
 		{
 			$must++;
 		}
-		elsif (grep { $_->{seen}{$other}{$name}{$who} } @others)
+		elsif (grep { $_->{seen}{$other}{$role} } @others)
 		{
 			$may++;
 		}
-		elsif (grep { $is_his->(grep { ($_->{counted}{$part} // '-') eq $prefix } values %{ $_->{mine}{$other} || {} }) } @others)
-		{
-			$must++;
-		}
 	}
-	# What transactions hold themselves is counted apart from the rest, and in others until
-	# they end.
-	$may += $_->{counted}{$part}{$prefix}{$who} // 0 for @others, $self->{tx}{$s} || ();
+	# A transaction that has held keys without a row counts as one until it ends.
+	$may += grep { $_->{counted}{$prefix}{$role} } @others;
 	return ($must, $must + $may);
 }
 
-# Does a quota forbid that somebody gets one more key, beside those of a set before it?
+# Does a quota forbid that a role gets one more key, beside those of a set before it?
 sub beyond_quota
 {
-	my ($self, $s, $key, $owner, $before) = @_;
-	my $may = 0;
+	my ($self, $s, $key, $before) = @_;
+	my ($limit) = $self->rule($s, $key, 'max_keys_per_role');
+	my ($must, $most) = defined $limit ? $self->others_held($s, $key, $self->{role}{$s} // '', $before) : return {};
 
-	foreach my $pair ([ max_keys_per_owner => $owner ], [ max_keys_per_role => $self->{role}{$s} // '' ])
-	{
-		my ($part, $who) = @$pair;
-		my ($limit, $prefix) = $self->rule($s, $key, $part);
-		my ($must, $most) = defined $limit ? $self->others_held($s, $key, $part, $who, $before) : next;
-
-		return { sqlstate => ['53400'] } if $must >= $limit;
-		$may ||= $most >= $limit;
-	}
-	return $may ? { may => ['53400'] } : {};
+	return { sqlstate => ['53400'] } if $must >= $limit;
+	return $most >= $limit ? { may => ['53400'] } : {};
 }
 
 # A holding is counted from now on, until the transaction ends if it has no row.
 sub count
 {
 	my ($self, $s, $key, $h) = @_;
-	my $tx = $self->{tx}{$s};
+	my (undef, $prefix) = $self->rule($s, $key, 'max_keys_per_role');
+	my $role = $h->{role} // '';
 
-	foreach my $pair ([ max_keys_per_owner => 'owner' ], [ max_keys_per_role => 'role' ])
+	if ($h->{lifetime} ne 'transaction')
 	{
-		my ($part, $name) = @$pair;
-		my (undef, $prefix) = $self->rule($s, $key, $part);
-
-		if ($h->{lifetime} ne 'transaction')
-		{
-			$tx->{seen}{$key}{$name}{ $h->{$name} // '' } = 1;
-		}
-		elsif (defined $prefix)
-		{
-			$h->{counted}{$part} = $prefix;
-			$tx->{counted}{$part}{$prefix}{ $h->{$name} // '' }++;
-		}
+		$self->{tx}{$s}{seen}{$key}{$role} = 1;
+	}
+	elsif (defined $prefix)
+	{
+		$self->{tx}{$s}{counted}{$prefix}{$role} = 1;
 	}
 	return;
 }
@@ -962,7 +946,7 @@ sub acquire_in_turn
 	# Rows decide before the claims of transactions do.
 	($closed, $maybe) = $self->closing($s, $key, $r->{mode} eq 'shared', $own && $owner);
 	return { status => ['held'], limit => $r->{limit}, closed => scalar @$closed } if @$closed && !$self->is_in_the_way($s, $r);
-	$quota = $expected->{apply} && !$own && !$r->{is_of_set} ? $self->beyond_quota($s, $key, $owner) : {};
+	$quota = $expected->{apply} && !$own && !$r->{is_of_set} ? $self->beyond_quota($s, $key) : {};
 	if (@$maybe && $expected->{apply})
 	{
 		my $or = $expected->{or} || { limit => $r->{limit} };
@@ -1090,7 +1074,7 @@ sub acquire_all
 	# Those that are granted count for those that follow.
 	foreach my $expected (grep { !$_->{own} } @expected)
 	{
-		my $beyond = $self->beyond_quota($s, $expected->{key}, $r->{owner}, \@new);
+		my $beyond = $self->beyond_quota($s, $expected->{key}, \@new);
 		return { %$beyond, or_of => \%or, has_written => 1 } if $beyond->{sqlstate};
 		%quota = (%quota, %$beyond);
 		push @new, $expected->{key};
@@ -1230,7 +1214,7 @@ sub transfer
 	return { sqlstate => ['55P03'] } if $owner ne $new_owner && $own->{mode} eq 'shared' && $self->is_claimed($s, $key, 'share', $new_owner);
 	$other = undef if $owner eq $new_owner || $other && !$self->is_live($other);
 	# What joins a lease that the new owner has is no new one.
-	my $quota = $in_tx && $other ? {} : $self->beyond_quota($s, $key, $new_owner);
+	my $quota = $in_tx && $other ? {} : $self->beyond_quota($s, $key);
 	return $quota if $quota->{sqlstate};
 
 	# Two that become one have the stronger lifetime, and the later end that there is.
@@ -1359,7 +1343,7 @@ sub force
 	return $terms if $terms->{sqlstate};
 	return { sqlstate => ['55P03'] } if $self->theirs($s, $key) || $self->is_claimed($s, $key, 'take');
 	return { sqlstate => ['LK002'] } unless %$live || $thief || @$closing || @$perhaps;
-	my $quota = $thief ? $self->beyond_quota($s, $key, $thief->{owner}) : {};
+	my $quota = $thief ? $self->beyond_quota($s, $key) : {};
 	return { %$quota, has_written => 1 } if $quota->{sqlstate};
 	# To open what is closed is enough, if it still is there.
 	my @may = (@{ $quota->{may} || [] }, %$live || $thief || @$closing ? () : 'LK002');

@@ -159,7 +159,7 @@ SET ROLE regress_al_user;
 SELECT t.ask(t.call('payments.charge', '{}', jsonb_build_object('scope', 'global', 'key', k, 'auto_release', k <> 'long', 'ttl', '{"value": 1, "unit": "hour"}'::jsonb))) FROM unnest('{long,held,ours}'::text[]) k;
 RESET ROLE;
 -- All else is raised.
-SELECT lock_set_policy('lock:few', max_keys_per_owner => 1);
+SELECT lock_set_policy('lock:few', max_keys_per_role => 1);
 SELECT t.ask(t.call('payments.charge', '{}', '{"scope": "global", "key": "few-1", "owner": "o", "auto_release": false}'));
 SELECT t.code(format('SELECT t.ask(%L)', t.call('payments.charge', '{}', '{"scope": "global", "key": "few-2", "owner": "o"}')));
 BEGIN READ ONLY;

@@ -156,8 +156,8 @@ SELECT lock_acquire('e', owner => 'ann-1', mode => 'shared', holder => 'Ann', li
 SELECT status, mode FROM lock_steal('e', 'bob-1', 'Ann is ill', holder => 'Bob', fencing_token => t.token('e', 'Ann'));
 SELECT lifetime, mode, holder FROM lock_status('e');
 -- Policies hold for the new owner.
-SELECT lock_set_policy('q', max_keys_per_owner => 1);
 SELECT t.take('q1', 'Bob') IS NOT NULL AS bob, t.take('q2', 'Ann', 'shared') AS ann \gset
+SELECT lock_set_policy('q', max_keys_per_role => 1);
 SELECT t.code(format($$SELECT lock_steal('q2', 'bob-1', 'why', fencing_token => %s)$$, :ann));
 SELECT * FROM t.held WHERE key ~ '^q';
 SELECT lock_drop_policy('q'), lock_drop_policy('c');

@@ -35,7 +35,12 @@ SELECT f, t.raises('SELECT ' || f) FROM unnest(ARRAY[
 	'lock_acquire_all(''{k}'', mode => ''shared'', max_holders => 0)',
 	'lock_acquire_all(''{k}'', max_holders => 2)',
 	'lock_try_acquire_all(''{k}'', mode => ''shared'', max_holders => -5)',
-	'lock_try_acquire_all(''{k}'', max_holders => 2147483647)']) f;
+	'lock_try_acquire_all(''{k}'', max_holders => 2147483647)',
+	-- a lock without a row, and a set that would keep places while it waits
+	'lock_acquire(''k'', mode => ''shared'', lifetime => ''transaction'', max_holders => 2)',
+	'lock_try_acquire(''k'', mode => ''shared'', lifetime => ''transaction'', max_holders => 2)',
+	'lock_acquire_all(''{j,k}'', mode => ''shared'', wait => ''1 ms'', max_holders => 2)',
+	'lock_try_acquire_all(''{j,k}'', mode => ''shared'', wait => NULL, max_holders => 2)']) f;
 SELECT status, holders, max_holders FROM lock_acquire('arguments', owner => 'a', mode => 'shared', max_holders => 2147483647);
 SELECT status, holders, max_holders FROM lock_acquire('arguments', owner => 'b', mode => 'shared', max_holders => NULL);
 SELECT status, holders, max_holders FROM lock_acquire('arguments 2', owner => 'b', max_holders => NULL);
@@ -96,7 +101,7 @@ SELECT (lock_extend('room', 'dan', '2 hours') > now()), (t.seat('room', 'ann', 1
 -- In one transaction
 --
 BEGIN;
-SELECT who, (t.seat('transaction', who, 3, lifetime => 'transaction')).status FROM unnest(ARRAY['ann', 'ben']) who;
+SELECT who, (lock_acquire('transaction', owner => who, mode => 'shared', lifetime => 'transaction', holder => who)).status FROM unnest(ARRAY['ann', 'ben']) who;
 SAVEPOINT s;
 SELECT who, s.* FROM unnest(ARRAY['cid', 'dan']) who, LATERAL t.seat('transaction', who, 3) s;
 ROLLBACK TO s;

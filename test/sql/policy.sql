@@ -38,14 +38,14 @@ RESET ALL;
 --
 -- Each part; merged
 --
-SELECT lock_set_policy('', '1 min', '2 min', '3 s', '4 min', '5 s', '6 s', 7, 8, 9, ARRAY['regress_al_a']::regrole[], true, true);
+SELECT lock_set_policy('', '1 min', '2 min', '3 s', '4 min', '5 s', '6 s', 7, 8, ARRAY['regress_al_a']::regrole[], true, true);
 SELECT lock_set_policy('a', max_holders => 1);
 SELECT lock_set_policy('a:b', default_ttl => '61 s', max_lifetime => '0', history => false, roles => ARRAY['regress_al_b', 'regress_al_a', 'regress_al_b']::regrole[]);
-SELECT lock_set_policy('a:b:', '90 s', '1 day 1 microsecond', '0', '2 d', '0', '0', 2147483647, 1, 1, ARRAY[current_user]::regrole[], true, false);
+SELECT lock_set_policy('a:b:', '90 s', '1 day 1 microsecond', '0', '2 d', '0', '0', 2147483647, 1, ARRAY[current_user]::regrole[], true, false);
 SELECT lock_set_policy('nothing');
-SELECT prefix, default_ttl, max_ttl, max_wait, max_lifetime, lock_delay, min_hold, max_holders, max_keys_per_owner AS owner, max_keys_per_role AS role, CASE prefix WHEN 'a:b:' THEN ARRAY[current_user]::regrole[] = roles ELSE roles = ARRAY['regress_al_a', 'regress_al_b']::regrole[] END AS roles, history, notify FROM lock_policies;
+SELECT prefix, default_ttl, max_ttl, max_wait, max_lifetime, lock_delay, min_hold, max_holders, max_keys_per_role AS role, CASE prefix WHEN 'a:b:' THEN ARRAY[current_user]::regrole[] = roles ELSE roles = ARRAY['regress_al_a', 'regress_al_b']::regrole[] END AS roles, history, notify FROM lock_policies;
 CREATE FUNCTION t.policy(k text) RETURNS text LANGUAGE sql AS $$
-	SELECT concat_ws(' | ', default_ttl, max_ttl, max_wait, coalesce(max_lifetime::text, 'no end'), lock_delay, min_hold, max_holders, max_keys_per_owner, max_keys_per_role,
+	SELECT concat_ws(' | ', default_ttl, max_ttl, max_wait, coalesce(max_lifetime::text, 'no end'), lock_delay, min_hold, max_holders, max_keys_per_role,
 		(SELECT array_agg(CASE r WHEN current_user::regrole THEN 'me' ELSE r::text END ORDER BY r::text) FROM unnest(roles) r), history, notify) FROM lock_policy(k)
 $$;
 SELECT k, t.policy(k) FROM unnest(ARRAY['', 'a', 'b', 'aa', 'a:', 'a:b', 'a:b:', 'a:b:c', 'a:bc', 'nothing', 'A:b:']) k WHERE k <> '';
@@ -122,7 +122,7 @@ SELECT a, t.raises(format('SELECT lock_set_policy(''k'', %s)', a)) FROM unnest(A
 	'max_lifetime => ''-1 s''', 'max_lifetime => ''1 month''', 'max_lifetime => ''999999999 d''',
 	'lock_delay => ''-1 s''', 'lock_delay => ''1 month''', 'lock_delay => ''2000000000 d''',
 	'min_hold => ''-1 s''', 'min_hold => ''1 month''', 'min_hold => ''36501 d''',
-	'max_holders => 0', 'max_holders => -1', 'max_keys_per_owner => 0', 'max_keys_per_owner => -2147483648', 'max_keys_per_role => 0',
+	'max_holders => 0', 'max_holders => -1', 'max_keys_per_role => 0', 'max_keys_per_role => -2147483648',
 	'roles => ''{}''', 'roles => ''{NULL}''', 'roles => ''{regress_al_a,NULL}''', 'roles => ''{regress_al_a,4294967295}''', 'roles => ''{-}''', 'roles => ''{regress_al_none}''',
 	'default_ttl => ''2 s'', max_ttl => ''1 s''', 'default_ttl => ''2 s'', max_lifetime => ''1999 ms''', 'default_ttl => ''3 s'', max_ttl => ''4 s'', max_lifetime => ''2 s'''
 	]) WITH ORDINALITY u(a, n) ORDER BY n;
@@ -130,7 +130,7 @@ SELECT a, t.raises(format('SELECT lock_set_policy(''k'', %s)', a)) FROM unnest(A
 SELECT a, t.raises(format('SELECT lock_set_policy(''k'', %s)', a)) FROM unnest(ARRAY[
 	'default_ttl => ''1 ms'', max_ttl => ''1 ms'', max_lifetime => ''1 ms''', 'default_ttl => ''36500 d'', max_ttl => ''36500 d'', max_wait => ''36500 d'', max_lifetime => ''36500 d'', lock_delay => ''36500 d'', min_hold => ''36500 d''',
 	'default_ttl => ''2 s'', max_lifetime => ''0''', 'max_wait => ''0'', lock_delay => ''0'', min_hold => ''0''', 'max_lifetime => ''1 us'', lock_delay => ''1 us'', min_hold => ''1 us'', max_wait => ''1 us''',
-	'max_ttl => ''2 h'', max_lifetime => ''1 h''', 'max_holders => 1, max_keys_per_owner => 1, max_keys_per_role => 1', 'roles => ''{{regress_al_a},{regress_al_b}}''', 'roles => ''[5:5]={regress_al_a}'''
+	'max_ttl => ''2 h'', max_lifetime => ''1 h''', 'max_holders => 1, max_keys_per_role => 1', 'roles => ''{{regress_al_a},{regress_al_b}}''', 'roles => ''[5:5]={regress_al_a}'''
 	]) WITH ORDINALITY u(a, n) ORDER BY n;
 -- A default of one policy beside the limit of another is not refused: the ttl is cut (policy_times.sql).
 SELECT lock_set_policy('long', default_ttl => '1 h'), lock_set_policy('longer', max_ttl => '1 min');
@@ -215,7 +215,7 @@ SELECT max_holders FROM lock_policy('hand');
 UPDATE app_lock_policy SET max_holders = 3;
 SELECT max_holders FROM lock_policy('hand');
 COPY app_lock_policy FROM stdin;
-hand:copied	60000000	\N	\N	\N	\N	\N	4	\N	\N	\N	\N	\N
+hand:copied	60000000	\N	\N	\N	\N	\N	4	\N	\N	\N	\N
 \.
 SELECT max_holders, default_ttl FROM lock_policy('hand:copied:1');
 BEGIN;

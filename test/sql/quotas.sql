@@ -3,11 +3,11 @@
 \set setup :srcdir '/sql/include/setup.sql'
 \i :setup
 --
--- What it takes to count the keys of an owner or a role, and what is left of it
+-- What it takes to count the keys of a role, and what is left of it
 --
 -- Properties: after each call, whatever it answered, nothing is left of the claim on a
--- quota but what declares a holding without a row; a key is counted once, however many
--- owners share it, with rows and without; each key counts for the role that its row has;
+-- quota but the lock of a transaction that holds keys without a row; a key is counted
+-- once, however many owners share it, with rows and without; each key counts for the role that its row has;
 -- indexes that a user has made neither turn a quota off nor make it count more, and one
 -- that fits is used; all keys of a set are counted at once.
 --
@@ -49,7 +49,7 @@ BEGIN
 	RETURN answer || ': ' || t.claims();
 END
 $$;
-SELECT lock_set_policy('', max_keys_per_owner => 3, max_keys_per_role => 20), lock_set_policy('n:', max_keys_per_owner => 1, min_hold => '1 h'), lock_set_policy('d:', lock_delay => '1 h');
+SELECT lock_set_policy('', max_keys_per_role => 20), lock_set_policy('n:', max_keys_per_role => 1, min_hold => '1 h'), lock_set_policy('d:', lock_delay => '1 h');
 SELECT count(lock_acquire(k, '1 h', 'you')) FROM unnest(ARRAY['yours', 'yours too', 'd:yours']) k;
 SELECT count(lock_acquire('shared', '1 h', o, 'shared')) FROM unnest(ARRAY['you too', 'him']) o;
 SELECT (lock_acquire('d:closed', '1 ms', 'him')).status, (lock_acquire('d:over', '1 ms', 'him')).status;
@@ -132,15 +132,15 @@ BEGIN;
 SELECT count(lock_acquire(k, '1 h', 'me')) FROM unnest(ARRAY['a', 'b', 'c']) k;
 SELECT count(lock_acquire('r:' || n, '1 h', 'o' || n)) FROM generate_series(1, 13) n;
 SELECT call, t.try(call) AS leaves FROM unnest(ARRAY[
-	'lock_acquire(''z'', ''1 h'', ''me'')', 'lock_try_acquire(''z'', owner => ''me'', lifetime => ''transaction'')', 'lock_try_acquire(''yours'', ''1 h'', ''me'', wait => ''1 ms'')',
-	'lock_acquire(''z'', ''1 h'', ''r'')', 'lock_acquire(''too many for the role'')', 'lock_acquire(''too many for the role'', ''1 h'', ''r2'', wait => ''1 s'')', 'lock_steal(''yours'', ''me'', ''test'')', 'lock_transfer(''r:1'', ''o1'', ''me'')', 'lock_transfer_all(''o2'', ''me'')',
+	'lock_acquire(''z'', ''1 h'', ''me'')', 'lock_try_acquire(''z'', owner => ''me'', lifetime => ''transaction'')',
+	'lock_acquire(''z'', ''1 h'', ''r'')', 'lock_acquire(''too many for the role'')', 'lock_acquire(''too many for the role'', ''1 h'', ''r2'', wait => ''1 s'')',
 	'(SELECT count(*) FROM lock_acquire_all(ARRAY[''v'', ''w''], ''1 h'', ''t''))',
 	'(SELECT count(*) FROM lock_acquire_all(ARRAY[''1'', ''2'', ''3'', ''4'']))', '(SELECT count(*) FROM lock_acquire_all(ARRAY[''n:1'', ''n:2''], ''1 h'', ''t''))',
 	'(SELECT id FROM lock_fetch(NULL::t.orders, ''1'', owner => ''me''))', '(SELECT id FROM lock_fetch(NULL::t.secured, ''1'', owner => ''me''))',
 	'lock_acquire(''n:1'', owner => ''t'', lifetime => ''transaction'')', 'lock_acquire(''yours'', ''1 h'', ''t'')', 'lock_convert(''a'', ''t'')', 'lock_extend(''d:over'', ''him'')']) call;
 SELECT count(*) FROM lock_held('me');
 ROLLBACK;
--- What declares holdings without a row: a lock for each, and each quota
+-- A transaction that holds keys without a row keeps a lock on each quota
 BEGIN;
 SELECT call, t.run(call) AS leaves FROM unnest(ARRAY[
 	'(lock_acquire(''a'', owner => ''me'', lifetime => ''transaction'')).status', '(lock_acquire(''a'', owner => ''me'', lifetime => ''transaction'')).status', '(lock_convert(''a'', ''me'', ''shared'')).status',
@@ -234,24 +234,20 @@ TRUNCATE app_lock;
 -- A set
 --
 -- How often 50 keys of an owner that has 200 let an index be looked into, and how many
--- rows are found there: without a quota, with those of owner and role, and with both
+-- rows are found there: without a quota, and with one
 SELECT count(lock_drop_policy(prefix)) FROM lock_policies;
-SELECT lock_set_policy('o:', max_keys_per_owner => 250), lock_set_policy('r:', max_keys_per_role => 250), lock_set_policy('b:', max_keys_per_owner => 250, max_keys_per_role => 250);
-SELECT p, (SELECT count(*) FROM lock_acquire_all((SELECT array_agg(p || n) FROM generate_series(1, 200) n), '1 h', 'owner of ' || p)) AS keys, count(pg_stat_force_next_flush()) > 0 AS counted FROM unnest('{n:,o:,r:,b:}'::text[]) p GROUP BY p ORDER BY p;
+SELECT lock_set_policy('r:', max_keys_per_role => 250);
+SELECT p, (SELECT count(*) FROM lock_acquire_all((SELECT array_agg(p || n) FROM generate_series(1, 200) n), '1 h', 'owner of ' || p)) AS keys, count(pg_stat_force_next_flush()) > 0 AS counted FROM unnest('{n:,r:}'::text[]) p GROUP BY p ORDER BY p;
 CREATE TABLE t.looks (p text, index text, scans bigint, rows bigint);
 \set look 'INSERT INTO t.looks SELECT :''p'', indexrelname, idx_scan, idx_tup_read FROM pg_stat_user_indexes WHERE relname = ''app_lock'';'
 \set set_of_50 :look ' SELECT count(*) AS acquired, count(pg_stat_force_next_flush()) > 0 AS counted FROM lock_acquire_all((SELECT array_agg(:''p'' || ''more '' || n) FROM generate_series(1, 50) n), ''1 h'', ''owner of '' || :''p''); ' :look
 \set p n:
 :set_of_50
-\set p o:
-:set_of_50
 \set p r:
-:set_of_50
-\set p b:
 :set_of_50
 CREATE VIEW t.cost AS SELECT p, index, max(scans) - min(scans) AS scans, max(rows) - min(rows) AS rows FROM t.looks GROUP BY p, index;
 SELECT c.p, c.index, c.scans - n.scans AS more_scans, c.rows - n.rows AS more_rows FROM t.cost c JOIN t.cost n ON n.index = c.index AND n.p = 'n:' WHERE c.p <> 'n:' ORDER BY 1, 2;
-SELECT p, t.code(format('SELECT lock_acquire(%L, ''1 h'', %L)', p || 'last', 'owner of ' || p)) AS one_more FROM unnest('{n:,o:,r:,b:}'::text[]) p ORDER BY p;
+SELECT p, t.code(format('SELECT lock_acquire(%L, ''1 h'', %L)', p || 'last', 'owner of ' || p)) AS one_more FROM unnest('{n:,r:}'::text[]) p ORDER BY p;
 
 DROP OWNED BY regress_al_a, regress_al_b;
 DROP ROLE regress_al_a, regress_al_b;

@@ -150,13 +150,13 @@ my ($two, $ann2) = map { session($node, $_, 'two') } ('Two', 'Ann2');
 ask($two, q{CREATE EXTENSION atomic_lock; SELECT lock_grant_access('ann', 'user')});
 ask($ann2, q{SET SESSION AUTHORIZATION ann; SET atomic_lock.owner = 'ann'});
 is(ask($ann2, $try), 'acquired', 'a session of another database');
-ask($super, q{SELECT lock_set_policy('', max_ttl => '1 min', max_keys_per_owner => 1, max_keys_per_role => 1, roles => '{team}', history => true, max_holders => 1)});
+ask($super, q{SELECT lock_set_policy('', max_ttl => '1 min', max_keys_per_role => 1, roles => '{team}', history => true, max_holders => 1)});
 is(told($ann, q{SELECT lock_acquire('k', '1 min')}), '42501', 'a policy for all keys');
 is(ask($ann2, q{SELECT (lock_acquire(k, '1 hour', mode => 'shared')).status FROM unnest('{k,l,t:k}'::text[]) k}), "acquired\nacquired\nacquired", '... is of one database');
 is(ask($two, q{SELECT count(*) FROM lock_policies; SELECT count(*) FROM lock_history; SELECT prefixes FROM lock_policy('k')}), "0\n0\n{}", '... and so is all that it brings');
 
 # The same quota in both, of a transaction too: what is counted, and the claim
-ask($_, q{TRUNCATE app_lock; SELECT lock_drop_policy(''), lock_drop_policy('t:'), lock_set_policy('q:', max_keys_per_owner => 1, max_keys_per_role => 1)}) for ($super, $two);
+ask($_, q{TRUNCATE app_lock; SELECT lock_drop_policy(''), lock_drop_policy('t:'), lock_set_policy('q:', max_keys_per_role => 1)}) for ($super, $two);
 ask($ann, q{BEGIN; SELECT lock_acquire('q:1', lifetime => 'transaction')});
 is(told($ann2, q{SELECT status FROM lock_acquire('q:2', '1 hour')}), 'acquired', 'a quota counts what is held in its database');
 is(told($ann2, q{SELECT status FROM lock_acquire('q:1', '1 hour')}), '53400', '... all of it');

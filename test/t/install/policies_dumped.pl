@@ -46,7 +46,7 @@ sub number
 $from->safe_psql('postgres', join('; ', map { "CREATE ROLE $_ LOGIN" } @roles, 'gone', 'late'));
 $from->safe_psql('postgres', q{
 CREATE EXTENSION atomic_lock;
-SELECT lock_set_policy('all:', '1 min', '2 min', '3 s', '4 h', '0.001 s', '0 s', 5, 6, 7, ARRAY['team', '"We ird"']::regrole[], false, true);
+SELECT lock_set_policy('all:', '1 min', '2 min', '3 s', '4 h', '0.001 s', '0 s', 5, 6, ARRAY['team', '"We ird"']::regrole[], false, true);
 SELECT lock_set_policy('none:');
 SELECT lock_set_policy('', max_lifetime => '0');
 SELECT lock_set_policy(E't\tn\nb\\\\q''"Ä💥', max_holders => 1);
@@ -99,7 +99,7 @@ isnt(number($to, 'team'), number($from, 'team'), 'a role has another number');
 $to->safe_psql('postgres', 'CREATE DATABASE copy');
 $to->command_ok([ 'pg_restore', '-e', '-d', 'copy', $dump ], 'pg_restore');
 # Without what was dropped, and in the order of names
-my $policies = q{SELECT prefix, default_ttl, max_ttl, max_wait, max_lifetime, lock_delay, min_hold, max_holders, max_keys_per_owner, max_keys_per_role,
+my $policies = q{SELECT prefix, default_ttl, max_ttl, max_wait, max_lifetime, lock_delay, min_hold, max_holders, max_keys_per_role,
 	CASE WHEN roles IS NOT NULL THEN ARRAY(SELECT r::text FROM unnest(roles) r WHERE r::text !~ '^[0-9]' ORDER BY 1) END, history, notify FROM lock_policies};
 is($to->safe_psql('copy', $policies), $from->safe_psql('postgres', $policies), 'all policies are there');
 is($to->safe_psql('copy', q{SELECT prefix, roles FROM lock_policies WHERE prefix IN ('gone:', 'some:')}), "gone:|{}\nsome:|{team}", '... without the roles that were dropped');

@@ -126,15 +126,15 @@ like(sqlstate($node, 'DROP EXTENSION atomic_lock', 'shop', '-U', 'boss'), qr/^42
 is(sqlstate($node, q{SELECT locks.lock_revoke_access('dbo', 'admin')}, 'shop', '-U', 'boss'), '22023', '... nor revokes the creator\'s levels');
 my %wrong = (
 	default_ttl_us => 999, max_ttl_us => '3153600000000001', max_wait_us => -1, max_lifetime_us => '-9223372036854775808', lock_delay_us => '9223372036854775807',
-	min_hold_us => -1, max_holders => 0, max_keys_per_owner => '2147483648', max_keys_per_role => 0, history => 2, notify => -1, has_roles => 2);
+	min_hold_us => -1, max_holders => 0, max_keys_per_role => '2147483648', history => 2, notify => -1, has_roles => 2);
 foreach my $column (sort keys %wrong)
 {
 	is(sqlstate($node, "INSERT INTO locks.app_lock_policy (prefix, $column) VALUES ('wrong:', $wrong{$column})", 'shop', '-U', 'dbo'), '23514', "a policy written by hand is within the limits of $column");
 }
 is(sqlstate($node, q{INSERT INTO locks.app_lock_policy (prefix) VALUES (repeat('x', 1025))}, 'shop', '-U', 'dbo'), '23514', '... of the prefix');
-is(psql('shop', q{SELECT locks.lock_set_policy('widest:', '876000 h', '876000 h', '876000 h', '876000 h', '876000 h', '876000 h', 2147483647, 2147483647, 2147483647, '{app}', true, true),
-	locks.lock_set_policy('least:', '1 ms', '1 ms', '0', '0', '0', '0', 1, 1, 1, NULL, false, false);
-	INSERT INTO locks.app_lock_policy SELECT 'copy of ' || prefix, default_ttl_us, max_ttl_us, max_wait_us, max_lifetime_us, lock_delay_us, min_hold_us, max_holders, max_keys_per_owner, max_keys_per_role, history, notify, has_roles FROM locks.app_lock_policy;
+is(psql('shop', q{SELECT locks.lock_set_policy('widest:', '876000 h', '876000 h', '876000 h', '876000 h', '876000 h', '876000 h', 2147483647, 2147483647, '{app}', true, true),
+	locks.lock_set_policy('least:', '1 ms', '1 ms', '0', '0', '0', '0', 1, 1, NULL, false, false);
+	INSERT INTO locks.app_lock_policy SELECT 'copy of ' || prefix, default_ttl_us, max_ttl_us, max_wait_us, max_lifetime_us, lock_delay_us, min_hold_us, max_holders, max_keys_per_role, history, notify, has_roles FROM locks.app_lock_policy;
 	SELECT count(*) FROM locks.lock_policies}, 'dbo'), "|\n6", '... which lets pass what lock_set_policy does');
 
 #

@@ -7,13 +7,12 @@
 #
 # Properties: a claim that is about to be given back refuses nobody; an acquire that learns
 # under its claim that another owner has the key has taken no transaction id and keeps no
-# claim; two calls that meet a quota count one after the other, and a lease that is about to
-# expire is either counted or not extended; VACUUM FULL of the table of tickets waits for a
-# commit that has looked for tickets.
+# claim; two calls that meet a quota count one after the other; VACUUM FULL of the table of
+# tickets waits for a commit that has looked for tickets.
 #
 # Turns red when: a refused call keeps its claim to the end of the transaction; a sweep that
-# ends refuses others; the count of a quota is not under a claim, or an extension does not
-# heed that claim; a commit does not lock the table of tickets before it looks.
+# ends refuses others; the count of a quota is not under a claim; a commit does not lock the
+# table of tickets before it looks.
 
 use strict;
 use warnings FATAL => 'all';
@@ -128,7 +127,7 @@ foreach my $request (@requests)
 #
 # Quotas: between the count and what is written
 #
-ask($watch, q{SELECT lock_set_policy('q:', max_keys_per_owner => 1)});
+ask($watch, q{SELECT lock_set_policy('q:', max_keys_per_role => 1)});
 
 # Early stands when it has counted, Other begins then, and is seen to be done or to wait.
 my $counts = 0;
@@ -143,7 +142,6 @@ sub counts
 	ask($early, q{SET atomic_lock.test_pause_at = 'quota-claimed'});
 	start($early, $first);
 	poll($watch, "SELECT wait_event = 'advisory' FROM pg_stat_activity WHERE pid = " . pid($early));
-	pass_hours($clock, 2) if $first =~ /ends/;
 	start($other, "$comment $second");
 	poll($watch, "SELECT query LIKE '$comment%' AND (state <> 'active' OR wait_event_type = 'Lock') FROM pg_stat_activity WHERE pid = " . pid($other));
 	$waits = ask($watch, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = " . pid($other));
@@ -152,28 +150,14 @@ sub counts
 }
 my $acquire = q{SELECT status FROM lock_acquire('q:%s', '1 hour', 'me')};
 my $count = q{SELECT count(*) FROM lock_held('me')};
-is(counts(sprintf($acquire, 1), sprintf($acquire, 2)), 'waits: acquired 53400', 'two keys at once for an owner who may have one');
+is(counts(sprintf($acquire, 1), sprintf($acquire, 2)), 'waits: acquired 53400', 'two keys at once for a role that may have one');
 is(ask($watch, $count), '1', '... it has one');
-clean();
-is(counts(sprintf($acquire, 1), q{SELECT status FROM lock_acquire('q:2', '1 hour', 'you')}), 'at once: acquired acquired', '... for two owners');
 clean();
 is(counts(q{SELECT count(*) FROM lock_acquire_all('{q:1,other}', '1 hour', 'me')}, q{SELECT count(*) FROM lock_acquire_all('{another,q:2}', '1 hour', 'me')}), 'waits: 2 53400', '... in sets');
 is(ask($watch, $count), '2', '... one of which it has');
 clean();
 is(counts(sprintf($acquire, 1), q{SELECT lock_acquire('q:3', '1 hour', 'from'), lock_transfer('q:3', 'from', 'me')}), 'waits: acquired 53400', '... one of them by a transfer');
 clean();
-foreach my $extension ([ 'an extension', q{SELECT coalesce(lock_try_extend('q:1', 'me', '1 hour')::text, 'expired') /* ends */}, qr/^waits: expired acquired$/ ],
-	[ 'a heartbeat', q{SELECT status FROM lock_heartbeat('{q:1}', 'me', '1 hour') /* ends */}, qr/^waits: expired acquired$/ ],
-	[ 'an acquire again', q{SELECT status FROM lock_acquire('q:1', '1 hour', 'me') /* ends */}, qr/^waits: (?:acquired 53400|53400 acquired)$/ ])
-{
-	my ($name, $sql, $told) = @$extension;
-
-	ask($third, q{SELECT lock_acquire('q:1', '1 hour', 'me')});
-	like(counts($sql, sprintf($acquire, 2)), $told, "$name while the lease expires, and another key is acquired");
-	is(ask($watch, $count), '1', '... the owner has one key');
-	clean();
-}
-
 #
 # The table of places is rewritten, so that rows are no more where they were looked at.
 #

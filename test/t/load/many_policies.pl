@@ -40,7 +40,7 @@ CREATE FUNCTION oracle(key text) RETURNS jsonb STABLE LANGUAGE sql AS $$
 		SELECT DISTINCT ON (part) part, prefix FROM lock_policies p, LATERAL (VALUES
 			('default_ttl', p.default_ttl IS NULL), ('max_ttl', p.max_ttl IS NULL), ('max_wait', p.max_wait IS NULL), ('max_lifetime', p.max_lifetime IS NULL),
 			('lock_delay', p.lock_delay IS NULL), ('min_hold', p.min_hold IS NULL), ('max_holders', p.max_holders IS NULL),
-			('max_keys_per_owner', p.max_keys_per_owner IS NULL), ('max_keys_per_role', p.max_keys_per_role IS NULL),
+			('max_keys_per_role', p.max_keys_per_role IS NULL),
 			('roles', p.roles IS NULL), ('history', p.history IS NULL), ('notify', p.notify IS NULL)) v (part, missing)
 		WHERE NOT missing AND substr(convert_to($1, 'UTF8'), 1, octet_length(prefix)) = convert_to(prefix, 'UTF8')
 		ORDER BY part, octet_length(prefix) DESC) s
@@ -54,7 +54,7 @@ $$;
 CREATE FUNCTION maybe(value anyelement) RETURNS anyelement LANGUAGE sql AS $$ SELECT CASE WHEN random() < 0.3 THEN value END $$;
 CREATE FUNCTION set_random(prefix text) RETURNS void LANGUAGE sql AS $$
 	SELECT lock_set_policy(prefix, maybe(interval '1 s'), maybe(interval '1 min'), maybe(interval '1 h'), maybe(interval '0'), maybe(interval '1 ms'), maybe(interval '2 s'),
-		maybe(3), maybe(4), maybe(5), maybe(ARRAY[current_user::regrole]), maybe(true), maybe(false))
+		maybe(3), maybe(4), maybe(ARRAY[current_user::regrole]), maybe(true), maybe(false))
 $$});
 ask($watch, 'SELECT setseed(' . $seed / 2**31 . ')');
 

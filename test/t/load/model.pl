@@ -109,7 +109,7 @@ my $view = 'SELECT ' . q{'status', k, locked, coalesce(mode, '-'), coalesce(hold
 	(SELECT string_agg(o, ' ' ORDER BY o) FROM unnest('{OWNERS}'::text[]) o WHERE lock_is_held(k, o)), current_setting('atomic_lock.owner')
 	FROM unnest('{KEYS}'::text[]) k, lock_status(k) ORDER BY k;};
 my @durations = qw(default_ttl max_ttl max_wait max_lifetime lock_delay min_hold);
-my @numbers = qw(max_holders max_keys_per_owner max_keys_per_role);
+my @numbers = qw(max_holders max_keys_per_role);
 my $policies = q{SELECT 'policy', k, } . join(', ', (map { "extract(epoch FROM $_)" } @durations), @numbers) . q{,
 	array_to_string(ARRAY(SELECT r::text FROM unnest(roles) r ORDER BY 1), ' '), roles IS NULL, history, notify,
 	(SELECT string_agg(p.key || ' ' || p.value, ' ' ORDER BY p.key) FROM jsonb_each_text(prefixes) p)
@@ -615,13 +615,15 @@ sub some_request
 {
 	my ($name) = @_;
 	my $lifetime = one_of('lease', 'lease', 'session', 'transaction', $model->{tx}{$name} ? 'transaction' : ());
-	my $ttl = $lifetime eq 'transaction' ? undef : some_ttl();
 	my ($key, $owner) = some_holding($name);
 	my $mode = one_of('exclusive', 'shared', 'shared', 'shared');
 	# an exclusive lock with a limit is none, and so is a limit of nobody
 	my $limit = rand() < 0.02 ? ($mode eq 'shared' ? one_of(0, -1) : 1) : $mode eq 'shared' && rand() < 0.6 ? some_limit($key) : undef;
 
-	$limit = undef if $has_lines;
+	$limit = undef if $has_lines || $lifetime eq 'transaction' && rand() < 0.9;
+	# Others count a transaction as one sharer, so here it shares a key for one owner.
+	$lifetime = 'lease' if $model->{tx}{$name} && grep { $_ ne $owner } keys %{ $model->{tx}{$name}{mine}{$key} || {} };
+	my $ttl = $lifetime eq 'transaction' ? undef : some_ttl();
 
 	return {
 		key => $key, owner => $owner, mode => $mode, limit => $limit, lifetime => $lifetime, wait => some_wait($name, $key),
@@ -673,7 +675,7 @@ sub some_policy
 		roles => \&some_roles,
 		history => sub { int(rand() < 0.8) },
 		notify => sub { int rand 2 });
-	my %often = (history => 0.6, roles => 0.1, min_hold => 0.15, max_keys_per_owner => 0.6, max_keys_per_role => 0.6);
+	my %often = (history => 0.6, roles => 0.1, min_hold => 0.15, max_keys_per_role => 0.6);
 
 	return { map { rand() < ($often{$_} // 0.25) ? ($_ => $some{$_}->()) : () } sort keys %some };
 }

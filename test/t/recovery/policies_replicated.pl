@@ -65,7 +65,7 @@ sub replayed
 #
 # What holds for a key
 #
-my $look = q{SELECT max_ttl, max_keys_per_owner, roles, prefixes FROM lock_policy('t:1:k')};
+my $look = q{SELECT max_ttl, max_keys_per_role, roles, prefixes FROM lock_policy('t:1:k')};
 sub rules
 {
 	my ($answer, $name) = @_;
@@ -77,19 +77,19 @@ sub rules
 	return;
 }
 rules('1 day|||{}', 'a standby, without policies');
-replayed(q{SELECT lock_set_policy('t:', max_ttl => '1 hour', max_keys_per_owner => 2)});
-rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_owner": "t:"}', 'a policy is known there when it is replayed');
+replayed(q{SELECT lock_set_policy('t:', max_ttl => '1 hour', max_keys_per_role => 2)});
+rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_role": "t:"}', 'a policy is known there when it is replayed');
 replayed(q{SELECT lock_set_policy('t:1:', max_ttl => '1 min', roles => '{tenant}')});
-rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_owner": "t:"}', '... and one by a longer prefix');
-is(ask($session, 'SELECT prefix, max_ttl, max_keys_per_owner, roles FROM lock_policies'), "t:|01:00:00|2|\nt:1:|00:01:00||{tenant}", 'lock_policies');
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', '... and one by a longer prefix');
+is(ask($session, 'SELECT prefix, max_ttl, max_keys_per_role, roles FROM lock_policies'), "t:|01:00:00|2|\nt:1:|00:01:00||{tenant}", 'lock_policies');
 replayed(q{BEGIN; SELECT lock_drop_policy('t:1:'), lock_set_policy('t:', max_ttl => '2 hours')});
-rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_owner": "t:"}', 'what is not committed is not in force');
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', 'what is not committed is not in force');
 replayed(q{ROLLBACK});
-rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_owner": "t:"}', '... nor what is rolled back');
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', '... nor what is rolled back');
 replayed(q{BEGIN; SELECT lock_drop_policy('t:1:'); PREPARE TRANSACTION 'drop'});
-rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_owner": "t:"}', '... nor what is prepared');
+rules('00:01:00|2|{tenant}|{"roles": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:"}', '... nor what is prepared');
 replayed(q{COMMIT PREPARED 'drop'});
-rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_owner": "t:"}', '... until it is committed');
+rules('01:00:00|2||{"max_ttl": "t:", "max_keys_per_role": "t:"}', '... until it is committed');
 replayed('TRUNCATE app_lock_policy');
 rules('1 day|||{}', 'TRUNCATE');
 replayed(q{INSERT INTO app_lock_policy (prefix, max_ttl_us) VALUES ('t:', 60000000)});
@@ -99,7 +99,7 @@ is(sqlstate($standby, $_), '25006', "not on a standby: $_") for (q{SELECT lock_s
 #
 # Who held a key
 #
-replayed(q{SELECT lock_set_policy('h:', history => true, min_hold => '1 day'), lock_set_policy('t:1:', max_ttl => '1 hour', max_keys_per_owner => 1, roles => '{app}', history => true)});
+replayed(q{SELECT lock_set_policy('h:', history => true, min_hold => '1 day'), lock_set_policy('t:1:', max_ttl => '1 hour', max_keys_per_role => 1, roles => '{app}', history => true)});
 replayed(q{SELECT lock_acquire('h:released', '1 hour', 'o', holder => 'Ann'), lock_acquire('h:expired', '1 ms', 'o', holder => 'Bob'), lock_acquire('h:live', '1 hour', 'o', holder => 'Cyd')});
 my $held = q{SELECT h.key, a.holder, a.ended_at IS NULL, a.ended_by FROM lock_history h, lock_held_at(h.key, h.acquired_at) a WHERE h.key LIKE 'h:%' ORDER BY 1};
 poll($session, q{SELECT NOT locked FROM lock_status('h:expired')});
@@ -137,11 +137,11 @@ sub applied
 	is(ask($sub, $look), $answer, "$name is applied");
 	return;
 }
-applied('SELECT 1', '01:00:00|1|{app}|{"roles": "t:1:", "history": "t:1:", "max_ttl": "t:1:", "max_keys_per_owner": "t:1:"}', 'the first copy');
+applied('SELECT 1', '01:00:00|1|{app}|{"roles": "t:1:", "history": "t:1:", "max_ttl": "t:1:", "max_keys_per_role": "t:1:"}', 'the first copy');
 applied(q{SELECT lock_set_policy('t:1:', roles => '{tenant}')}, '00:01:00||{tenant}|{"roles": "t:1:", "max_ttl": "t:"}', 'a policy in place of another');
 applied(q{SELECT lock_drop_policy('t:1:')}, '00:01:00|||{"max_ttl": "t:"}', 'the end of a policy');
 applied(q{UPDATE app_lock_policy SET max_ttl_us = 1000000 WHERE prefix = 't:'}, '00:00:01|||{"max_ttl": "t:"}', 'an UPDATE');
-applied(q{BEGIN; TRUNCATE app_lock_policy; SELECT lock_set_policy('t:', max_keys_per_owner => 3); COMMIT}, '1 day|3||{"max_keys_per_owner": "t:"}', 'TRUNCATE, and a new policy');
+applied(q{BEGIN; TRUNCATE app_lock_policy; SELECT lock_set_policy('t:', max_keys_per_role => 3); COMMIT}, '1 day|3||{"max_keys_per_role": "t:"}', 'TRUNCATE, and a new policy');
 
 # Locks, the line and the history stay on their server; other tables arrive.
 my $own = q{SELECT array_agg(h.key ORDER BY h.key) FROM lock_held('s') h; SELECT count(*), count(owner_hash) FROM app_lock; SELECT ticket, role::regrole FROM app_lock_queue; SELECT holder, ended_at IS NULL FROM lock_history};
@@ -160,7 +160,7 @@ $subscriber->stop;
 #
 # After a promotion
 #
-replayed(q{SELECT lock_set_policy('h:', history => true), lock_set_policy('t:', max_ttl => '1 hour', max_keys_per_owner => 1, roles => '{app}', history => true), lock_set_policy('t:1:', roles => '{tenant}')});
+replayed(q{SELECT lock_set_policy('h:', history => true), lock_set_policy('t:', max_ttl => '1 hour', max_keys_per_role => 1, roles => '{app}', history => true), lock_set_policy('t:1:', roles => '{tenant}')});
 end($open, $writer);
 $primary->stop;
 $standby->promote;
