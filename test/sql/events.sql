@@ -127,20 +127,6 @@ SELECT lock_sweep();
 SELECT t.take('n:k', 'Cid', '1 ms'), t.expire('n:k');
 SELECT lock_try_force_release('n:k', 'test'), t.take('n:k', 'Dan'), lock_release('n:k', 'dan-1');
 \i :show
--- A sweep announces the end of a lease, once, unless it is extended.
-SHOW atomic_lock.sweep_interval;
-\o :told
-SELECT t.take('n:k', 'Ann', '50 s'), t.take('n:other', 'Bob', '5 min');
-SELECT lock_sweep();
-SELECT lock_sweep();
-SELECT lock_extend('n:k', 'ann-1', '55 s');
-SELECT lock_sweep();
-SELECT lock_extend('n:k', 'ann-1', '2 min');
-SELECT lock_sweep();
-SELECT lock_release('n:k', 'ann-1'), lock_sweep(), t.take('n:other', 'Bob', '5 min');
-SELECT t.take('n:other', 'Bob', '50 s'), lock_sweep();
-SELECT lock_release('n:other', 'bob-1');
-\i :show
 
 --
 -- What is rolled back is not told
