@@ -755,7 +755,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_ask'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_ask(text, text) IS
-'tells those who hold a key and listen on its channel that somebody wants it, and returns how many hold it, up to 100; message: at most 1024 bytes; once per second for each role and key, and for many keys less often (53400); raises 42501 where a policy reserves the key for others';
+'tells those who hold a key and listen on its channel that somebody wants it, and returns how many hold it, up to 100; message: at most 1024 bytes; raises 42501 where a policy reserves the key for others';
 
 CREATE TYPE lock_place AS (
 	status			text,
