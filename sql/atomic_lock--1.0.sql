@@ -255,9 +255,8 @@ ALTER TABLE app_lock_policy_role ENABLE ALWAYS TRIGGER app_lock_policy_changed,
 
 -- The line for a key.  A row with a positive ticket is a place in line.  Row 0 of a
 -- key tells to which ticket the key was offered last, and until when.  A row with a
--- negative ticket tells that the end of the lease with that fencing token was
--- announced, or that the ticket with that number has ended.  Its owners are for
--- nobody; an admin may delete places.  A dump leaves it out, as it does leases.
+-- negative ticket tells that the ticket with that number has ended.  Its owners are
+-- for nobody; an admin may delete places.  A dump leaves it out, as it does leases.
 CREATE TABLE app_lock_queue (
 	key				text COLLATE "C" NOT NULL,
 	ticket			bigint NOT NULL,
@@ -283,10 +282,10 @@ CREATE TABLE app_lock_queue (
 -- This index finds the place of an owner.
 CREATE INDEX app_lock_queue_owner_idx ON app_lock_queue (owner_hash);
 
-COMMENT ON TABLE app_lock_queue IS 'places in line for keys, which lock_queue shows; what was offered and announced';
+COMMENT ON TABLE app_lock_queue IS 'places in line for keys, which lock_queue shows; what was offered';
 COMMENT ON COLUMN app_lock_queue.key IS 'which lock';
-COMMENT ON COLUMN app_lock_queue.ticket IS 'number of the place, which rises in the order of arrival; 0: the offer; negative: the fencing token of a lease whose end was announced, or the number of a place that has ended';
-COMMENT ON COLUMN app_lock_queue.expires_at IS 'when the place is given up, or the offer or the lease ends';
+COMMENT ON COLUMN app_lock_queue.ticket IS 'number of the place, which rises in the order of arrival; 0: the offer; negative: the number of a place that has ended';
+COMMENT ON COLUMN app_lock_queue.expires_at IS 'when the place is given up, or the offer ends';
 COMMENT ON COLUMN app_lock_queue.queued_at IS 'when the place was taken';
 COMMENT ON COLUMN app_lock_queue.offer_us IS 'for how long the lock is offered, in microseconds';
 COMMENT ON COLUMN app_lock_queue.offered IS 'of the offer: to which ticket';
@@ -754,7 +753,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_ask'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_ask(text, text) IS
-'tells those who hold a key and listen on its channel that somebody wants it, and returns how many hold it, up to 100; message: at most 1024 bytes; once per second for each role and key, and for many keys less often (53400); raises 42501 where a policy reserves the key for others';
+'tells those who hold a key and listen on its channel that somebody wants it, and returns how many hold it, up to 100; message: at most 1024 bytes; raises 42501 where a policy reserves the key for others';
 
 CREATE TYPE lock_place AS (
 	status			text,

@@ -19,7 +19,6 @@
 #include "guard/protect.h"
 #include "lease/report.h"
 #include "lease/session_end.h"
-#include "shmem/asked.h"
 #include "shmem/contention.h"
 #include "shmem/hint.h"
 #include "shmem/queue.h"
@@ -45,7 +44,6 @@ static const AlShmemPart *const shmem_parts[] = {
 	&al_sole_part,
 	&al_queue_part,
 	&al_tickets_part,
-	&al_asked_part,
 	&al_held_part,
 	&al_session_part,
 	&al_stat_part,

@@ -116,14 +116,9 @@ function leave(pool, owner, order) {
 
 // Tell whoever has the lock that somebody wants it.  All who listen see the message.
 async function ask(pool, owner, order, message) {
-  try {
-    const { rows } = await request(pool, owner, (client) =>
-      client.query("SELECT lock_ask(lock_key('order', $1::text), $2) AS holders", [order, message]));
-    return rows[0].holders;
-  } catch (error) {
-    if (error.code !== '53400') throw error;
-    return 'somebody has asked a moment ago';
-  }
+  const { rows } = await request(pool, owner, (client) =>
+    client.query("SELECT lock_ask(lock_key('order', $1::text), $2) AS holders", [order, message]));
+  return rows[0].holders;
 }
 
 // The holder's side.  The message names a request; only the application knows whose it is.

@@ -96,14 +96,9 @@ def leave(pool, owner, order):
 
 def ask(pool, owner, order, message):
     """Tell whoever has the lock that somebody wants it.  All who listen see the message."""
-    try:
-        with request(pool, owner) as cursor:
-            cursor.execute("SELECT lock_ask(lock_key('order', %s), %s)", (str(order), message))
-            return cursor.fetchone()[0]
-    except psycopg2.Error as error:
-        if error.pgcode != '53400':
-            raise
-        return 'somebody has asked a moment ago'
+    with request(pool, owner) as cursor:
+        cursor.execute("SELECT lock_ask(lock_key('order', %s), %s)", (str(order), message))
+        return cursor.fetchone()[0]
 
 
 def hand_over_if_asked(pool, events, owner, order, requests):

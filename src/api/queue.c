@@ -29,7 +29,6 @@
 #include "lease/report.h"
 #include "lease/state.h"
 #include "lease/terms.h"
-#include "shmem/asked.h"
 #include "shmem/queue.h"
 #include "shmem/shmem.h"
 #include "table/catalog.h"
@@ -71,12 +70,6 @@ AL_FUNCTION(atomic_lock_ask)
 	more += list_length(holdings);
 	if (more > 0)
 	{
-		if (!al_asked_note(&key, GetUserId()))
-			ereport(ERROR,
-					(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-					 errmsg("lock \"%s\" was asked for too often", al_display(key.name)),
-					 errdetail("A role may ask for a lock once per second, and for many locks together less often."),
-					 errhint("Retry later.")));
 		if (more == 1)
 		{
 			event.holder = ((AlHolding *) linitial(holdings))->holder;

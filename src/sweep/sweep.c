@@ -9,8 +9,8 @@
  * released_retention after it was released, but not before min_hold.  What is left of the
  * number of rows is used for tickets that are over, and then to trim lock_history.
  *
- * Listeners learn from a sweep that a lease will end before the next sweep, or has ended,
- * and who is next in line (lease/line.c).
+ * Listeners learn from a sweep that a lease has ended, and who is next in line
+ * (lease/line.c).
  *
  * A sweep looks, claims and looks again, as all verbs do.  It never waits for a claim:
  * it passes over keys that unfinished transactions have claimed.  An acquire that
@@ -34,10 +34,8 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/key.h"
-#include "base/owner.h"
 #include "base/policy.h"
 #include "base/settings.h"
-#include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
@@ -47,11 +45,9 @@
 #include "lease/state.h"
 #include "shmem/queue.h"
 #include "shmem/stat.h"
-#include "shmem/tickets.h"
 #include "sweep/sweep.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
-#include "table/events.h"
 #include "table/history.h"
 #include "table/row.h"
 #include "table/scan.h"
@@ -106,52 +102,6 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 	}
 	AL_TEST_POINT("sweep-removed");
 	return true;
-}
-
-/*
- * Announce that a lease ends soon, if listeners want to know.  Returns when to look again:
- * DT_NOEND: that is not needed.
- */
-static TimestampTz
-announce(Relation rel, HeapTuple tuple, const AlHolding *seen, TimestampTz now)
-{
-	int64		ahead = AL_MS_TO_US(al_sweep_interval_ms);
-	bool		by_policy = al_policy_value(seen->key, AL_NOTIFY) > 0;
-	AlHolding	holding;
-	AlOwner		owner;
-	AlKey		key;
-	AlClaim		claim;
-
-	if (ahead <= 0 || seen->released_at != 0 || seen->expires_at == DT_NOEND ||
-		(!by_policy && !al_tickets_any()))
-		return DT_NOEND;
-	al_key_init(&key, seen->key);
-	if (!by_policy && !al_event_is_wanted(&key))
-		return DT_NOEND;
-	if (now < al_add_duration(seen->expires_at, -ahead))
-		return al_add_duration(seen->expires_at, -ahead);
-	al_row_read(rel, tuple, &holding);
-	if (holding.owner == NULL)
-		return DT_NOEND;
-	al_key_init(&key, holding.key);
-	al_owner_init(&owner, al_string(holding.owner));
-	AL_TEST_POINT("before-announce");
-	if (!al_claim_try(&claim, &key, al_is_shared(&holding) ? &owner : NULL,
-					  al_is_shared(&holding) ? AL_CLAIM_SHARE_EXTEND : AL_CLAIM_EXTEND))
-		return now;
-	/* It may have been extended since. */
-	if (al_table_find_slot(rel, &key, holding.slot, &holding) && al_is_live(&holding, now) &&
-		holding.expires_at == seen->expires_at && holding.fencing_token == seen->fencing_token &&
-		al_tickets_announce(&key, holding.fencing_token, holding.expires_at))
-	{
-		AlEvent		event = {.word = "expiring", .holder = holding.holder,
-			.fencing_token = holding.fencing_token, .until = holding.expires_at};
-
-		al_event(&key, &event);
-	}
-	else
-		al_claim_drop(&claim);
-	return DT_NOEND;
 }
 
 /*
@@ -212,7 +162,6 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	BlockNumber count = Min(Min(swept->left, max_blocks), blocks);
 	BlockNumber first;
 	BlockNumber looked = count;
-	bool		has_listeners = al_policy_any() || al_tickets_any();
 	AlScan		scan;
 
 	/* Whoever has locked history or queue is waited for before keys are claimed. */
@@ -228,7 +177,6 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	for (;;)
 	{
 		HeapTuple	tuple = count > 0 ? al_scan_next(&scan) : NULL;
-		MemoryContext old_context;
 		AlHolding	holding;
 		TimestampTz over;
 
@@ -245,7 +193,8 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 		over = over_at(&holding);
 		if (now >= over)
 		{
-			old_context = MemoryContextSwitchTo(context);
+			MemoryContext old_context = MemoryContextSwitchTo(context);
+
 			if (remove_row(rel, tuple, now))
 			{
 				swept->removed++;
@@ -254,17 +203,9 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 			MemoryContextSwitchTo(old_context);
 			MemoryContextReset(context);
 		}
-		else
-		{
-			old_context = MemoryContextSwitchTo(context);
-			if (has_listeners)
-				over = Min(over, announce(rel, tuple, &holding, now));
-			/* A session may end at any time. */
-			if (holding.lifetime == AL_SESSION && holding.released_at == 0)
-				over = now;
-			MemoryContextSwitchTo(old_context);
-			MemoryContextReset(context);
-		}
+		/* A session may end at any time. */
+		else if (holding.lifetime == AL_SESSION && holding.released_at == 0)
+			over = now;
 		swept->next_due = Min(swept->next_due, over > now ? over - AHEAD : now);
 	}
 	al_scan_end(&scan);

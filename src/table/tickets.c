@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tickets.c
- *		Rows of app_lock_queue: tickets, offers, and what was announced.
+ *		Rows of app_lock_queue: tickets, offers, and tickets that are void.
  *
  * Model: a ticket is a place in line for a key that no connection waits for.  Its number
  * is drawn where fencing tokens are drawn, so numbers rise in the order of arrival.  A
@@ -14,10 +14,8 @@
  * owner may write a ticket: otherwise an unfinished transaction of one would let the
  * other wait.
  *
- * A row with a negative number says that it was announced that the lease with that
- * fencing token ends soon, so that nobody announces it again; or that a ticket is void, which
- * could not be deleted since a transaction was writing it.  Numbers and tokens are drawn from
- * one sequence, so no two are equal.
+ * A row with a negative number says that a ticket is void, which could not be deleted since
+ * a transaction was writing it.
  *
  * Rows are read and written below the executor, and reads see the newest committed
  * state, as those of app_lock do.
@@ -628,36 +626,6 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 		CacheInvalidateRelcache(rel);
 	table_close(rel, NoLock);
 	return written;
-}
-
-/*
- * Note that the end of a lease is announced; false: it was announced before.  The lease is
- * claimed, so nobody else does so.
- */
-bool
-al_tickets_announce(const AlKey *key, int64 fencing_token, TimestampTz expires_at)
-{
-	Relation	rel = al_open_queue(RowExclusiveLock);
-	Datum		values[Natts_queue] = {0};
-	bool		nulls[Natts_queue];
-	bool		is_new = true;
-	AlScan		scan;
-	HeapTuple	tuple;
-
-	begin_rows(&scan, rel, key, BTEqualStrategyNumber, -fencing_token);
-	while (is_new && HeapTupleIsValid(tuple = al_scan_next(&scan)))
-	{
-		AlTicket	row;
-
-		read_row(rel, tuple, &row, NULL);
-		is_new = row.expires_at != expires_at && al_ticket_delete(&row);
-	}
-	al_scan_end(&scan);
-	memset(nulls, true, sizeof(nulls));
-	if (is_new)
-		insert_row(rel, key, -fencing_token, expires_at, values, nulls);
-	table_close(rel, NoLock);
-	return is_new;
 }
 
 /* What a sweep has seen of a key */

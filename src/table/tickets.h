@@ -1,6 +1,6 @@
 /*
  * tickets.h
- *		Rows of app_lock_queue: tickets, offers, and what was announced.
+ *		Rows of app_lock_queue: tickets, offers, and tickets that are void.
  */
 #ifndef AL_TABLE_TICKETS_H
 #define AL_TABLE_TICKETS_H
@@ -47,7 +47,6 @@ extern bool al_ticket_delete(const AlTicket *ticket);
 extern bool al_tickets_drop(const AlKey *key, const AlOwner *owner);
 extern bool al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until);
 extern void al_ticket_lapse(const AlKey *key, const AlTicket *ticket);
-extern bool al_tickets_announce(const AlKey *key, int64 fencing_token, TimestampTz expires_at);
 extern List *al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed,
 							  TimestampTz *next_due);
 

@@ -79,7 +79,7 @@ SELECT matches(obj_description('lock_drop_policy(text)'::regprocedure, 'pg_proc'
 SELECT matches(obj_description('lock_policy(text)'::regprocedure, 'pg_proc'), 'one row.*longest prefix.*setting.*null is no limit.*"prefixes"', 'lock_policy: which policies decide, what null is');
 SELECT matches(obj_description('lock_enqueue(text,text,text,interval,interval)'::regprocedure, 'pg_proc'), 'lock_acquire.*place in line.*renews.*offer.*1 min.*keep.*1 h.*max_ttl.*53400.*42501.*22023', 'lock_enqueue: what it gives, for how long, what it raises');
 SELECT matches(obj_description('lock_leave(text,text)'::regprocedure, 'pg_proc'), 'false.*22004', 'lock_leave: what it returns and raises');
-SELECT matches(obj_description('lock_ask(text,text)'::regprocedure, 'pg_proc'), 'how many.*1024 bytes.*once per second.*53400.*42501', 'lock_ask: what it returns, how often it may be called, what it raises');
+SELECT matches(obj_description('lock_ask(text,text)'::regprocedure, 'pg_proc'), 'how many.*1024 bytes.*42501', 'lock_ask: what it returns, how long a message may be, what it raises');
 SELECT matches(obj_description('lock_channel(text)'::regprocedure, 'pg_proc'), 'LISTEN.*22004', 'lock_channel: what for');
 SELECT matches(obj_description('lock_grant_access(regrole,text)'::regprocedure, 'pg_proc'), 'monitor \([^)]*lock_queue', 'lock_grant_access: who may see the line');
 SELECT matches(obj_description('lock_held_at(text,timestamp with time zone)'::regprocedure, 'pg_proc'), '"at".*expired.*policy with history.*leaves out', 'lock_held_at: whom it shows, and what it needs');

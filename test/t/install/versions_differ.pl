@@ -35,7 +35,7 @@ my %library = (
 	new => next_library($bin),
 	ten => build_library($bin, '1.10'),
 	layout => build_library($bin, $version, [ 'src/shmem/shmem.c', qr/#define LAYOUT\t\d+/, "#define LAYOUT\t1000" ]),
-	size => build_library($bin, $version, [ 'src/shmem/asked.c', qr/(?<=#define SETS\t)512/, '1024' ]));
+	size => build_library($bin, $version, [ 'src/shmem/contention.c', qr/(?<=#define SETS\t)32/, '64' ]));
 system_or_bail('cp', "$lib/atomic_lock.so", $library{old});
 
 my $node = PostgreSQL::Test::Cluster->new('differ', install_path => $bin =~ s{/bin$}{}r);
