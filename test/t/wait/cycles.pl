@@ -2,10 +2,10 @@
 # of them, and the other ways in which a wait ends.
 #
 # Properties: three owners may wait for each other's leases, a cycle of two may go
-# through a row lock, and two sessions may wait for the end of each other, whatever
-# owners they have.  In each cycle one waiter is told so, the others go
-# on, and whoever comes next finds the queue in order.  A mere chain is no cycle.  If two
-# waiters find the same cycle at once, one of them goes on waiting.  Two connections of one
+# through a row lock or a place of a limited number, and two sessions may wait for the end of
+# each other, whatever owners they have.  In each cycle one waiter is told so, the others go
+# on, and the next waiter finds the queue in order.  A mere chain is no cycle.  If two
+# waiters find the same cycle at once, one of them keeps its place.  Two connections of one
 # owner that convert its lock are no cycle.
 #
 # Turns red when: the search ends at the direct blockers, at a process that waits in
@@ -114,6 +114,16 @@ queue_up($watch, $two, "$soon SELECT status FROM lock_try_acquire('a', owner => 
 start($one, 'CREATE INDEX CONCURRENTLY ON data (id)');
 is(answer($two), 'deadlock', 'who waits for the lock of a session that builds an index concurrently is told');
 is(answer($one), '', '... the index is built');
+clean();
+
+# Through the only place of a key that has a limit
+ask($one, q{SELECT lock_acquire('k', '1 hour', 'one', 'shared')});
+ask($two, q{SELECT lock_acquire('b', '1 hour', 'two')});
+queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('b', '1 hour', 'one', wait => '5 min')});
+start($two, "$soon SELECT status FROM lock_try_acquire('k', '1 hour', 'two', 'shared', wait => '5 min', max_holders => 1)");
+is(answer($two), 'deadlock', 'a waiter for a place whose holder waits for it is told');
+ask($two, q{SELECT lock_release('b', 'two')});
+is(answer($one), 'acquired', '... the other goes on');
 clean();
 
 # Two waiters find the same cycle.  The second one stands between that and its resignation,
