@@ -340,6 +340,8 @@ def try_mutant(mutant, plain, hooks, tests, tap, limit, green):
             if hooks.mutate(mutant) is not True:
                 hooks.install(hooks.clean)
         for test in names:
+            if not green.get(test, True):
+                continue
             seconds = min(limit, 20 + 6 * tests.known[test]['time']) if stage is tests else limit
             status = stage.run(test, seconds, plain)
             if status == 0:

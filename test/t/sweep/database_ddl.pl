@@ -204,6 +204,9 @@ ok(soon($watch, q{SELECT bool_or(hint ~ 'max_worker_processes') FROM lock_sweepe
 ask($watch, q{SELECT lock_acquire('held', '1 hour', 'o')});
 is(ask($watch, q{SELECT status FROM lock_try_acquire('held', wait => '1 s')}), 'timeout', '... a while');
 is(count_in_log($node, qr/could not start a sweep/), 1, '... in one line');
+my $written = -s $node->logfile;
+$node->reload;
+ok($node->wait_for_log(qr/could not start a sweep/, $written), '... and again after a reload');
 is(ask($watch, q{SELECT lock_sweep()}), '10', 'lock_sweep() by hand');
 ok(launcher($watch), 'the launcher is there');
 end($watch);

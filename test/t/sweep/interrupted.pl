@@ -12,7 +12,8 @@
 # TABLE wait for a batch and no longer; a worker that stands still delays no
 # shutdown; what is counted adds up,
 # whatever the clock of the sweep says; a worker follows settings that change between two
-# batches; a visit that could not sweep all is followed by another at once.
+# batches, and rests between them; a visit that could not sweep all is followed by another
+# at once.
 #
 # Turns red when: rows are deleted by key; a batch is more than one transaction;
 # nobody is woken, or before the commit; the launcher waits for its worker in a
@@ -190,26 +191,29 @@ ok(swept($watch, 'any%'), 'terminated at any moment: all is swept') or diag(ask(
 configure($node, $watch, 'atomic_lock.sweep_batch = 50');
 
 # A visit that ends before all is swept: the next one does not wait for the interval.
-configure($node, $watch, q{atomic_lock.sweep_interval = 0}, 'atomic_lock.sweep_batch = 1', q{atomic_lock.test_longest_visit = '2s'});
-expire_rows($watch, 'long', 20_000);
+configure($node, $watch, q{atomic_lock.sweep_interval = 0}, q{atomic_lock.test_longest_visit = '500ms'});
+expire_rows($watch, 'long', 60_000);
 my $visits = 0;
+my $rests = 0;
 foreach (1 .. 10)
 {
 	my $before = ask($watch, q{SELECT sweeps FROM lock_stats WHERE database = 'postgres'});
-	my $until = time() + 15;
+	my $until = time() + 5;
 
 	# This begins a visit.  The launcher ends a worker that is late, and then waits.
 	configure($node, $watch, q{atomic_lock.sweep_interval = '1h'});
-	while ($visits < 3 && time() < $until)
+	while (($visits < 3 || !$rests) && time() < $until)
 	{
 		usleep(50_000);
+		$rests ||= ask($watch, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper' AND wait_event_type = 'Extension'});
 		$visits = ask($watch, "SELECT sweeps - $before FROM lock_stats WHERE database = 'postgres'");
 	}
-	last if $visits >= 3;
+	last if $visits >= 3 && $rests;
 }
 cmp_ok($visits, '>=', 3, 'a visit that ends before all is swept is followed by others');
+ok($rests, '... and rests between two batches');
 ask($watch, q{DELETE FROM app_lock WHERE key LIKE 'long-%'});
-configure($node, $watch, q{atomic_lock.sweep_interval = '50ms'}, 'atomic_lock.sweep_batch = 50', q{atomic_lock.test_longest_visit = '1h'});
+configure($node, $watch, q{atomic_lock.sweep_interval = '50ms'}, q{atomic_lock.test_longest_visit = '1h'});
 
 # Killed: off, so that what it leaves can be seen
 $worker = $stand->('kill');
