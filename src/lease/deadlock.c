@@ -335,5 +335,8 @@ al_deadlock_find(Relation rel)
 		if (second.links[i].waiter.id != 0)
 			waiters[count++] = second.links[i].waiter;
 	}
-	return al_queue_resign(waiters, count) ? describe(&second) : NULL;
+	if (!al_queue_resign(waiters, count))
+		return NULL;
+	AL_TEST_POINT("resigned");
+	return describe(&second);
 }

@@ -1,22 +1,26 @@
 """
 test/mutate/mutate.py - makes sampled mutants of src/, and runs tests until one fails.
 
-test/mutate/run calls it below its scratch directory, which has
+test/mutate/run calls it below its scratch directory, where it finds
 	plain/{src,pg}	the build that is mutated	hooks/{src,pg}	the same with AL_TEST_HOOKS
-	cov/{src,pg}	with counters of lines, if tests have to be measured
+	cov/{src,pg}	a build with counters of lines, if tests have to be measured
 	template		a data directory with the databases of pg_regress
-and files with what the caller has: "known", the measurements of former runs, and
-"changed", the lines that a change has touched.
+	known			the measurements of former runs
+	changed			the lines that a commit has changed, if SINCE names one
+It writes the file "tally" when it has come to its end: how many mutants were killed,
+and how many folders have too few.
 
-Model: one mutant at a time.  Only its file is compiled, to assembler: what is the text
-of the original's is no mutant.  Tests run in stages, and the first that fails ends it.
-First SQL tests and specifications that reach the line, the quickest first, where those
-that have noticed something in this file count as quicker; then the explorer of
-schedules, if there is one; then the TAP tests that the table "tap" names for the file.
-A test which does not end, or whose server crashes, has failed.  The first
-time that a test fails, it is run without the mutant, too, before that is believed.
+Model: it tries one mutant at a time.  It compiles the file of the mutant to assembler.  A
+mutant with the same assembler as the original changes nothing.  The tests run in stages,
+and the first test that fails ends the trial:
+1. SQL tests and specifications that reach the line.  The quickest runs first; a test that
+   has noticed mutants of this file counts as quicker.
+2. The explorer of schedules and the TAP tests, in the order of the table "tap".
+A test fails, too, if it does not end or its server crashes.  When a test fails for the
+first time, it runs again without the mutant; if that fails, the test does not count.
 
-Each mutant has a new copy of the data directory, since a test that fails leaves things.
+A test that fails leaves rows and roles behind, so each mutant has a new copy of the data
+directory.
 """
 
 import argparse
@@ -46,8 +50,16 @@ def sum_of(*paths):
     return zlib.crc32(b''.join(path.read_bytes() for path in paths))
 
 
+def files_of(test):
+    """A SQL test or a specification, its expected output, and the files that it includes."""
+    if test.suffix == '.spec':
+        return [test, SOURCE / 'expected' / (test.stem + '.out'), *sorted((test.parent / 'include').iterdir())]
+    included = sorted(set(re.findall(r'/sql/include/(\w+\.sql)', test.read_text())))
+    return [test, SOURCE / 'expected' / (test.stem + '.out'), *(SOURCE / 'test/sql/include' / name for name in included)]
+
+
 def run(command, limit, directory=SOURCE, log='test.log', env=None, stop_at=None):
-    """Run it, and end all its processes after so many seconds.  Answers its status, or None."""
+    """Run a command, and end all its processes after so many seconds.  Returns its status, or None if it was ended."""
     with open(HERE / log, 'wb') as output:
         process = subprocess.Popen([str(c) for c in command], cwd=directory, stdin=subprocess.DEVNULL, stdout=output,
                                    stderr=subprocess.STDOUT, start_new_session=True, env={**os.environ, **(env or {})})
@@ -99,11 +111,13 @@ class Build:
         return (HERE / 'mutant.s').read_text() if run(['sh', '-c', command], 120, self.source, 'build.log') == 0 else None
 
     def mutate(self, mutant):
-        """Install a mutant: True, or what keeps it from being one."""
+        """Install a mutant.  Returns True, or the reason why there is none."""
         file = self.source / mutant.file
         text = file.read_text()
         if mutant.file not in self.originals:
             self.originals[mutant.file] = self.assembler(mutant.file)
+            if self.originals[mutant.file] is None:
+                raise RuntimeError('%s does not compile: %s' % (mutant.file, (HERE / 'build.log').read_text()))
         file.write_text(generator.apply(mutant, text))
         try:
             made = self.assembler(mutant.file)
@@ -126,7 +140,7 @@ class Build:
 
 
 class Server:
-    """The server of SQL tests and specifications: a new copy of the template each time."""
+    """The server of SQL tests and specifications, with a new copy of the template after each start."""
 
     data, running = HERE / 'server/data', None
 
@@ -148,9 +162,9 @@ class Server:
 
 
 class Tests:
-    """SQL tests and specifications, and what is known of them."""
+    """SQL tests and specifications, and the lines that they reach."""
 
-    # Where they are, the settings of their server, and which, if not all
+    # The folder, the pattern of file names, the settings of the server, and the names, if not all
     kinds = {'regress': ('test', 'sql/*.sql', 'test/preloaded/sql.conf', ()),
              'unloaded': ('test', 'sql/*.sql', 'test/atomic_lock.conf', ('settings', 'events', 'wait', 'limits')),
              'preloaded': ('test/preloaded', 'sql/*.sql', 'test/preloaded/atomic_lock.conf', ()),
@@ -165,10 +179,10 @@ class Tests:
         for kind, (folder, pattern, _, some) in self.kinds.items():
             for file in sorted((SOURCE / folder).glob(pattern)):
                 test = '%s %s' % (kind, file.stem)
-                # That test is about a server that has not loaded the library yet.
+                # The test "settings" needs a server that has not loaded the library yet.
                 if (some and file.stem not in some) or test == 'regress settings':
                     continue
-                now = sum_of(file, SOURCE / 'expected' / (file.stem + '.out'))
+                now = sum_of(*files_of(file))
                 if known.get('tests', {}).get(test, {}).get('sum') == now:
                     self.known[test] = known['tests'][test]
                 else:
@@ -192,7 +206,7 @@ class Tests:
                     name], limit)
 
     def measure(self, cov):
-        """Which lines each test executes, where that is not known."""
+        """Measure which lines each test executes that has not been measured."""
         objects = sorted((cov.source / 'src').rglob('*.gcno'))
         for count, (test, now) in enumerate(self.missing):
             for file in (cov.source / 'src').rglob('*.gcda'):
@@ -231,7 +245,7 @@ class Tests:
         found = []
         for test, known in self.known.items():
             reached = known['reached'].get(mutant.file, {})
-            # AL_FUNCTION() makes of a function one that checks, and this one
+            # AL_FUNCTION() gives the name "checked_..." to the body
             lines = reached.get(mutant.function, []) + reached.get('checked_' + mutant.function, [])
             if (line in lines) if same else lines:
                 found.append((known['time'] / (1 + self.kills[mutant.file, test]), test))
@@ -239,10 +253,10 @@ class Tests:
 
 
 class Tap:
-    """TAP tests, and the explorer, which need a build with hooks beside the plain one."""
+    """TAP tests and the explorer.  They need a build with hooks beside the plain one."""
 
-    def __init__(self, plain, hooks):
-        self.plain, self.hooks = plain, hooks
+    def __init__(self, plain, hooks, seed):
+        self.plain, self.hooks, self.seed = plain, hooks, seed
         self.table = [line.split() for line in (SOURCE / 'test/mutate/tap').read_text().splitlines()
                       if line and not line.startswith('#')]
 
@@ -258,7 +272,7 @@ class Tap:
             command = SOURCE / 'test/explore/run'
             if not command.exists():
                 return 0
-            return run([command, '--seconds', '30', '--first'], limit, env={'AL_EXPLORE_BIN': str(self.hooks.bin)})
+            return run([command, '--seconds', '30', '--first', '--seed', str(self.seed)], limit, env={'AL_EXPLORE_BIN': str(self.hooks.bin)})
         file = next(SOURCE.glob('test/t/*/%s.pl' % test))
         tap, perl = HERE / 'tap', self.plain.pgxs / 'test/perl'
         shutil.rmtree(tap, ignore_errors=True)
@@ -273,7 +287,7 @@ class Tap:
 
 
 def equivalents():
-    """Of test/mutate/equivalent: (file, function, operator, number, text of the line)."""
+    """The entries of test/mutate/equivalent: (file, function, operator, number, text of the line)."""
     found = set()
     for block in (SOURCE / 'test/mutate/equivalent').read_text().split('\n\n'):
         lines = [line for line in block.splitlines() if line and not line.startswith('#')]
@@ -284,7 +298,7 @@ def equivalents():
 
 
 def choose(options):
-    """The mutants to try, and the texts of their files."""
+    """Returns the mutants to try, and the texts of their files."""
     texts = {str(path.relative_to(SOURCE)): path.read_text() for path in sorted((SOURCE / 'src').rglob('*.c'))}
     every = [m for file, text in texts.items() for m in generator.mutants(file, text)]
     if options.mutant:
@@ -293,7 +307,7 @@ def choose(options):
     wanted = options.folders.split()
     every = [m for m in every if (not wanted or folder_of(m.file) in wanted or m.file in wanted) and
              (not options.since or '%s:%d' % (m.file, m.line) in changed)]
-    # As many of each folder, as far as there are
+    # Take one of each folder in turn
     chance = random.Random(options.seed)
     folders = defaultdict(list)
     for m in every:
@@ -315,7 +329,7 @@ def folder_of(file):
 
 
 def try_mutant(mutant, plain, hooks, tests, tap, limit, green):
-    """What became of it, and by which test."""
+    """Returns the result, and the test that has noticed the mutant."""
     result = plain.mutate(mutant)
     if result is not True:
         return result, ''
@@ -326,12 +340,14 @@ def try_mutant(mutant, plain, hooks, tests, tap, limit, green):
             if hooks.mutate(mutant) is not True:
                 hooks.install(hooks.clean)
         for test in names:
+            if not green.get(test, True):
+                continue
             seconds = min(limit, 20 + 6 * tests.known[test]['time']) if stage is tests else limit
             status = stage.run(test, seconds, plain)
             if status == 0:
                 continue
             tests.kills[mutant.file, test] += 1
-            # Does it fail without the mutant, too?  Then it says nothing.
+            # A test that fails without the mutant, too, does not count.
             if test not in green:
                 tests.server.stop()
                 for build in (plain, hooks):
@@ -355,10 +371,10 @@ def main():
     options = parser.parse_args()
     chosen, texts = choose(options)
     if not chosen:
-        print('\nno mutant was chosen\n0 passed, %d failed' % (0 if options.since else 1))
-        sys.exit(0 if options.since else 1)
+        print('\nno mutant was chosen')
+        tally(0, 0 if options.since else 1)
     plain, hooks, server = Build('plain', options.pg_config), Build('hooks', options.pg_config), Server()
-    tests, tap = Tests(plain, server), Tap(plain, hooks)
+    tests, tap = Tests(plain, server), Tap(plain, hooks, options.seed)
     if tests.missing:
         if not (HERE / 'cov/src').exists():
             sys.exit(NEEDS_COUNTERS)
@@ -402,9 +418,14 @@ def report(results, survivors):
         print('\nSurvivors: make mutate MUTANT=... repeats one.  A missing test, or a reason for test/mutate/equivalent')
         print('\n'.join('    ' + name for name in survivors))
     print('\n%d of %d killed' % (killed, of))
-    # What survives in a folder that has its share is no failure
-    print('\n%d passed, %d failed' % (killed, bad))
-    sys.exit(bad > 0)
+    # A survivor is no failure in a folder with enough killed mutants.
+    tally(killed, bad)
+
+
+def tally(passed, failed):
+    """Tell test/mutate/run that this is the end."""
+    (HERE / 'tally').write_text('%d %d\n' % (passed, failed))
+    sys.exit(failed > 0)
 
 
 main()

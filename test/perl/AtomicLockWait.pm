@@ -18,7 +18,7 @@ our @EXPORT = qw(@build sleeping_server session start streams answer reply told 
 our @build = $ENV{AL_HOOKS} ? (install_path => $ENV{AL_HOOKS}) : ();
 
 # A server whose waiters, in a build with AL_TEST_HOOKS, sleep for an hour until they are
-# woken: a lost wake-up is a wait that does not end.
+# woken: a lost wake-up is a wait that does not end.  No sweep wakes them, either.
 sub sleeping_server
 {
 	my ($name, $settings, %init) = @_;
@@ -34,6 +34,7 @@ autovacuum = off
 deadlock_timeout = 1h
 atomic_lock.max_wait = 1h
 max_prepared_transactions = 10
+atomic_lock.sweep_interval = 0
 $settings
 });
 	$node->append_conf('postgresql.conf', "atomic_lock.test_sleep_cap = 1h\n") if @build;

@@ -291,6 +291,7 @@ SELECT status FROM lock_acquire('k2', '1 hour', 'alice-1');
 \c :here
 SET client_min_messages = warning;
 SELECT grants, refusals FROM lock_stats WHERE database = 'regress_al_stats';
+SELECT count(*) AS never_swept FROM lock_sweeper_status() WHERE database = 'regress_al_stats';
 SELECT count(*) FROM t.counter WHERE value <> 0;
 SELECT lock_stats_reset();
 SELECT grants, refusals FROM lock_stats WHERE database = 'regress_al_stats';

@@ -142,7 +142,7 @@ is(answer($two), 'acquired', '... nor by who waits longer');
 ask($two, q{SELECT lock_release_all('c')});
 
 # A pin is told from sharing another key.
-foreach my $case ([ 'after', shared('k2', 'a'), q{} ], [ 'before', q{}, shared('k2', 'a') ])
+foreach my $case ([ 'after', shared('k2', 'a'), q{} ], [ 'in a savepoint after', shared('k2', 'a') . '; SAVEPOINT s', q{} ], [ 'before', q{}, shared('k2', 'a') ])
 {
 	my ($when, $before, $after) = @$case;
 

@@ -35,6 +35,7 @@ autovacuum = off
 max_prepared_transactions = 10
 deadlock_timeout = 1h
 atomic_lock.max_wait = 1h
+atomic_lock.sweep_interval = 0
 restart_after_crash = on
 };
 my $tables = q{

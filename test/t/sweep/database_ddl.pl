@@ -8,11 +8,13 @@
 # line in the log, or one at most; a worker that stands in a batch leaves when
 # that is done; where all background worker slots are taken, that is one line
 # in the log with what to do, lock_sweeper_status() says so, and lock_sweep()
-# works by hand; a database that allows no connections is left alone.
+# works by hand; a database that allows no connections is left alone; a new database has
+# no counts of one that was dropped; batches are as large as the lock table allows.
 #
 # Turns red when: a worker stays connected from one sweep to the next, or until
 # all is swept; databases are remembered by name or for ever; each failure is
-# logged, or none; a failed start takes the launcher down.
+# logged, or none; a failed start takes the launcher down; the place of a dropped database
+# keeps a count or a sweep; the lock table is taken for smaller than it is.
 
 use strict;
 use warnings FATAL => 'all';
@@ -80,11 +82,16 @@ ok(swept($source, '%'), 'after all that, all is swept');
 ok(launcher($watch), '... by a launcher that is still there');
 is(ask($watch, q{SELECT string_agg(database::text, ' ' ORDER BY database) FROM lock_sweeper_status() WHERE database <> current_database()}), 'source', 'lock_sweeper_status shows nobody who is gone') if ask($watch, 'CREATE EXTENSION atomic_lock; SELECT 1');
 is(ask($watch, q{SELECT count(*) FROM lock_stats WHERE database IS NULL OR database NOT IN (SELECT datname FROM pg_database)}), '0', '... nor does lock_stats');
+# The launcher frees the places of dropped databases, and then sweeps no more.
+configure($node, $watch, 'atomic_lock.sweep_interval = 0');
+ok(soon($watch, q{SELECT status ~ '^turned off' FROM lock_sweeper_status() WHERE database IS NULL}), 'turned off');
 ask($watch, 'CREATE DATABASE fresh');
 my $fresh = session($node, 'Fresh', 'fresh');
 is(ask($fresh, q{CREATE EXTENSION atomic_lock; SELECT lock_acquire('k', '1 hour', 'o') IS NOT NULL; SELECT grants, expirations, swept FROM lock_stats WHERE database = 'fresh'}), "t\n1|0|0", '... where a new database begins with 0');
+is(ask($fresh, q{SELECT since > clock_timestamp() - interval '1 hour', (SELECT count(*) FROM lock_sweeper_status() WHERE database = 'fresh') FROM lock_stats WHERE database = 'fresh'}), 't|0', '... counts since now, and was never swept');
 end($fresh);
 ask($watch, 'DROP DATABASE fresh');
+configure($node, $watch, q{atomic_lock.sweep_interval = '10ms'});
 is(unexpected_lines($node, qr/FATAL:  database (?:"\w+"|with OID \d+|\d+) does not exist/, qr/FATAL:  terminating (?:connection|background worker) .*due to administrator command/), '', 'nothing unexpected in the log');
 # From PostgreSQL 19 on, these statements end a worker, which says so.
 cmp_ok(count_in_log($node, qr/atomic_lock[^\n]*exited with exit code/) - count_in_log($node, qr/terminating background worker "atomic_lock/), '<=', 12, '... and no restart loop');
@@ -197,6 +204,9 @@ ok(soon($watch, q{SELECT bool_or(hint ~ 'max_worker_processes') FROM lock_sweepe
 ask($watch, q{SELECT lock_acquire('held', '1 hour', 'o')});
 is(ask($watch, q{SELECT status FROM lock_try_acquire('held', wait => '1 s')}), 'timeout', '... a while');
 is(count_in_log($node, qr/could not start a sweep/), 1, '... in one line');
+my $written = -s $node->logfile;
+$node->reload;
+ok($node->wait_for_log(qr/could not start a sweep/, $written), '... and again after a reload');
 is(ask($watch, q{SELECT lock_sweep()}), '10', 'lock_sweep() by hand');
 ok(launcher($watch), 'the launcher is there');
 end($watch);
@@ -211,14 +221,19 @@ $node->append_conf('postgresql.conf', q{
 max_worker_processes = 8
 atomic_lock.sweep_batch = 100000
 max_connections = 15
+max_prepared_transactions = 100
 max_locks_per_transaction = 10
 });
 $node->restart;
 $watch = session($node, 'Watch');
 expire($watch, 'slot', 10);
 ok(swept($watch, 'slot'), 'with more slots, and a restart, it sweeps');
+my $xids = q{SELECT pg_snapshot_xmax(pg_current_snapshot())};
+my $batches = ask($watch, $xids);
 expire_rows($watch, 'lock', 5000);
 ok(swept($watch, 'lock'), '... also where a batch does not fit into the lock table');
+$batches = ask($watch, $xids) - $batches;
+cmp_ok($batches, '<', 500, "... of which it uses a sixteenth: $batches batches");
 is(count_in_log($node, qr/out of shared memory/), 0, '... which it does not fill');
 is(ask($watch, q{SELECT count(*) FROM lock_sweeper_status() WHERE hint IS NOT NULL}), '0', '... and all is well') or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
 

@@ -11,7 +11,9 @@
 # moment leaves no part of a batch, and another one comes; DROP EXTENSION and LOCK
 # TABLE wait for a batch and no longer; a worker that stands still delays no
 # shutdown; what is counted adds up,
-# whatever the clock of the sweep says.
+# whatever the clock of the sweep says; a worker follows settings that change between two
+# batches, and rests between them; a visit that could not sweep all is followed by another
+# at once.
 #
 # Turns red when: rows are deleted by key; a batch is more than one transaction;
 # nobody is woken, or before the commit; the launcher waits for its worker in a
@@ -25,6 +27,7 @@ use AtomicLockSweep;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time usleep);
 
 plan skip_all => 'needs a build with AL_TEST_HOOKS, named by AL_HOOKS' unless $ENV{AL_HOOKS};
 
@@ -149,9 +152,14 @@ like(ask($watch, "SELECT query, state FROM pg_stat_activity WHERE pid = $worker"
 is(ask($watch, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'atomic_lock%'}), '2', '... there is one');
 is(ask($watch, q{SELECT count(*) FROM app_lock}), '250', '... what it does is not seen before it commits');
 is(ask($one, q{SELECT count(*) FILTER (WHERE status = 'acquired'), count(*) FILTER (WHERE status = 'pending'), clock_timestamp() - statement_timestamp() > '400 ms' FROM generate_series(1, 250) n, lock_try_acquire('look-' || n, '1 ms', 'other')}), '249|1|t', '... nobody gets the row that it has removed, and only that, nor is refused it at once');
-configure($node, $watch, 'atomic_lock.sweep_batch = 50', q{atomic_lock.sweep_interval = '60ms'});
+configure($node, $watch, 'atomic_lock.sweep_batch = 5', q{atomic_lock.sweep_interval = '60ms'});
+my $xids = q{SELECT pg_snapshot_xmax(pg_current_snapshot())};
+my $batches = ask($watch, $xids);
 let_sweep($holder);
 ok(swept($watch, 'look'), 'settings change, and it goes on');
+$batches = ask($watch, $xids) - $batches;
+cmp_ok($batches, '>=', 30, "... with the new size of batches: $batches");
+configure($node, $watch, 'atomic_lock.sweep_batch = 50');
 
 # Cancelled, terminated
 foreach my $what ('cancel', 'terminate')
@@ -181,6 +189,31 @@ configure($node, $watch, 'atomic_lock.sweep_batch = 1000');
 ok(swept($watch, 'any%'), 'terminated at any moment: all is swept') or diag(ask($watch, 'SELECT * FROM lock_sweeper_status()'));
 
 configure($node, $watch, 'atomic_lock.sweep_batch = 50');
+
+# A visit that ends before all is swept: the next one does not wait for the interval.
+configure($node, $watch, q{atomic_lock.sweep_interval = 0}, q{atomic_lock.test_longest_visit = '500ms'});
+expire_rows($watch, 'long', 60_000);
+my $visits = 0;
+my $rests = 0;
+foreach (1 .. 10)
+{
+	my $before = ask($watch, q{SELECT sweeps FROM lock_stats WHERE database = 'postgres'});
+	my $until = time() + 5;
+
+	# This begins a visit.  The launcher ends a worker that is late, and then waits.
+	configure($node, $watch, q{atomic_lock.sweep_interval = '1h'});
+	while (($visits < 3 || !$rests) && time() < $until)
+	{
+		usleep(50_000);
+		$rests ||= ask($watch, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper' AND wait_event_type = 'Extension'});
+		$visits = ask($watch, "SELECT sweeps - $before FROM lock_stats WHERE database = 'postgres'");
+	}
+	last if $visits >= 3 && $rests;
+}
+cmp_ok($visits, '>=', 3, 'a visit that ends before all is swept is followed by others');
+ok($rests, '... and rests between two batches');
+ask($watch, q{DELETE FROM app_lock WHERE key LIKE 'long-%'});
+configure($node, $watch, q{atomic_lock.sweep_interval = '50ms'}, q{atomic_lock.test_longest_visit = '1h'});
 
 # Killed: off, so that what it leaves can be seen
 $worker = $stand->('kill');

@@ -232,6 +232,7 @@ kill 'HUP', $launcher for (1 .. 20);
 ok(sweep_passes($watch), '... nor do many reloads');
 
 is(unexpected_lines($node, qr/WARNING:  PID \d+ is not a PostgreSQL|FATAL:  terminating connection due to administrator command|FATAL:  terminating background worker|ERROR:  canceling statement due to lock timeout|invalid value for parameter "atomic_lock.sweep_databases"/), '', 'nothing unexpected in the log');
+is(count_in_log($node, qr/has another version than its library/), 0, '... no line about a version');
 is(count_in_log($node, qr/background worker "atomic_lock sweeper[^"]*" .*exited with exit code/), count_in_log($node, qr/ERROR:  canceling statement due to lock timeout/), '... and no line for each visit');
 
 # A restart; a prepared transaction has a lease in hand, that ran out but for it

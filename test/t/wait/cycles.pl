@@ -2,13 +2,16 @@
 # of them, and the other ways in which a wait ends.
 #
 # Properties: three owners may wait for each other's leases, a cycle of two may go
-# through a row lock, and two sessions may wait for the end of each other, whatever
-# owners they have.  In each cycle one waiter is told so, the others go
-# on, and whoever comes next finds the queue in order.  A mere chain is no cycle.
+# through a row lock or a place of a limited number, and two sessions may wait for the end of
+# each other, whatever owners they have.  In each cycle one waiter is told so, the others go
+# on, and the next waiter finds the queue in order.  A mere chain is no cycle.  If two
+# waiters find the same cycle at once, one of them keeps its place.  Two connections of one
+# owner that convert its lock are no cycle.
 #
 # Turns red when: the search ends at the direct blockers, at a process that waits in
 # the lock manager, or at a lease whose owner waits under another name; a victim
-# keeps its place, or a lock on the queue; a deadlock is not counted.
+# keeps its place, or a lock on the queue; a victim leaves the queue only after it has
+# returned; any second conversion counts as a cycle; a deadlock is not counted.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,7 +21,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('cycles');
+my $node = PostgreSQL::Test::Cluster->new('cycles', @build);
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
@@ -111,6 +114,60 @@ queue_up($watch, $two, "$soon SELECT status FROM lock_try_acquire('a', owner => 
 start($one, 'CREATE INDEX CONCURRENTLY ON data (id)');
 is(answer($two), 'deadlock', 'who waits for the lock of a session that builds an index concurrently is told');
 is(answer($one), '', '... the index is built');
+clean();
+
+# Through the only place of a key that has a limit
+ask($one, q{SELECT lock_acquire('k', '1 hour', 'one', 'shared')});
+ask($two, q{SELECT lock_acquire('b', '1 hour', 'two')});
+queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('b', '1 hour', 'one', wait => '5 min')});
+start($two, "$soon SELECT status FROM lock_try_acquire('k', '1 hour', 'two', 'shared', wait => '5 min', max_holders => 1)");
+is(answer($two), 'deadlock', 'a waiter for a place whose holder waits for it is told');
+ask($two, q{SELECT lock_release('b', 'two')});
+is(answer($one), 'acquired', '... the other goes on');
+clean();
+
+# Two waiters find the same cycle.  The second one stands between that and its resignation,
+# while the first one resigns, and is stopped before it returns.
+SKIP:
+{
+	skip 'needs a build with AL_TEST_HOOKS, named by AL_HOOKS', 4 unless @build;
+	my $stands = q{SELECT %s FROM pg_stat_activity WHERE wait_event = 'advisory' AND pid };
+	my $both;
+
+	# On a slow machine the first one may resign before the second one has searched.
+	foreach my $later ('2 s', '30 s')
+	{
+		ask($watch, 'SELECT pg_advisory_lock(1706)');
+		ask($one, q{SELECT lock_acquire('a', '1 hour', 'one'); SET atomic_lock.test_pause_at = 'resigned'});
+		ask($two, q{SELECT lock_acquire('b', '1 hour', 'two'); SET atomic_lock.test_pause_at = 'cycle-confirmed'});
+		queue_up($watch, $two, "$soon SELECT status FROM lock_try_acquire('a', '1 hour', 'two', wait => '5 min')");
+		start($one, "SET deadlock_timeout = '$later'; SELECT status FROM lock_try_acquire('b', '1 hour', 'one', wait => '5 min')");
+		poll($watch, sprintf("$stands = %d", 'count(*) = 1', pid($one)));
+		$both = ask($watch, sprintf("$stands = %d", 'count(*)', pid($two)));
+		last if $both;
+		ask($watch, 'SELECT pg_advisory_unlock_all()');
+		answer($one);
+		ask($one, q{SELECT lock_release('a', 'one')});
+		answer($two);
+		clean();
+	}
+	ok($both, 'two waiters find the same cycle');
+	kill 'STOP', pid($one);
+	ask($watch, 'SELECT pg_advisory_unlock_all()');
+	poll($watch, "SELECT state = 'idle' OR wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = " . pid($two));
+	ok(is_waiting($watch, $two), '... the one goes on waiting');
+	kill 'CONT', pid($one);
+	is(answer($one), 'deadlock', '... the other is told');
+	ask($one, q{SELECT lock_release('a', 'one')});
+	is(answer($two), 'acquired', '... and lets go');
+	clean();
+}
+
+# One owner wants to be alone on two connections
+ask($one, q{SELECT lock_acquire('k', '1 hour', o, 'shared') FROM unnest(ARRAY['one', 'other']) o});
+queue_up($watch, $_, q{SELECT (lock_convert('k', 'one', wait => '5 min')).status}) for ($one, $two);
+ask($three, q{SELECT lock_release('k', 'other')});
+like(answer($_), qr/^(?:re)?acquired$/, 'two connections of one owner convert its lock') for ($one, $two);
 clean();
 
 # Two sharers that both want to be alone

@@ -149,6 +149,13 @@ start($two, q{SET deadlock_timeout = '1 h'; } . waiting('x', 'two'));
 like(answer($one), $has_queue ? qr/^deadlock\n/ : qr/^timeout\n/, 'a cycle');
 is(answer($two), 'acquired', '... and the other goes on');
 
+# Two owners that share a lock want to be alone: the second one is told, also without a queue.
+ask($holder, q{SELECT lock_acquire('both', '1 hour', o, 'shared') FROM unnest(ARRAY['one', 'two']) o});
+wait_with($one, q{SELECT (lock_convert('both', 'one', wait => '5 min')).status});
+like(reply($two, q{SELECT lock_convert('both', 'two', wait => '10 s')}), qr/40P01/, 'the second of two conversions is a cycle');
+ask($two, q{SELECT lock_release('both', 'two')});
+is(answer($one), 'acquired', '... the first one is granted');
+
 # A crash takes the queue along.
 ask($holder, q{SELECT lock_acquire('last', '1 hour', 'holder')});
 wait_with($one, waiting('last', 'one'));

@@ -1,8 +1,8 @@
 # No wake-up is lost, and none is wasted: waiting with what hides it taken away.
 #
 # In a build with AL_TEST_HOOKS the second after which a waiter looks again by
-# itself becomes an hour here, and nobody looks for deadlocks, so that a lost
-# wake-up is a wait that does not end; and a waiter can be held up between its
+# itself becomes an hour here, no sweep runs, and nobody looks for deadlocks, so that a
+# lost wake-up is a wait that does not end; and a waiter can be held up between its
 # wake-up and its look.  AL_HANDOVERS in the environment is the number of
 # hand-overs between two sessions.
 #
@@ -39,6 +39,7 @@ autovacuum = off
 max_connections = 230
 deadlock_timeout = 1h
 atomic_lock.max_wait = 1h
+atomic_lock.sweep_interval = 0
 atomic_lock.test_sleep_cap = 1h
 });
 $node->start;
