@@ -111,7 +111,7 @@ leave_queue(int code, Datum arg)
 static bool
 is_upgrade(const AlAttempt *attempt)
 {
-	return attempt->own && al_is_shared(attempt->own) && !attempt->request->is_shared;
+	return attempt->own && al_is_shared(attempt->own) && !attempt->is_shared;
 }
 
 /*
@@ -394,7 +394,7 @@ grant_stolen(Relation rel, AlAttempt *attempt)
 	(void) al_grant(rel, attempt);
 	al_quota_end(quotas);
 	/* Whom the key was offered to cannot take it, and shall not lose the place for that. */
-	if (!attempt->request->is_shared && al_tickets_look(attempt->key, NULL, &line) &&
+	if (!attempt->is_shared && al_tickets_look(attempt->key, NULL, &line) &&
 		line.is_offered)
 		(void) al_ticket_offer(attempt->key, &nobody, 0);
 }
@@ -407,7 +407,8 @@ List *
 al_lease_steal(Relation rel, const AlKey *key, AlAcquire *request, const text *reason,
 			   AlResult *result)
 {
-	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+	AlAttempt	attempt = {.key = key, .request = request, .result = result,
+	.is_shared = request->is_shared, .lifetime = request->lifetime};
 	List	   *ended;
 
 	al_terms_of(key, request, &attempt.terms);
@@ -428,7 +429,8 @@ List *
 al_lease_steal_grant(Relation rel, const AlKey *key, AlAcquire *request, int64 token,
 					 const text *reason, AlResult *result)
 {
-	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+	AlAttempt	attempt = {.key = key, .request = request, .result = result,
+	.is_shared = request->is_shared, .lifetime = request->lifetime};
 	AlClaim		claim;
 	AlHolding  *holding;
 	AlHolding  *ended = NULL;
@@ -438,8 +440,8 @@ al_lease_steal_grant(Relation rel, const AlKey *key, AlAcquire *request, int64 t
 	holding = al_lease_claim_grant(rel, key, token, &claim, result);
 	if (holding == NULL)
 		return NIL;
-	request->is_shared = al_is_shared(holding);
-	if (request->is_shared &&
+	attempt.is_shared = al_is_shared(holding);
+	if (attempt.is_shared &&
 		!al_lease_claim_soon(rel, key, &request->owner, AL_CLAIM_SHARE, &attempt.claim, result))
 	{
 		al_claim_drop(&claim);
@@ -452,7 +454,7 @@ al_lease_steal_grant(Relation rel, const AlKey *key, AlAcquire *request, int64 t
 		ended = al_lease_end_claimed(rel, key, holding, AL_ENDED_STOLEN, reason, result);
 	if (ended == NULL)
 	{
-		if (request->is_shared)
+		if (attempt.is_shared)
 			al_claim_drop(&attempt.claim);
 		al_claim_drop(&claim);
 		return NIL;

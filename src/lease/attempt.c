@@ -70,7 +70,7 @@ find_closed(const AlAttempt *attempt)
 
 	if (al_is_closed(&attempt->state.rows.exclusive, now))
 		return &attempt->state.rows.exclusive;
-	foreach(cell, attempt->request->is_shared ? NIL : attempt->state.rows.shared)
+	foreach(cell, attempt->is_shared ? NIL : attempt->state.rows.shared)
 	{
 		const AlHolding *row = lfirst(cell);
 
@@ -86,9 +86,9 @@ find_closed(const AlAttempt *attempt)
 
 /* Does the mode of a holding allow all that is asked for? */
 static bool
-is_enough(const AlHolding *holding, const AlAcquire *request)
+is_enough(const AlHolding *holding, bool is_shared)
 {
-	return request->is_shared || !al_is_shared(holding);
+	return is_shared || !al_is_shared(holding);
 }
 
 /* Take a live holding into account; result->holding is the longest one in the way */
@@ -102,7 +102,7 @@ consider(AlAttempt *attempt, AlHolding *holding)
 		return;
 	if (al_is_owned_by(holding, &request->owner))
 	{
-		if (attempt->own == NULL || !is_enough(attempt->own, request))
+		if (attempt->own == NULL || !is_enough(attempt->own, request->is_shared))
 			attempt->own = holding;
 	}
 	else if (!request->is_shared || !al_is_shared(holding))
@@ -150,14 +150,13 @@ find_kept(const AlAttempt *attempt)
 static bool
 is_past_life(const AlAttempt *attempt)
 {
-	const AlAcquire *request = attempt->request;
 	const AlHolding *began = attempt->own ? attempt->own : attempt->kept;
 
-	if (began == NULL || request->lifetime == AL_TRANSACTION ||
+	if (began == NULL || attempt->lifetime == AL_TRANSACTION ||
 		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) <= 0)
 		return false;
 	if (attempt->own && attempt->own->lifetime != AL_TRANSACTION &&
-		(attempt->own->expires_at != DT_NOEND || request->lifetime == AL_SESSION))
+		(attempt->own->expires_at != DT_NOEND || attempt->lifetime == AL_SESSION))
 		return false;
 	return al_end_of_life(began) <= attempt->result->at;
 }
@@ -169,23 +168,22 @@ refuse(AlResult *result, const AlHolding *why, AlOutcome outcome)
 	return outcome;
 }
 
-/* What the request leads to, by the holdings seen and the clock */
-static AlOutcome
-judge(AlAttempt *attempt)
+/*
+ * Find what the owner has and what is in its way among the holdings seen, and the mode and
+ * lifetime that the owner is to have.
+ */
+static void
+take_stock(AlAttempt *attempt)
 {
 	const AlAcquire *request = attempt->request;
 	AlResult   *result = attempt->result;
-	const AlHolding *closed;
 	ListCell   *cell;
 
 	attempt->own = NULL;
 	attempt->kept = NULL;
+	attempt->is_shared = request->is_shared;
+	attempt->lifetime = request->lifetime;
 	result->is_full = false;
-	if (request->keeps_own)
-	{
-		attempt->request->is_shared = false;
-		attempt->request->lifetime = AL_LEASE;
-	}
 	result->others = -1;
 	result->at = GetCurrentTimestamp();
 	consider(attempt, &attempt->state.rows.exclusive);
@@ -198,29 +196,47 @@ judge(AlAttempt *attempt)
 		result->others += attempt->state.rows.more;
 	if (request->keeps_own && attempt->own)
 	{
-		attempt->request->is_shared = al_is_shared(attempt->own);
-		attempt->request->lifetime = attempt->own->lifetime;
+		attempt->is_shared = al_is_shared(attempt->own);
+		attempt->lifetime = attempt->own->lifetime;
 	}
+}
+
+/* The outcome for an owner that has the key; AL_ACQUIRED: the owner needs a new grant */
+static AlOutcome
+judge_own(const AlAttempt *attempt)
+{
+	const AlAcquire *request = attempt->request;
+	const AlHolding *own = attempt->own;
 
 	if (request->is_convert)
-	{
-		if (attempt->own == NULL)
-			return al_judge_owner(&attempt->state, &request->owner, result, &attempt->own);
-		if (al_is_shared(attempt->own) == request->is_shared)
-			return AL_REACQUIRED;
-	}
-	else if (attempt->own)
-	{
-		if (request->on_reacquire == AL_REACQUIRE_ERROR)
-			return refuse(result, attempt->own, AL_HELD_BY_OWNER);
-		if (is_past_life(attempt))
-			return refuse(result, attempt->own, AL_LIFETIME_EXCEEDED);
-		if (is_enough(attempt->own, request))
-			return AL_REACQUIRED;
-		/* A shared lease cannot become exclusive just until the transaction ends. */
-		if (request->lifetime == AL_TRANSACTION && attempt->own->lifetime != AL_TRANSACTION)
-			return refuse(result, attempt->own, AL_HELD_BY_OWNER);
-	}
+		return al_is_shared(own) == attempt->is_shared ? AL_REACQUIRED : AL_ACQUIRED;
+	if (request->on_reacquire == AL_REACQUIRE_ERROR)
+		return refuse(attempt->result, own, AL_HELD_BY_OWNER);
+	if (is_past_life(attempt))
+		return refuse(attempt->result, own, AL_LIFETIME_EXCEEDED);
+	if (is_enough(own, attempt->is_shared))
+		return AL_REACQUIRED;
+	/* A shared lease cannot become exclusive just until the transaction ends. */
+	if (attempt->lifetime == AL_TRANSACTION && own->lifetime != AL_TRANSACTION)
+		return refuse(attempt->result, own, AL_HELD_BY_OWNER);
+	return AL_ACQUIRED;
+}
+
+/* What the request leads to, by the holdings seen and the clock */
+static AlOutcome
+judge(AlAttempt *attempt)
+{
+	AlResult   *result = attempt->result;
+	AlOutcome	outcome = AL_ACQUIRED;
+	const AlHolding *closed;
+
+	take_stock(attempt);
+	if (attempt->own)
+		outcome = judge_own(attempt);
+	else if (attempt->request->is_convert)
+		return al_judge_owner(&attempt->state, &attempt->request->owner, result, &attempt->own);
+	if (outcome != AL_ACQUIRED)
+		return outcome;
 	if (result->others >= 0)
 		return AL_HELD;
 	closed = attempt->own && !al_is_shared(attempt->own) ? NULL : find_closed(attempt);
@@ -298,8 +314,7 @@ rows_to_see(const AlAttempt *attempt)
 	if (al_claimed_has(attempt->key->hash) &&
 		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) > 0)
 		return AL_LOOK_ALL;
-	return attempt->request->is_shared && !attempt->request->keeps_own ?
-		AL_LOOK_OWN : AL_LOOK_SOME;
+	return attempt->request->is_shared ? AL_LOOK_OWN : AL_LOOK_SOME;
 }
 
 /*
@@ -373,10 +388,10 @@ needs_claim(const AlAttempt *attempt, AlClaimMode *mode, const AlOwner **owner)
 
 	Assert(is_new || request->is_convert || own != NULL);
 	if (!is_new && (request->is_convert || (own->lifetime == AL_TRANSACTION &&
-											request->lifetime == AL_TRANSACTION)))
+											attempt->lifetime == AL_TRANSACTION)))
 		return false;
-	is_shared = is_new ? request->is_shared && own == NULL : al_is_shared(own);
-	if (!is_new && request->lifetime == AL_TRANSACTION)
+	is_shared = is_new ? attempt->is_shared && own == NULL : al_is_shared(own);
+	if (!is_new && attempt->lifetime == AL_TRANSACTION)
 		*mode = AL_CLAIM_PIN;
 	else if (is_new || own->lifetime == AL_TRANSACTION)
 		*mode = is_shared ? AL_CLAIM_SHARE : AL_CLAIM_TAKE;
@@ -422,7 +437,7 @@ explain_claim(AlAttempt *attempt)
 	{
 		const AlHolding *holding = lfirst(cell);
 
-		if (attempt->request->is_shared && al_is_shared(holding) && holding->owner &&
+		if (attempt->is_shared && al_is_shared(holding) && holding->owner &&
 			!al_is_owned_by(holding, &attempt->request->owner))
 		{
 			/* If its claim is in the way, it has converted to shared. */
@@ -594,6 +609,52 @@ may_retry(AlAttempt *attempt, int *retries)
 }
 
 /*
+ * Look without a claim.  True: the key may be granted under a claim of this mode, with
+ * *owner as for al_claim().  False: the outcome is final.
+ */
+static bool
+is_worth_claiming(Relation rel, AlAttempt *attempt, bool all, AlClaimMode *mode,
+				  const AlOwner **owner)
+{
+	AlResult   *result = attempt->result;
+
+	AL_TEST_POINT("before-look");
+	look(rel, attempt, all);
+	result->outcome = judge(attempt);
+	if (attempt->request->is_convert && attempt->own == NULL)
+		judge_at_once(rel, attempt);
+	if (needs_place(attempt) && !has_place(rel, attempt))
+		return false;
+	if (result->outcome == AL_ACQUIRED && is_queued(attempt, &result->first))
+		result->outcome = AL_QUEUED;
+	return al_is_granted(result) && needs_claim(attempt, mode, owner);
+}
+
+/*
+ * Look again, under the claim.  False: the claim is dropped; and if the outcome is a grant
+ * all the same, that needs another claim.
+ */
+static bool
+verify(Relation rel, AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
+{
+	AlResult   *result = attempt->result;
+
+	attempt->is_claimed = true;
+	AL_TEST_POINT("claimed");
+	look_again(rel, attempt);
+	result->outcome = judge(attempt);
+	if (al_is_granted(result) && is_claim_enough(attempt, mode, owner))
+	{
+		if (is_pinned(attempt, mode))
+			explain_claim(attempt);
+		else if (!needs_place(attempt) || take_place(rel, attempt))
+			return true;
+	}
+	al_attempt_drop(attempt);
+	return false;
+}
+
+/*
  * Try to get a key, up to the claim under which the grant is written.  Outcomes:
  * AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED, AL_CLOSED,
  * AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also those of al_judge_owner().  Raises
@@ -602,7 +663,6 @@ may_retry(AlAttempt *attempt, int *retries)
 void
 al_attempt(Relation rel, AlAttempt *attempt)
 {
-	const AlAcquire *request = attempt->request;
 	AlResult   *result = attempt->result;
 	int			retries = 0;
 
@@ -620,43 +680,21 @@ al_attempt(Relation rel, AlAttempt *attempt)
 		AlClaimMode mode = 0;
 
 		CHECK_FOR_INTERRUPTS();
-		AL_TEST_POINT("before-look");
-		look(rel, attempt, all);
-		result->outcome = judge(attempt);
-		if (request->is_convert && attempt->own == NULL)
-			judge_at_once(rel, attempt);
-		if (needs_place(attempt) && !has_place(rel, attempt))
+		if (!is_worth_claiming(rel, attempt, all, &mode, &owner))
 			return;
-		if (result->outcome == AL_ACQUIRED && is_queued(attempt, &result->first))
-			result->outcome = AL_QUEUED;
-		if (!al_is_granted(result) || !needs_claim(attempt, &mode, &owner))
-			return;
-
 		AL_TEST_POINT("before-claim");
-		if (!al_claim_try(&attempt->claim, attempt->key, owner, mode))
+		if (al_claim_try(&attempt->claim, attempt->key, owner, mode))
 		{
-			/* What the first look left out may call for another claim. */
-			if (!all)
-				continue;
-			explain_claim(attempt);
-			if (may_retry(attempt, &retries))
-				continue;
-			return;
-		}
-		attempt->is_claimed = true;
-		AL_TEST_POINT("claimed");
-		look_again(rel, attempt);
-		result->outcome = judge(attempt);
-		if (al_is_granted(result) && is_claim_enough(attempt, mode, owner))
-		{
-			if (is_pinned(attempt, mode))
-				explain_claim(attempt);
-			else if (!needs_place(attempt) || take_place(rel, attempt))
+			if (verify(rel, attempt, mode, owner) || !al_is_granted(result))
 				return;
 		}
-		al_attempt_drop(attempt);
-		if (!al_is_granted(result))
-			return;
+		/* What the first look left out may call for another claim. */
+		else if (all)
+		{
+			explain_claim(attempt);
+			if (!may_retry(attempt, &retries))
+				return;
+		}
 	}
 }
 
@@ -717,7 +755,7 @@ al_attempt_explain_pending(Relation rel, AlAttempt *attempt)
 		result->is_full)
 		return;
 	pending = al_pending_find(rel, attempt->key, NULL);
-	if (pending == NULL || (request->is_shared && al_is_shared(pending) &&
+	if (pending == NULL || (attempt->is_shared && al_is_shared(pending) &&
 							!al_is_owned_by(pending, &request->owner)))
 		return;
 	result->holding = *pending;

@@ -21,6 +21,8 @@ typedef struct AlAttempt
 	AlState		state;
 	uint64		made;			/* al_sole_entries() before the first look */
 	AlHolding  *own;			/* the owner's holding, in the state; or NULL */
+	bool		is_shared;		/* how the owner is to have the key: as the request says, or as */
+	AlLifetime	lifetime;		/* the owner has it already, where the request keeps that */
 	const AlHolding *kept;		/* its life goes on in the grant; or NULL */
 	bool		is_claimed;
 	bool		had_taken;		/* the transaction has kept everybody from the key before */

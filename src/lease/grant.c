@@ -49,16 +49,14 @@
 static void
 set_end(const AlAttempt *attempt, AlHolding *holding)
 {
-	const AlAcquire *request = attempt->request;
-
 	holding->ttl = attempt->terms.ttl;
 	holding->expires_at = holding->ttl == 0 ? DT_NOEND :
 		al_add_duration(attempt->result->at, holding->ttl);
-	if (request->lifetime != AL_TRANSACTION)
+	if (attempt->lifetime != AL_TRANSACTION)
 		holding->expires_at = Min(holding->expires_at, al_end_of_life(holding));
-	holding->lifetime = request->lifetime;
-	holding->pid = request->lifetime == AL_LEASE ? 0 : MyProcPid;
-	holding->backend_start = request->lifetime == AL_SESSION ? MyStartTimestamp : 0;
+	holding->lifetime = attempt->lifetime;
+	holding->pid = attempt->lifetime == AL_LEASE ? 0 : MyProcPid;
+	holding->backend_start = attempt->lifetime == AL_SESSION ? MyStartTimestamp : 0;
 }
 
 /* Renew a holding as the request says, but never make its time shorter */
@@ -71,7 +69,7 @@ renew(const AlAttempt *attempt, AlHolding *holding)
 
 	set_end(attempt, holding);
 	if (lifetime != AL_TRANSACTION &&
-		(previous != DT_NOEND || request->lifetime == AL_SESSION))
+		(previous != DT_NOEND || attempt->lifetime == AL_SESSION))
 		holding->expires_at = Max(holding->expires_at, previous);
 	if (request->holder)
 		holding->holder = request->holder;
@@ -109,11 +107,11 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	AlAcquire  *request = attempt->request;
 
 	/* The owner generated for a single exclusive lease names the block of its row. */
-	if (request->is_shared || request->lifetime == AL_TRANSACTION)
+	if (attempt->is_shared || attempt->lifetime == AL_TRANSACTION)
 		request->owner.in_index = true;
 	if (request->owner.in_index && request->owner.generated && request->owner.name.len == 0)
 		al_owner_generate(&request->owner, InvalidBlockNumber);
-	if (request->owner.generated && request->is_shared)
+	if (request->owner.generated && attempt->is_shared)
 		al_claim_holding(attempt->key, &request->owner);
 	memset(holding, 0, sizeof(AlHolding));
 	ItemPointerSetInvalid(&holding->tid);
@@ -305,7 +303,7 @@ grant_transaction(Relation rel, AlAttempt *attempt)
 		*holding = *own;
 	else
 		init_holding(attempt, holding);
-	holding->slot = request->is_shared ? AL_SLOT_EXCLUSIVE + 1 : AL_SLOT_EXCLUSIVE;
+	holding->slot = attempt->is_shared ? AL_SLOT_EXCLUSIVE + 1 : AL_SLOT_EXCLUSIVE;
 	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
 	holding->granted_at = attempt->result->at;
 	if (is_change)
@@ -313,7 +311,7 @@ grant_transaction(Relation rel, AlAttempt *attempt)
 	else
 		al_held_add(attempt->key, &request->owner, holding);
 	/* Only now, so that others who see this claim also see whose it is */
-	al_claim_transaction(attempt->key, request->is_shared, RelationGetRelid(rel));
+	al_claim_transaction(attempt->key, attempt->is_shared, RelationGetRelid(rel));
 }
 
 /* Write a grant that is new, or changes the mode of what the owner has */
@@ -330,7 +328,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 	else
 		al_claimed_freed(attempt->key->hash, -1);
 	if (request->is_convert ? own->lifetime == AL_TRANSACTION :
-		request->lifetime == AL_TRANSACTION)
+		attempt->lifetime == AL_TRANSACTION)
 	{
 		grant_transaction(rel, attempt);
 		return;
@@ -349,8 +347,8 @@ grant_new(Relation rel, AlAttempt *attempt)
 	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
 	holding->released_at = 0;
 	AL_TEST_POINT("token-drawn");
-	put_row(rel, attempt, request->is_shared, holding);
-	al_lease_written(attempt->key, &request->owner, holding, own && request->is_shared);
+	put_row(rel, attempt, attempt->is_shared, holding);
+	al_lease_written(attempt->key, &request->owner, holding, own && attempt->is_shared);
 	al_history_begin(attempt->key, holding, attempt->result->at);
 }
 
@@ -369,7 +367,7 @@ grant_again(Relation rel, AlAttempt *attempt)
 	*holding = *own;
 	if (request->is_convert)
 		return true;
-	if (request->lifetime == AL_TRANSACTION)
+	if (attempt->lifetime == AL_TRANSACTION)
 	{
 		if (own->lifetime != AL_TRANSACTION)
 			al_pin_note(attempt->key, own);

@@ -380,7 +380,7 @@ al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count)
 		uses[used].key = attempts[i].key;
 		uses[used].role = own ? own->role : attempts[i].request->role;
 		uses[used].is_new = own == NULL;
-		uses[used++].in_transaction = attempts[i].request->lifetime == AL_TRANSACTION;
+		uses[used++].in_transaction = attempts[i].lifetime == AL_TRANSACTION;
 	}
 	return al_quota_claim(rel, uses, used, &attempts[0].request->owner);
 }

@@ -179,7 +179,6 @@ al_terms_set_wait(const AlKey *keys, int count, AlAcquire *request)
 void
 al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms)
 {
-	AlLifetime	lifetime;
 	int64		max_holders;
 
 	al_terms_admit(key);
@@ -192,23 +191,21 @@ al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms)
 	if (request->is_convert)
 		return;
 
-	/* What keeps_own makes of the lifetime is for what the owner has. */
-	lifetime = request->keeps_own ? AL_LEASE : request->lifetime;
-	if (request->ttl != AL_NO_TTL || lifetime == AL_LEASE)
+	if (request->ttl != AL_NO_TTL || request->lifetime == AL_LEASE)
 		terms->ttl = al_terms_new_ttl(key, request->ttl);
-	if (lifetime == AL_TRANSACTION && al_policy_value(key->name, AL_MIN_HOLD) > 0)
+	if (request->lifetime == AL_TRANSACTION && al_policy_value(key->name, AL_MIN_HOLD) > 0)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("lock \"%s\" cannot have lifetime \"transaction\"", al_display(key->name)),
 				 errdetail("The policy for prefix \"%s\" sets min_hold, and such a lock leaves nothing behind that could keep the key closed.",
 						   al_display(al_policy_for(key->name, AL_MIN_HOLD)->prefix)),
 				 errhint("Use lifetime \"lease\" or \"session\".")));
-	if (!request->is_shared || request->keeps_own)
+	if (!request->is_shared)
 		return;
 	max_holders = al_policy_value(key->name, AL_MAX_HOLDERS);
 	terms->max_holders = request->max_holders == 0 ? max_holders :
 		max_holders == 0 ? request->max_holders : Min(request->max_holders, max_holders);
-	if (terms->max_holders > 0 && lifetime == AL_TRANSACTION)
+	if (terms->max_holders > 0 && request->lifetime == AL_TRANSACTION)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("lock \"%s\" cannot have lifetime \"transaction\"", al_display(key->name)),
