@@ -413,7 +413,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_acquire'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_acquire(text, interval, text, text, interval, text, jsonb, text, integer, text) IS
-'takes the lock "key" for "ttl" (default atomic_lock.default_ttl); waits for it for up to "wait" (null: as long as max_wait allows), in the order of arrival; "mode" is exclusive or shared, and with "max_holders" no more owners than that share it; "lifetime" is lease, session or transaction; returns the holding, whose owner proves who has it; raises 55P03 if somebody else has the lock or the wait ran out, 40P01 if waiting would close a cycle of owners, LK007 if the owner has the lock and "on_reacquire" (default atomic_lock.on_reacquire) is error';
+'takes the lock "key" for "ttl" (default atomic_lock.default_ttl); waits for it for up to "wait" (null: as long as max_wait allows), in the order of arrival; "mode" is exclusive or shared, and with "max_holders" no more owners than that share it; "lifetime" is lease, session, or without "max_holders" transaction; returns the holding, whose owner proves who has it; raises 55P03 if somebody else has the lock or the wait ran out, 40P01 if waiting would close a cycle of owners, LK007 if the owner has the lock and "on_reacquire" (default atomic_lock.on_reacquire) is error';
 
 CREATE FUNCTION lock_try_acquire(
 	key text,
@@ -447,7 +447,7 @@ AS 'MODULE_PATHNAME', 'atomic_lock_acquire_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
 COMMENT ON FUNCTION lock_acquire_all(text[], interval, text, text, interval, text, jsonb, integer) IS
-'takes 1 to 1000 locks for one owner, all or none, in the order of their bytes; "wait" is for the whole set; returns one row per distinct key; raises what lock_acquire raises, naming the key in the way';
+'takes 1 to 1000 locks for one owner, all or none, in the order of their bytes; "wait" is for the whole set, and does not go with "max_holders"; returns one row per distinct key; raises what lock_acquire raises, naming the key in the way';
 
 CREATE FUNCTION lock_try_acquire_all(
 	keys text[],

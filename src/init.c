@@ -43,7 +43,6 @@ static const AlShmemPart *const shmem_parts[] = {
 	&al_hint_part,
 	&al_sole_part,
 	&al_queue_part,
-	&al_tickets_part,
 	&al_held_part,
 	&al_session_part,
 	&al_stat_part,

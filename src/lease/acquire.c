@@ -102,7 +102,7 @@ leave_queue(int code, Datum arg)
 
 	AL_TEST_POINT("leaving");
 	al_queue_leave(false, 0);
-	if (al_tickets_of(wait->key) == AL_TICKETED_MAYBE)
+	if (al_tickets_any())
 		al_line_missed();
 	al_stat_waited(wait->key, al_monotonic_now() - wait->since);
 }
@@ -214,7 +214,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	al_stat_waited(wait.key, al_monotonic_now() - wait.since);
 	if (is_first_upgrade)
 		al_claim_upgrade_end(attempt->key);
-	if (!al_is_granted(result) && al_tickets_may_be(attempt->key))
+	if (!al_is_granted(result) && al_tickets_is_pending(attempt->key))
 		al_line_missed();
 	return !may_pass(result->outcome);
 }

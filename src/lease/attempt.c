@@ -345,7 +345,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 			request->lifetime != AL_TRANSACTION &&
 			!al_is_closed(&state->rows.exclusive, now) &&
 			!al_queue_is_behind(attempt->key, true, PG_INT64_MAX, NULL) &&
-			!al_tickets_may_be(attempt->key))
+			!al_tickets_may_be())
 			return;
 	}
 	AL_TEST_POINT("exclusive-seen");

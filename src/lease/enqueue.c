@@ -215,7 +215,7 @@ al_lease_leave(const AlKey *key, const AlOwner *owner)
 {
 	AlLine		line;
 
-	if (!al_tickets_may_be(key))
+	if (!al_tickets_may_be())
 		return false;
 	al_claim_ticket(key, owner);
 	AL_TEST_POINT("leaving-line");

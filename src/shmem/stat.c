@@ -63,6 +63,8 @@ init_stats(void *memory)
 		al_shmem_init_words(&database->changes, 1);
 		al_shmem_init_words(&database->sweep_from, 1);
 		al_shmem_init_words(&database->offers_missed, 1);
+		al_shmem_init_words(&database->ticketed.is_counted, 1);
+		al_shmem_init_words(&database->ticketed.until, 1);
 	}
 }
 

@@ -44,6 +44,13 @@ typedef struct AlSweepRecord
 	bool		by_worker;
 } AlSweepRecord;
 
+/* Tickets of a database; see shmem/tickets.c */
+typedef struct AlTicketed
+{
+	pg_atomic_uint64 is_counted;	/* 1: the moment is that of all of them */
+	pg_atomic_uint64 until;		/* a TimestampTz; 0: there was no ticket */
+} AlTicketed;
+
 typedef struct AlDatabase
 {
 	pg_atomic_uint64 counters[AL_COUNTERS];
@@ -51,6 +58,7 @@ typedef struct AlDatabase
 	pg_atomic_uint64 changes;	/* transactions that changed what is to sweep */
 	pg_atomic_uint64 sweep_from;	/* the block where the next sweep begins */
 	pg_atomic_uint64 offers_missed; /* 1: somebody in line may have to be offered a key */
+	AlTicketed	ticketed;
 	Oid			oid;			/* 0: unused; from here on under the lock */
 	AlSweepRecord last_sweep;
 	TimestampTz failed_at;		/* when the last worker failed; 0: it did not */

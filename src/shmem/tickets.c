@@ -1,21 +1,23 @@
 /*-------------------------------------------------------------------------
  *
  * tickets.c
- *		Keys that may have tickets: places in line that no connection waits for.
+ *		Until when this database may have tickets: places in line that no connection
+ *		waits for.
  *
- * Model: tickets are rows of a table, and almost no key has any.  So that whoever
- * acquires or releases a key need not look, there is a moment for each of many groups of
- * keys: until then, a ticket for a key of the group may be valid.  It only rises.  Whoever
- * writes a ticket raises it before the commit, so no commit shows a ticket that others do
- * not look for.  A ticket that goes earlier costs the keys of its group some looks.
+ * Model: tickets are rows of a table, and most databases have none.  So that an acquire
+ * or a release need not look, there is a moment for each database (shmem/stat.h): until
+ * then, a ticket may be valid.  It only rises.  A session that writes a ticket raises it
+ * before the commit, so no commit shows a ticket that others do not look for.  While
+ * there are tickets, each call looks into the index of their table.
  *
- * After a start of the server nothing is known of a database until somebody has read
- * its table and raised the moments of all tickets (table/tickets.c).  Tickets that are
- * written meanwhile raise them as well, so the order does not matter.
+ * After a start of the server nothing is known of a database until a session has read
+ * the table and raised the moment for all tickets (table/tickets.c).  Tickets that are
+ * written meanwhile raise it as well, so the order does not matter.  A database without a
+ * place of its own in the statistics is taken to have tickets.
  *
- * Without shared memory, a session knows one moment for all keys of its database, which it
- * finds by reading the table.  Whoever writes a ticket invalidates the table then, and all
- * sessions read it again.
+ * Without shared memory, a session has a moment of its own, which it finds by reading
+ * the table.  A session that writes a ticket invalidates the table then, and all sessions
+ * read it again.
  *
  * Locking: none; the words are atomic.
  *
@@ -23,163 +25,100 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
-#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 #include "atomic_lock.h"
+#include "shmem/stat.h"
 #include "shmem/tickets.h"
 
-#define GROUPS		16384
-#define DATABASES	1024
-#define PROBES		8
+static AlTicketed own;			/* used without shared memory */
+static bool was_forgotten;		/* since al_tickets_begin_count() */
 
-typedef struct Tickets
+/* The moment of this database; NULL: it has no place for one */
+static AlTicketed *
+ticketed(void)
 {
-	pg_atomic_uint64 until[GROUPS]; /* 0, or a moment after the year 2000 */
-	pg_atomic_uint64 last;		/* the highest of them */
-	pg_atomic_uint64 counted[DATABASES];	/* OIDs, each near the place of its hash */
-} Tickets;
+	AlDatabase *database = al_stat_database();
 
-void	   *al_tickets_memory = NULL;	/* Tickets; NULL: there is no shared memory */
-
-/* The memory in which this session has seen that the tickets of its database are counted */
-void	   *al_tickets_counted_in = NULL;
-pg_atomic_uint64 *al_tickets_last = NULL;	/* there; NULL: in none */
-
-/* What a session knows without shared memory */
-static pg_atomic_uint64 own_last;
-static bool own_counted = false;
-static uint32 times_forgotten = 0;
-
-#define tickets	((Tickets *) al_tickets_memory)
-
-static void
-init_tickets(void *memory)
-{
-	Tickets    *new_tickets = memory;
-
-	al_shmem_init_words(new_tickets->until, GROUPS);
-	al_shmem_init_words(&new_tickets->last, 1);
-	al_shmem_init_words(new_tickets->counted, DATABASES);
+	if (database == NULL)
+		return &own;
+	return OidIsValid(database->oid) ? &database->ticketed : NULL;
 }
 
-const AlShmemPart al_tickets_part = {sizeof(Tickets), 0, init_tickets, &al_tickets_memory};
-
-static pg_atomic_uint64 *
-group_of(const AlKey *key)
+/* Are the tickets of this database counted, or need not be? */
+bool
+al_tickets_is_counted(void)
 {
-	return &tickets->until[hash_combine64(key->hash, murmurhash32(MyDatabaseId)) % GROUPS];
+	AlTicketed *here = ticketed();
+
+	return here == NULL || pg_atomic_read_u64(&here->is_counted) != 0;
 }
 
-/* The i-th place that may have this database */
-static pg_atomic_uint64 *
-counted_place(int i)
+/* Is it known that there has been no ticket since the server started? */
+bool
+al_tickets_none(void)
 {
-	return &tickets->counted[(murmurhash32(MyDatabaseId) + i) % DATABASES];
+	AlTicketed *here = ticketed();
+
+	return here && pg_atomic_read_u64(&here->is_counted) != 0 &&
+		pg_atomic_read_u64(&here->until) == 0;
 }
 
-static bool
-is_counted(void)
-{
-	bool		counted = tickets == NULL && own_counted;
-
-	if (al_tickets_last && al_tickets_counted_in == al_tickets_memory)
-		return true;
-	for (int i = 0; i < PROBES && tickets && !counted; i++)
-		counted = pg_atomic_read_u64(counted_place(i)) == MyDatabaseId;
-	if (counted)
-	{
-		al_tickets_counted_in = al_tickets_memory;
-		al_tickets_last = tickets ? &tickets->last : &own_last;
-	}
-	return counted;
-}
-
-/* Until a moment, or 0: is that over? */
-static bool
-is_over(uint64 until)
-{
-	return until == 0 || GetCurrentTimestamp() > (TimestampTz) until;
-}
-
-/* May any key of any database have a ticket that is valid? */
+/* May there be a ticket that is valid? */
 bool
 al_tickets_any(void)
 {
-	return !al_tickets_none() && (!is_counted() || !is_over(pg_atomic_read_u64(al_tickets_last)));
+	AlTicketed *here = ticketed();
+	uint64		until;
+
+	if (here == NULL || pg_atomic_read_u64(&here->is_counted) == 0)
+		return true;
+	pg_read_barrier();
+	until = pg_atomic_read_u64(&here->until);
+	return until != 0 && GetCurrentTimestamp() <= (TimestampTz) until;
 }
 
-/* May a key have a ticket that is valid? */
-AlTicketed
-al_tickets_of(const AlKey *key)
-{
-	if (!is_counted())
-		return AL_TICKETED_UNKNOWN;
-	return is_over(pg_atomic_read_u64(tickets ? group_of(key) : &own_last)) ?
-		AL_TICKETED_NO : AL_TICKETED_MAYBE;
-}
-
-static void
-raise_to(pg_atomic_uint64 *word, TimestampTz until)
-{
-	uint64		known = pg_atomic_read_u64(word);
-
-	while ((TimestampTz) known < until &&
-		   !pg_atomic_compare_exchange_u64(word, &known, (uint64) until))
-		;
-}
-
-/* A ticket for the key may be valid until a moment. */
+/* A ticket may be valid until a moment. */
 void
-al_tickets_note(const AlKey *key, TimestampTz until)
+al_tickets_note(TimestampTz until)
 {
-	if (tickets)
-		raise_to(group_of(key), until);
-	raise_to(tickets ? &tickets->last : &own_last, until);
+	AlTicketed *here = ticketed();
+	uint64		known = here ? pg_atomic_read_u64(&here->until) : 0;
+
+	while (here && (TimestampTz) known < until &&
+		   !pg_atomic_compare_exchange_u64(&here->until, &known, (uint64) until))
+		;
 }
 
 bool
 al_tickets_is_shared(void)
 {
-	return tickets != NULL;
+	return al_stats() != NULL;
 }
 
 /* Without shared memory: tickets may have been written. */
 void
 al_tickets_forget(void)
 {
-	own_counted = false;
-	pg_atomic_init_u64(&own_last, 0);
-	al_tickets_last = NULL;
-	times_forgotten++;
+	pg_atomic_write_u64(&own.is_counted, 0);
+	pg_atomic_write_u64(&own.until, 0);
+	was_forgotten = true;
 }
 
-/* What al_tickets_counted() wants to know: the version before the first row was read */
-uint32
-al_tickets_version(void)
+/* The first ticket is about to be read. */
+void
+al_tickets_begin_count(void)
 {
-	return times_forgotten;
+	was_forgotten = false;
 }
 
 /* All tickets of this database have been noted. */
 void
-al_tickets_counted(uint32 version)
+al_tickets_end_count(void)
 {
-	uint64		nobody = 0;
-	int			i = 0;
+	AlTicketed *here = ticketed();
 
-	if (tickets == NULL)
-		own_counted = version == times_forgotten;
-	if (is_counted() || tickets == NULL)
-		return;
-	while (i < PROBES &&
-		   !pg_atomic_compare_exchange_u64(counted_place(i), &nobody, MyDatabaseId))
-	{
-		nobody = 0;
-		i++;
-	}
-	/* Others have all of these places, perhaps databases that were dropped. */
-	if (i == PROBES)
-		pg_atomic_write_u64(counted_place(0), MyDatabaseId);
+	pg_write_barrier();
+	if (here && (here != &own || !was_forgotten))
+		pg_atomic_write_u64(&here->is_counted, 1);
 }

@@ -237,6 +237,8 @@ forget_places(const Oid *places, List *existing)
 			for (int j = 0; j < AL_COUNTERS; j++)
 				pg_atomic_write_u64(&database->counters[j], 0);
 			pg_atomic_write_u64(&database->since, 0);
+			pg_atomic_write_u64(&database->ticketed.is_counted, 0);
+			pg_atomic_write_u64(&database->ticketed.until, 0);
 			pg_atomic_write_u64(&database->sweep_from, 0);
 			memset(&database->last_sweep, 0, sizeof(AlSweepRecord));
 			database->failed_at = 0;

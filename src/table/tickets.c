@@ -152,50 +152,42 @@ begin_rows(AlScan *scan, Relation rel, const AlKey *key, StrategyNumber strategy
 	al_scan_begin_ordered(scan, rel, lengthof(keys), keys, NULL);
 }
 
-/* Note all tickets of this database in shared memory, whoever may see them. */
+/* Note until when there may be tickets, committed or not */
 static void
 count_tickets(void)
 {
 	Relation	rel = al_open_queue(AccessShareLock);
-	uint32		version = al_tickets_version();
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, SnapshotAny, 0, NULL);
+	SysScanDesc scan;
 	HeapTuple	tuple;
 
+	al_tickets_begin_count();
+	scan = systable_beginscan(rel, InvalidOid, false, SnapshotAny, 0, NULL);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		AlTicket	row;
-		AlKey		key;
 
 		CHECK_FOR_INTERRUPTS();
 		read_row(rel, tuple, &row, NULL);
-		if (row.number < 0)
-			continue;
-		al_key_init(&key, row.key);
-		al_tickets_note(&key, row.expires_at);
+		if (row.number >= 0)
+			al_tickets_note(row.expires_at);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
-	al_tickets_counted(version);
+	al_tickets_end_count();
 }
 
 /*
- * May a key have a ticket that is valid?  Almost never, and then nothing is read.  On a
- * standby tickets come without a note.
+ * May the database have a ticket that is valid?  Almost never, and then nothing is read.
+ * On a standby tickets come without a note.
  */
 bool
-al_tickets_may_be(const AlKey *key)
+al_tickets_may_be(void)
 {
-	AlTicketed	ticketed;
-
 	if (al_tickets_none())
 		return false;
-	ticketed = al_tickets_of(key);
-	if (ticketed == AL_TICKETED_UNKNOWN && !RecoveryInProgress())
-	{
+	if (!al_tickets_is_counted() && !RecoveryInProgress())
 		count_tickets();
-		ticketed = al_tickets_of(key);
-	}
-	return ticketed != AL_TICKETED_NO;
+	return al_tickets_any();
 }
 
 /*
@@ -272,7 +264,7 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 	ListCell   *cell;
 
 	memset(line, 0, sizeof(AlLine));
-	if (!al_tickets_may_be(key))
+	if (!al_tickets_may_be())
 		return false;
 	rel = al_open_queue(AccessShareLock);
 	now = GetCurrentTimestamp();
@@ -308,12 +300,15 @@ al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
 bool
 al_tickets_is_pending(const AlKey *key)
 {
-	Relation	rel = al_open_queue(AccessShareLock);
+	Relation	rel;
 	SnapshotData dirty;
 	ScanKeyData keys[2];
 	AlScan		scan;
 	bool		found;
 
+	if (!al_tickets_may_be())
+		return false;
+	rel = al_open_queue(AccessShareLock);
 	InitDirtySnapshot(dirty);
 	set_keys(keys, key, BTGreaterEqualStrategyNumber, 1);
 	al_scan_begin_ordered(&scan, rel, lengthof(keys), keys, &dirty);
@@ -430,7 +425,7 @@ al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role)
 	int			count = 0;
 
 	*of_role = 0;
-	if (!OidIsValid(role) && !al_tickets_may_be(key))
+	if (!OidIsValid(role) && !al_tickets_may_be())
 		return 0;
 	begin_tickets(&reader, key->name, true, OidIsValid(role));
 	while (next_ticket(&reader, &ticket))
@@ -502,7 +497,7 @@ al_ticket_insert(const AlKey *key, AlTicket *ticket)
 	VALUE(owner_hash) = Int64GetDatum(al_owner_index_hash(al_string(ticket->owner), key->name));
 	insert_row(rel, key, ticket->number, ticket->expires_at, values, nulls);
 	/* The row must be there first: whoever counts all may have missed it. */
-	al_tickets_note(key, ticket->expires_at);
+	al_tickets_note(ticket->expires_at);
 	if (!al_tickets_is_shared())
 		CacheInvalidateRelcache(rel);
 	table_close(rel, NoLock);
@@ -556,7 +551,7 @@ al_tickets_drop(const AlKey *key, const AlOwner *owner)
 	SnapshotData dirty;
 	ListCell   *cell;
 
-	if (!al_tickets_may_be(key))
+	if (!al_tickets_may_be())
 		return false;
 	AL_TEST_POINT("dropping-tickets");
 	rel = al_open_queue(RowExclusiveLock);
@@ -620,7 +615,7 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 	}
 	al_scan_end(&scan);
 	CommandCounterIncrement();
-	al_tickets_note(key, until);
+	al_tickets_note(until);
 	/* Others know until when the ticket was to be kept. */
 	if (!al_tickets_is_shared() && until > ticket->expires_at)
 		CacheInvalidateRelcache(rel);

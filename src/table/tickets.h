@@ -37,7 +37,7 @@ typedef struct AlLine
 	AlTicket	mine;			/* of the owner that was asked for */
 } AlLine;
 
-extern bool al_tickets_may_be(const AlKey *key);
+extern bool al_tickets_may_be(void);
 extern bool al_tickets_is_pending(const AlKey *key);
 extern bool al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line);
 extern int	al_tickets_count(const AlKey *key, int64 before, Oid role, int *of_role);
