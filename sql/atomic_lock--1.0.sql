@@ -1016,21 +1016,117 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 COMMENT ON FUNCTION lock_sweep(bigint) IS
 'removes up to "max_rows" (default atomic_lock.sweep_batch) expired leases, keys that were released longer ago than atomic_lock.released_retention, places in line that are over, and rows of lock_history that are older than atomic_lock.history_retention; returns how many; skips rows in use; also offers free keys to the next in line, and sends events that are due';
 
+/*
+ * Jobs of pg_cron run as the role that made them.  Any role may have created a schema "cron",
+ * so these functions use its objects only where it belongs to the extension pg_cron.
+ */
 CREATE FUNCTION lock_schedule_sweep(schedule text DEFAULT '* * * * *')
 RETURNS bigint
-AS 'MODULE_PATHNAME', 'atomic_lock_schedule_sweep'
-LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 1000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	job		name := 'atomic_lock sweep of ' || current_database();
+	body	text;
+	problem	text;
+BEGIN
+	IF schedule IS NULL THEN
+		RAISE null_value_not_allowed USING
+			MESSAGE = 'schedule must not be null',
+			HINT = 'Use lock_unschedule_sweep to end scheduled sweeps.';
+	ELSIF current_setting('transaction_read_only')::boolean THEN
+		RAISE read_only_sql_transaction USING
+			MESSAGE = 'cannot execute lock_schedule_sweep() in a read-only transaction';
+	END IF;
+
+	-- The session of the job may have any search_path, so all names are qualified.
+	SELECT format('BEGIN WHILE %I.lock_sweep(1000::pg_catalog.int8) OPERATOR(pg_catalog.=) '
+			'1000::pg_catalog.int8 LOOP COMMIT; END LOOP; END', n.nspname),
+		(SELECT format('%s belongs to role "%s", which could make the job run other code as superuser.',
+				o.name, r.rolname)
+			FROM (VALUES (format('Database "%s"', d.datname), d.datdba),
+					('Extension "atomic_lock"', e.extowner),
+					(format('Schema "%s"', n.nspname),
+						CASE n.nspowner WHEN 'pg_database_owner'::regrole THEN d.datdba ELSE n.nspowner END)
+				) o (name, owner)
+				JOIN pg_catalog.pg_roles r ON r.oid = o.owner AND NOT r.rolsuper
+				JOIN pg_catalog.pg_roles me ON me.rolname = CURRENT_USER AND me.rolsuper
+			LIMIT 1)
+	INTO body, problem
+	FROM pg_catalog.pg_extension e
+		JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
+		JOIN pg_catalog.pg_database d ON d.datname = current_database()
+	WHERE e.extname = 'atomic_lock';
+	IF problem IS NOT NULL THEN
+		RAISE insufficient_privilege USING
+			MESSAGE = 'superusers cannot schedule sweeps of this database',
+			DETAIL = problem,
+			HINT = 'Use SET ROLE to become a role that has access level admin and is not a superuser.';
+	END IF;
+
+	IF NOT EXISTS (
+		SELECT FROM pg_catalog.pg_extension e
+			JOIN pg_catalog.pg_depend d
+				ON d.refclassid = 'pg_catalog.pg_extension'::regclass
+				AND d.refobjid = e.oid AND d.deptype = 'e'
+				AND d.classid = 'pg_catalog.pg_namespace'::regclass
+			JOIN pg_catalog.pg_namespace n ON n.oid = d.objid
+		WHERE e.extname = 'pg_cron' AND n.nspname = 'cron'
+	) THEN
+		RAISE object_not_in_prerequisite_state USING
+			MESSAGE = format('extension "pg_cron" is not installed in database "%s"', current_database()),
+			HINT = format('Run CREATE EXTENSION pg_cron, or add atomic_lock to shared_preload_libraries, '
+				'so that the server sweeps by itself.  Where pg_cron is in another database, run there: '
+				'SELECT cron.schedule_in_database(%L, %L, %L, %L, %L);',
+				job, schedule, format('DO %L', body), current_database(), CURRENT_USER);
+	END IF;
+	-- Scheduled again, a job would stay inactive.
+	PERFORM cron.unschedule(j.jobid)
+	FROM cron.job j
+	WHERE j.jobname = job AND j.username = CURRENT_USER AND NOT j.active;
+	RETURN cron.schedule(job::text, schedule, format('DO %L', body));
+END
+$$;
 
 COMMENT ON FUNCTION lock_schedule_sweep(text) IS
-'has pg_cron sweep this database as the current role, on "schedule" (default every minute); replaces an earlier schedule; returns the id of the job; if pg_cron is in another database, schedules the job there at once, whatever becomes of the transaction; raises 55000 without pg_cron';
+'has pg_cron sweep this database as the current role, on "schedule" (default every minute); replaces an earlier schedule; returns the id of the job; raises 55000 where pg_cron is not in this database, and the hint has the statement to run in the database where it is';
 
 CREATE FUNCTION lock_unschedule_sweep()
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'atomic_lock_unschedule_sweep'
-LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE COST 1000
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+	job		name := 'atomic_lock sweep of ' || current_database();
+	ended	bigint;
+BEGIN
+	IF current_setting('transaction_read_only')::boolean THEN
+		RAISE read_only_sql_transaction USING
+			MESSAGE = 'cannot execute lock_unschedule_sweep() in a read-only transaction';
+	ELSIF NOT EXISTS (
+		SELECT FROM pg_catalog.pg_extension e
+			JOIN pg_catalog.pg_depend d
+				ON d.refclassid = 'pg_catalog.pg_extension'::regclass
+				AND d.refobjid = e.oid AND d.deptype = 'e'
+				AND d.classid = 'pg_catalog.pg_namespace'::regclass
+			JOIN pg_catalog.pg_namespace n ON n.oid = d.objid
+		WHERE e.extname = 'pg_cron' AND n.nspname = 'cron'
+	) THEN
+		RAISE object_not_in_prerequisite_state USING
+			MESSAGE = format('extension "pg_cron" is not installed in database "%s"', current_database()),
+			HINT = format('Where pg_cron is in another database, run there: '
+				'SELECT cron.unschedule(jobid) FROM cron.job WHERE jobname = %L AND username = %L;',
+				job, CURRENT_USER);
+	END IF;
+	SELECT count(cron.unschedule(j.jobid)) INTO ended
+	FROM cron.job j
+	WHERE j.jobname = job AND j.username = CURRENT_USER;
+	RETURN ended > 0;
+END
+$$;
 
 COMMENT ON FUNCTION lock_unschedule_sweep() IS
-'ends what lock_schedule_sweep scheduled and returns true; returns false if there was nothing; raises 55000 without pg_cron';
+'ends what lock_schedule_sweep scheduled and returns true; returns false if there was nothing; raises 55000 where pg_cron is not in this database';
 
 CREATE FUNCTION lock_sweeper_status(
 	OUT database name,

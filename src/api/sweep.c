@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * sweep.c
- *		lock_sweep(), schedules for it, and the status of the background sweep.
+ *		lock_sweep(), and the status of the background sweep.
  *
  * Locking rules: those of sweep/sweep.c.  The locks of AlStats and AlSweeper are held
  * to copy a few fields, and over nothing that may raise.
@@ -24,11 +24,9 @@
 #include "api/answer.h"
 #include "base/errors.h"
 #include "base/settings.h"
-#include "base/str.h"
 #include "claim/claimed.h"
 #include "shmem/shmem.h"
 #include "shmem/stat.h"
-#include "sweep/cron.h"
 #include "sweep/launcher.h"
 #include "sweep/sweep.h"
 #include "sweep/worker.h"
@@ -56,25 +54,6 @@ AL_FUNCTION(atomic_lock_sweep)
 	al_stat_swept(started_at, swept.removed, false);
 	table_close(rel, swept.removed > 0 || al_claimed_count() > 0 ? NoLock : RowExclusiveLock);
 	PG_RETURN_INT64(swept.removed + swept.tickets + swept.trimmed);
-}
-
-/* lock_schedule_sweep(schedule): the id of the job */
-AL_FUNCTION(atomic_lock_schedule_sweep)
-{
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(al_errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("schedule must not be null"),
-				 errhint("Use lock_unschedule_sweep to end scheduled sweeps.")));
-	(void) al_check_encoding(al_string(PG_GETARG_TEXT_PP(0)), "schedule");
-	PG_RETURN_INT64(al_cron_schedule(text_to_cstring(PG_GETARG_TEXT_PP(0)),
-									 "lock_schedule_sweep()"));
-}
-
-/* lock_unschedule_sweep(): was there a schedule? */
-AL_FUNCTION(atomic_lock_unschedule_sweep)
-{
-	PG_RETURN_BOOL(al_cron_schedule(NULL, "lock_unschedule_sweep()") > 0);
 }
 
 /* What the launcher does, in words; "hint" says what to do about it, or is NULL */

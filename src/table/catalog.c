@@ -262,11 +262,11 @@ raise_version(const char *version)
 }
 
 /*
- * The schema of the extension; where they are not NULL, also its version and owner.
- * Where it is not installed, 0, or raises 42704.
+ * The schema of the extension, and its version where that is not NULL.  Where the extension
+ * is not installed, 0, or raises 42704.
  */
 static Oid
-extension_schema(bool missing_ok, char **version, Oid *owner)
+extension_schema(bool missing_ok, char **version)
 {
 	Relation	rel;
 	ScanKeyData key;
@@ -285,8 +285,6 @@ extension_schema(bool missing_ok, char **version, Oid *owner)
 		bool		is_null;
 
 		schema = form->extnamespace;
-		if (owner)
-			*owner = form->extowner;
 		if (version)
 			*version = TextDatumGetCString(heap_getattr(tuple, Anum_pg_extension_extversion,
 														RelationGetDescr(rel), &is_null));
@@ -302,29 +300,13 @@ extension_schema(bool missing_ok, char **version, Oid *owner)
 	return schema;
 }
 
-/*
- * The name of the schema.  Raises 42704 where the extension is not installed, and
- * 3F000 where the schema is being dropped.
- */
-char *
-al_schema_name(void)
-{
-	char	   *name = get_namespace_name(extension_schema(false, NULL, NULL));
-
-	if (name == NULL)
-		ereport(ERROR,
-				(al_errcode(ERRCODE_UNDEFINED_SCHEMA),
-				 errmsg("the schema of extension \"atomic_lock\" is being dropped")));
-	return name;
-}
-
 /* Our function without arguments, by the schema and not by its name; 0: it is not there */
 static Oid
 own_function(const char *name)
 {
 	return GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid, CStringGetDatum(name),
 						   PointerGetDatum(buildoidvector(NULL, 0)),
-						   ObjectIdGetDatum(extension_schema(false, NULL, NULL)));
+						   ObjectIdGetDatum(extension_schema(false, NULL)));
 }
 
 /* lock_guard(); 0: it is not there */
@@ -332,16 +314,6 @@ Oid
 al_guard_function(void)
 {
 	return own_function("lock_guard");
-}
-
-/* The owner of the extension, who can drop it */
-Oid
-al_extension_owner(void)
-{
-	Oid			owner;
-
-	(void) extension_schema(false, NULL, &owner);
-	return owner;
 }
 
 /*
@@ -354,7 +326,7 @@ look_up(bool missing_ok)
 {
 	uint32		seen = invalidations;
 	char	   *version;
-	Oid			schema = extension_schema(missing_ok, &version, NULL);
+	Oid			schema = extension_schema(missing_ok, &version);
 
 	lock_status_oid = InvalidOid;
 	if (!OidIsValid(schema))
@@ -398,7 +370,7 @@ void
 al_begin_script(void)
 {
 	char	   *version;
-	Oid			schema = extension_schema(false, &version, NULL);
+	Oid			schema = extension_schema(false, &version);
 	Oid			relid = get_relname_relid("app_lock", schema);
 
 	if (compare_versions(version, VERSION) > 0)

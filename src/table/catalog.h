@@ -28,9 +28,7 @@
 extern void al_catalog_init(void);
 extern void al_check_version(void);
 extern void al_begin_script(void);
-extern char *al_schema_name(void);
 extern Oid	al_guard_function(void);
-extern Oid	al_extension_owner(void);
 extern Datum al_mode_value(bool is_shared);
 extern Relation al_open_app_lock(LOCKMODE lockmode);
 extern Relation al_open_policies(LOCKMODE lockmode);

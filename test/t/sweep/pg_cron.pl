@@ -2,18 +2,19 @@
 #
 # Takes a minute: before its version 1.5 pg_cron knows nothing shorter.
 #
-# Properties: lock_schedule_sweep() makes one job per database and role, by
-# default of every minute, which runs as the one who called it, and works
-# whatever the schema of the extension and its own search_path; called again, it
-# changes the schedule and no more; lock_unschedule_sweep() ends it and says
-# whether there was one; all this also where pg_cron is in another database, with
-# the rights of the caller there; what pg_cron says, is passed on; where it is
-# not, that is an error that says what to do, also where somebody has made a
-# schema that looks like it, of whose functions none is called.
+# Properties: lock_schedule_sweep() makes one job per database and role, by default of every
+# minute, which runs as the role that called it, and works whatever the schema of the
+# extension and its own search_path; called again, it changes the schedule and no more;
+# lock_unschedule_sweep() ends it and says whether there was one; errors of pg_cron are
+# passed on; where pg_cron is not in the database, the error gives the statement that does
+# the same in the database of pg_cron, also where a role has created a schema that looks
+# like pg_cron, and none of its functions is called; a superuser's job runs no code of other
+# roles.
 #
-# Turns red when: the job is found by its command, or by anybody's; the name of
-# the function is not qualified, or not quoted; the functions of pg_cron are
-# looked up by name; the worker in the other database is a superuser's.
+# Turns red when: the job is found by its command, or another role's job is found; the name
+# of the function is not qualified, or not quoted; a schema named cron is taken for pg_cron;
+# the statement does not name the role; the owners of database, schema and extension are not
+# asked.
 
 use strict;
 use warnings FATAL => 'all';
@@ -62,7 +63,8 @@ foreach my $psql ($watch, $other)
 {
 	foreach my $call ('lock_schedule_sweep()', q{lock_schedule_sweep('*/5 * * * *')}, 'lock_unschedule_sweep()')
 	{
-		like(reply($psql, "SELECT $call"), qr/^ERROR:  55000: +extension "pg_cron" is not installed in database "postgres"\nHINT:  .*CREATE EXTENSION pg_cron/, "$call without pg_cron");
+		my $database = $psql == $watch ? 'postgres' : 'other';
+		like(reply($psql, "SELECT $call"), qr/^ERROR:  55000: +extension "pg_cron" is not installed in database "$database"\nHINT:  .*pg_cron.* run there: SELECT cron\./, "$call without pg_cron");
 	}
 }
 
@@ -124,9 +126,9 @@ ask($watch, q{
 CREATE EXTENSION pg_cron;
 GRANT USAGE ON SCHEMA "odd ""'Schema", cron TO dba;
 SELECT lock_grant_access('dba', 'admin')});
-ask($other, q{SELECT lock_grant_access('dba', 'admin'), lock_grant_access('nobody', 'admin')});
+ask($other, q{SELECT lock_grant_access('dba', 'admin')});
 note 'pg_cron ' . ask($watch, q{SELECT extversion FROM pg_extension WHERE extname = 'pg_cron'});
-is(ask($_, 'SELECT lock_unschedule_sweep()'), 'f', 'nothing to unschedule') for ($watch, $other);
+is(ask($watch, 'SELECT lock_unschedule_sweep()'), 'f', 'nothing to unschedule');
 my $id = ask($watch, 'SELECT lock_schedule_sweep()');
 like($id, qr/^\d+$/, 'scheduled');
 my $job = q{SELECT jobid, schedule, command, database, username, active, jobname FROM cron.job};
@@ -144,58 +146,43 @@ ask($watch, q{GRANT USAGE ON SCHEMA "odd ""'Schema" TO nobody});
 like(reply($nobody, "SELECT \"odd \"\"'Schema\".$_()"), qr/^ERROR:  42501: +permission denied for function $_/, "... $_") for ('lock_schedule_sweep', 'lock_unschedule_sweep');
 
 #
-# From another database
+# In another database: the hint is the statement to run.
 #
-my $far = ask($other, 'SELECT lock_schedule_sweep()');
-is(ask($watch, "$job WHERE jobid = $far"), qq{$far|* * * * *|$there|other|$user|t|atomic_lock sweep of other}, 'a job of another database than that of pg_cron');
-is(ask($watch, q{SELECT count(*) FROM cron.job}), '3', '... beside the others');
-end($dba, $nobody);
-($dba, $nobody) = map { session($node, $_, 'other') } ('Dba', 'Nobody');
+sub hinted
+{
+	my ($psql, $call) = @_;
+	my ($statement) = reply($psql, "SELECT $call") =~ /^ERROR:  55000: .*\nHINT: .*run there: (.*;)$/m;
+	return $statement // '';
+}
+my $far = ask($watch, hinted($other, 'lock_schedule_sweep()'));
+is(ask($watch, "$job WHERE jobid = $far"), qq{$far|* * * * *|$there|other|$user|t|atomic_lock sweep of other}, 'a job for another database');
+end($dba);
+$dba = session($node, 'Dba', 'other');
 ask($dba, 'SET SESSION AUTHORIZATION dba');
-ask($nobody, 'SET SESSION AUTHORIZATION nobody');
-# The hint is what to run.
-my ($denied, $far_function) = (qr/^ERROR:  42501: +permission denied for pg_cron in database "postgres"\nHINT: +Run there: /, 'cron.schedule_in_database(text,text,text,text,text,boolean)');
-like(reply($nobody, 'SELECT lock_unschedule_sweep()'), qr/${denied}GRANT USAGE ON SCHEMA cron TO nobody;\n/, 'a role with no rights on pg_cron may not unschedule');
-my $hint = reply($nobody, 'SELECT lock_schedule_sweep()');
-like($hint, qr/${denied}GRANT USAGE ON SCHEMA cron TO nobody; GRANT EXECUTE ON FUNCTION \Q$far_function\E TO nobody;\n/, '... nor schedule');
-ask($watch, 'ALTER ROLE nobody RENAME TO "No "" body"');
-like(reply($nobody, 'SELECT lock_unschedule_sweep()'), qr/TO "No "" body";\n/, '... under any name');
-ask($watch, 'ALTER ROLE "No "" body" RENAME TO nobody');
-ask($watch, $hint =~ s/.*Run there: (.*?;)\n.*/$1/sr);
-my $hinted = ask($nobody, 'SELECT lock_schedule_sweep()');
-is(ask($watch, "$job WHERE jobid = $hinted") =~ s/DO .*?'\|/|/r, "$hinted|* * * * *||other|nobody|t|atomic_lock sweep of other", '... until somebody runs what the hint says');
-is(ask($nobody, 'SELECT lock_unschedule_sweep()'), 't', '... then it may do both');
-ask($watch, "REVOKE EXECUTE ON FUNCTION $far_function FROM nobody; REVOKE USAGE ON SCHEMA cron FROM nobody; REVOKE SELECT ON cron.job FROM PUBLIC; REVOKE EXECUTE ON FUNCTION cron.unschedule(bigint) FROM PUBLIC");
-like(reply($nobody, 'SELECT lock_unschedule_sweep()'), qr/${denied}GRANT USAGE ON SCHEMA cron TO nobody; GRANT EXECUTE ON FUNCTION cron.unschedule\(bigint\) TO nobody; GRANT SELECT ON TABLE cron.job TO nobody;\n/, '... of whatever is missing');
-ask($watch, 'GRANT SELECT ON cron.job TO PUBLIC; GRANT EXECUTE ON FUNCTION cron.unschedule(bigint) TO PUBLIC');
-like(reply($dba, 'SELECT lock_schedule_sweep()'), qr/${denied}GRANT EXECUTE ON FUNCTION \Q$far_function\E TO dba;\n/, 'a role that may not schedule in other databases');
-is(ask($watch, "SELECT count(*) FROM cron.job; GRANT EXECUTE ON FUNCTION $far_function TO dba"), '3', '... does not');
-my $far_own = ask($dba, 'SELECT lock_schedule_sweep()');
-is(ask($watch, "$job WHERE jobid = $far_own"), qq{$far_own|* * * * *|$there|other|dba|t|atomic_lock sweep of other}, '... but one that may');
-ask($watch, 'REVOKE CONNECT ON DATABASE postgres FROM PUBLIC');
-like(reply($dba, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  42501: .*database "postgres"\nDETAIL: .*\nHINT: +Run: GRANT CONNECT ON DATABASE postgres TO dba;/, 'a role that may not connect there');
-ask($watch, 'GRANT CONNECT ON DATABASE postgres TO PUBLIC');
+my $far_own = ask($watch, hinted($dba, 'lock_schedule_sweep()'));
+is(ask($watch, "$job WHERE jobid = $far_own"), "$far_own|* * * * *|$there|other|dba|t|atomic_lock sweep of other", '... is that of the role that wants it, although a superuser runs the statement');
+is(ask($watch, q{SELECT count(*) FROM cron.job}), '4', '... beside the others');
 is(count_in_log($node, qr/captured/), 0, 'nothing of the other schema cron was called');
+ask($nobody, 'RESET SESSION AUTHORIZATION');
+ask($watch, 'REVOKE USAGE ON SCHEMA cron FROM dba');
+my $stranger = session($node, 'Stranger');
+ask($stranger, 'SET SESSION AUTHORIZATION dba');
+like(reply($stranger, qq{SELECT "odd ""'Schema".$_()}), qr/^ERROR:  42501: +permission denied for schema cron/, "$_ without a right on pg_cron") for ('lock_schedule_sweep', 'lock_unschedule_sweep');
+end($stranger, $nobody);
+ask($watch, 'GRANT USAGE ON SCHEMA cron TO dba');
 
 # They run at the next full minute; meanwhile, the rest.
 is(expire($_, 'cron', 30), '30', 'leases that run out') for ($watch, $other);
 expire_rows($_, 'cron-more', 2500) for ($watch, $other);
 ask($_, q{SELECT lock_acquire('live', '1 hour', 'o')}) for ($watch, $other);
 
-foreach my $case ([ $watch, $id ], [ $other, $far ])
+foreach my $bad ([ q{'every now and then'}, qr/invalid schedule/ ], [ q{''}, qr/invalid schedule/ ], [ 'NULL', qr/22004/ ])
 {
-	my ($psql, $its) = @$case;
-	my $name = $psql == $watch ? 'here' : 'from another database';
-
-	foreach my $bad ([ q{'every now and then'}, qr/invalid schedule/ ], [ q{''}, qr/invalid schedule/ ], [ 'NULL', qr/22004/ ], [ q{repeat('*', 300)}, qr/22023/ ])
-	{
-		like(reply($psql, "SELECT lock_schedule_sweep($bad->[0])"), qr/^ERROR:  (?!XX000).*$bad->[1]/, "$name: no schedule: $bad->[0]");
-	}
-	is(ask($watch, "$job WHERE jobid = $its") =~ s/\|DO .*//r, "$its|* * * * *", '... and nothing changes');
-	like(reply($psql, q{SET default_transaction_read_only = on; SELECT lock_schedule_sweep()}), qr/^ERROR:  25006/, "$name: read-only");
-	like(reply($psql, q{SELECT lock_unschedule_sweep()}), qr/^ERROR:  25006/, '... nor unscheduled');
-	ask($psql, 'RESET default_transaction_read_only');
+	like(reply($watch, "SELECT lock_schedule_sweep($bad->[0])"), qr/^ERROR:  (?!XX000).*$bad->[1]/, "no schedule: $bad->[0]");
 }
+is(ask($watch, "$job WHERE jobid = $id") =~ s/\|DO .*//r, "$id|* * * * *", '... and nothing changes');
+like(reply($watch, "SET default_transaction_read_only = on; SELECT $_()"), qr/^ERROR:  25006/, "$_, read-only") for ('lock_schedule_sweep', 'lock_unschedule_sweep');
+ask($watch, 'RESET default_transaction_read_only');
 
 #
 # The jobs have run.
@@ -217,95 +204,35 @@ foreach my $psql ($watch, $other)
 #
 # Another schedule, and none
 #
-foreach my $case ([ $watch, $id, $own ], [ $other, $far, $far_own ])
-{
-	my ($psql, $its, $of_dba) = @$case;
-	my $name = $psql == $watch ? 'here' : 'from another database';
-	my $what = "$job WHERE jobid = $its";
-	my $before = ask($watch, $what);
-	my $others = ask($watch, qq{SELECT string_agg(j::text, ',' ORDER BY jobid) FROM cron.job j WHERE jobid <> $its});
+my $what = "$job WHERE jobid = $id";
+my $before = ask($watch, $what);
+my $others = ask($watch, qq{SELECT string_agg(j::text, ',' ORDER BY jobid) FROM cron.job j WHERE jobid <> $id});
 
-	is(ask($psql, q{SELECT lock_schedule_sweep('*/5 * * * *')}), $its, "$name: another schedule, of the same job");
-	is(ask($watch, $what), $before =~ s/\|\* \*/|*\/5 */r, '... which it has now');
-	if ($psql == $watch)
-	{
-		is(ask($psql, qq{BEGIN; SELECT lock_schedule_sweep('1 * * * *'); ROLLBACK; $what}) =~ s/\|DO .*//r, "$its\n$its|*/5 * * * *", '... unless it is rolled back');
-	}
-	ask($watch, "UPDATE cron.job SET active = false WHERE jobid = $its");
-	my $new = ask($psql, 'SELECT lock_schedule_sweep()');
-	is(ask($watch, "$job WHERE jobid = $new"), $before =~ s/^\d+/$new/r, '... where somebody has made it inactive, there is one that is active');
-	is(ask($watch, qq{SELECT string_agg(j::text, ',' ORDER BY jobid) FROM cron.job j WHERE jobid <> $new}), $others, '... in its place, and other jobs are as they were');
-	is(ask($psql, 'SELECT lock_unschedule_sweep(); SELECT lock_unschedule_sweep()'), "t\nf", "$name: unscheduled, once");
-	is(ask($watch, qq{SELECT string_agg(j::text, ',' ORDER BY jobid) FROM cron.job j}), $others, '... which leaves other jobs alone, also those of other roles');
-	isnt(ask($psql, 'SELECT lock_schedule_sweep()'), $its, '... scheduled again, a new job');
-	is(ask($psql, 'SELECT lock_unschedule_sweep()'), 't', '... and unscheduled');
-}
-is(ask($dba, q{SELECT lock_unschedule_sweep()}), 't', 'another role unschedules its own');
-my $dba_there = $dba;
+is(ask($watch, q{SELECT lock_schedule_sweep('*/5 * * * *')}), $id, 'another schedule, of the same job');
+is(ask($watch, $what), $before =~ s/\|\* \*/|*\/5 */r, '... which it has now');
+is(ask($watch, qq{BEGIN; SELECT lock_schedule_sweep('1 * * * *'); ROLLBACK; $what}) =~ s/\|DO .*//r, "$id\n$id|*/5 * * * *", '... unless it is rolled back');
+ask($watch, "UPDATE cron.job SET active = false WHERE jobid = $id");
+my $new = ask($watch, 'SELECT lock_schedule_sweep()');
+is(ask($watch, "$job WHERE jobid = $new"), $before =~ s/^\d+/$new/r, '... where somebody has made it inactive, there is one that is active');
+is(ask($watch, qq{SELECT string_agg(j::text, ',' ORDER BY jobid) FROM cron.job j WHERE jobid <> $new}), $others, '... in its place, and other jobs are as they were');
+is(ask($watch, 'SELECT lock_unschedule_sweep(); SELECT lock_unschedule_sweep()'), "t\nf", 'unscheduled, once');
+is(ask($watch, qq{SELECT string_agg(j::text, ',' ORDER BY jobid) FROM cron.job j}), $others, '... which leaves other jobs alone, also those of other roles');
+is(ask($watch, hinted($dba, 'lock_unschedule_sweep()')), 't', 'another role, in another database, is told how to unschedule');
+is(ask($watch, hinted($other, 'lock_unschedule_sweep()')), 't', '... so is a superuser');
+end($dba);
 $dba = session($node, 'Dba');
 ask($dba, 'SET SESSION AUTHORIZATION dba');
-is(ask($dba, q{SELECT "odd ""'Schema".lock_unschedule_sweep()}), 't', '... here too');
+is(ask($dba, q{SELECT "odd ""'Schema".lock_unschedule_sweep()}), 't', 'another role unschedules its own');
 is(ask($watch, 'SELECT count(*) FROM cron.job'), '0', 'no job is left');
 
-#
-# What a role has set is not for the worker in the other database.
-#
-ask($watch, q{CREATE ROLE grp; GRANT grp TO dba});
-foreach my $setting ('role = grp', 'default_transaction_read_only = on', q{default_transaction_isolation = 'serializable'}, q{search_path = 'pg_temp'})
-{
-	ask($watch, "ALTER ROLE dba SET $setting");
-	$far_own = ask($dba_there, 'SELECT lock_schedule_sweep()');
-	is(ask($watch, "$job WHERE jobid = $far_own"), "$far_own|* * * * *|$there|other|dba|t|atomic_lock sweep of other", "ALTER ROLE SET $setting: scheduled");
-	is(ask($dba_there, 'SELECT lock_unschedule_sweep()'), 't', '... unscheduled');
-	ask($watch, 'ALTER ROLE dba RESET ALL');
-}
-
-# Who calls waits for the worker, which waits; the one does not outlive the other.
-foreach my $what ('cancel', 'terminate')
-{
-	my $caller = session($node, 'Caller', 'other');
-	my $worker = q{FROM pg_stat_activity WHERE backend_type = 'atomic_lock scheduler'};
-
-	my $locker = session($node, 'Locker');
-	ask($locker, 'BEGIN; LOCK cron.job IN ACCESS EXCLUSIVE MODE');
-	start($caller, 'SELECT lock_schedule_sweep()');
-	poll($watch, "SELECT count(*) = 1 $worker AND wait_event_type = 'Lock'");
-	is(ask($watch, "SELECT datname, usename, query <> '' $worker"), "postgres|$user|t", 'a worker in the other database');
-	ask($watch, "SELECT pg_${what}_backend(@{[ pid($caller) ]})");
-	like(answer($caller), $what eq 'cancel' ? qr/57014/ : qr/57P01/, "$what: who called is gone");
-	ok(soon($watch, "SELECT count(*) = 0 $worker"), '... so is the worker');
-	ask($locker, 'COMMIT');
-	is(ask($watch, 'SELECT count(*) FROM cron.job'), '0', '... and no job is made');
-	end($caller, $locker);
-}
-end($dba_there);
-
-#
 # Names
-#
-my @long = ('d' x 50 . '_one', 'd' x 50 . '_two', 'e' x 42, 'e' x 43);
-ask($watch, "CREATE DATABASE $_ TEMPLATE template0") for @long;
-my (%job_of, %session_of);
-foreach my $database (@long)
-{
-	$session_of{$database} = session($node, 'Long', $database);
-	ask($session_of{$database}, 'CREATE EXTENSION atomic_lock');
-	$job_of{$database} = ask($session_of{$database}, 'SELECT lock_schedule_sweep()');
-}
-is(ask($watch, q{SELECT string_agg(database, ' ' ORDER BY jobid), count(DISTINCT jobname), max(octet_length(jobname)) < 64 FROM cron.job}), join(' ', @long) . '|4|t', 'long names of databases: a job each');
-is(ask($session_of{$_}, q{SELECT lock_schedule_sweep('*/7 * * * *')}), $job_of{$_}, '... which is found again') for @long;
-is(ask($session_of{ $long[0] }, 'SELECT lock_unschedule_sweep(); SELECT lock_unschedule_sweep()'), "t\nf", '... ends');
-is(ask($watch, q{SELECT string_agg(database, ' ' ORDER BY jobid) FROM cron.job}), join(' ', @long[1 .. 3]), '... alone');
-is(ask($session_of{$_}, 'SELECT lock_unschedule_sweep()'), 't', '... and the others') for @long[1 .. 3];
-my ($old, $renamed) = ($long[1], $long[1] =~ s/two$/six/r);
-$job_of{$old} = ask($session_of{$old}, 'SELECT lock_schedule_sweep()');
-end(values %session_of);
-ask($watch, "ALTER DATABASE $old RENAME TO $renamed");
-my $session = session($node, 'Long', $renamed);
-my $new = ask($session, 'SELECT lock_schedule_sweep()');
-is(ask($watch, "SELECT database FROM cron.job WHERE jobid = $new"), $renamed, 'a database that is renamed, and scheduled again');
-is(ask($session, 'SELECT lock_unschedule_sweep()'), 't', '... unscheduled');
-is(ask($watch, 'SELECT count(*) FROM cron.job'), '0', '... no job is left');
+my $long = q{it's "} . 'd' x 50;
+ask($watch, 'CREATE DATABASE "' . $long =~ s/"/""/r . '" TEMPLATE template0');
+my $session = session($node, 'Long', $long);
+ask($session, 'CREATE EXTENSION atomic_lock');
+my $its = ask($watch, hinted($session, 'lock_schedule_sweep()'));
+is(ask($watch, "SELECT database, octet_length(jobname) FROM cron.job WHERE jobid = $its"), "$long|63", 'a long name of a database, with quotes');
+is(ask($watch, hinted($session, 'lock_unschedule_sweep()')), 't', '... unscheduled');
 end($session);
 
 # A schema that is somebody's is not one whose functions a superuser has run.
@@ -313,10 +240,8 @@ ask($watch, q{CREATE ROLE boss LOGIN; CREATE DATABASE bosses OWNER boss});
 my $boss = session($node, 'Boss', 'bosses');
 ask($boss, 'CREATE EXTENSION atomic_lock');
 like(reply($boss, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  42501: /, 'a schema that belongs to no superuser: not for a superuser');
-is(ask($watch, 'SELECT count(*) FROM cron.job'), '0', '... no job');
-ask($watch, 'GRANT USAGE ON SCHEMA cron TO boss; GRANT EXECUTE ON FUNCTION cron.schedule_in_database TO boss');
 ask($boss, q{SELECT lock_grant_access('boss', 'admin'); SET SESSION AUTHORIZATION boss});
-is(ask($boss, 'SELECT lock_schedule_sweep() > 0; SELECT lock_unschedule_sweep()'), "t\nt", '... but for its owner');
+like(hinted($boss, 'lock_schedule_sweep()'), qr/, 'bosses', 'boss'\);$/, '... but for its owner');
 end($boss);
 ask($watch, 'CREATE DATABASE another OWNER boss');
 my $another = session($node, 'Another', 'another');
@@ -329,48 +254,18 @@ ask($half, 'CREATE SCHEMA ours; GRANT CREATE, USAGE ON SCHEMA ours TO boss WITH 
 like(reply($half, 'SELECT ours.lock_schedule_sweep()'), qr/^ERROR:  42501: .*\nDETAIL: +Extension "atomic_lock" belongs to role "boss"/, '... nor where the extension does not');
 end($half);
 
-SKIP:
-{
-	skip 'needs UTF-8', 4 if ask($watch, 'SHOW server_encoding') ne 'UTF8';
-	ask($watch, q{CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'});
-	my $latin = session($node, 'Latin', 'latin');
-	ask($latin, 'SET client_encoding = UTF8');
-	ask($latin, q{CREATE SCHEMA "b\xc3\xa4se"; CREATE EXTENSION atomic_lock SCHEMA "b\xc3\xa4se"; SET search_path = "b\xc3\xa4se"} =~ s/\\x(..)/chr(hex $1)/ger);
-	my $its = ask($latin, 'SELECT lock_schedule_sweep()');
-	is(ask($watch, qq{SELECT position(U&' "b\\00E4se".lock_sweep(' in command) > 0, database FROM cron.job WHERE jobid = $its}), 't|latin', 'another encoding: a command in that of pg_cron');
-	like(reply($latin, q{SELECT lock_schedule_sweep('b\xc3\xa4h')} =~ s/\\x(..)/chr(hex $1)/ger), qr/^ERROR:  .*invalid schedule: b(?:\xc3\xa4|\x{e4})h/, '... and the error in ours');
-	is(ask($latin, 'SELECT lock_unschedule_sweep()'), 't', '... unscheduled');
-	is(ask($watch, 'SELECT count(*) FROM cron.job'), '0', '... none is left');
-	end($latin);
-}
-
 # Seconds, where pg_cron knows them
 if (ask($watch, q{SELECT string_to_array(regexp_replace(extversion, '-.*', ''), '.')::int[] >= '{1,5}' FROM pg_extension WHERE extname = 'pg_cron'}) eq 't')
 {
-	foreach my $psql ($watch, $other)
-	{
-		ask($psql, q{SELECT lock_schedule_sweep('1 seconds')});
-		expire($psql, 'second', 5);
-		ok(swept($psql, 'second'), 'every second');
-		is(ask($psql, 'SELECT lock_unschedule_sweep()'), 't', '... until it is unscheduled');
-	}
+	ask($watch, q{SELECT lock_schedule_sweep('1 seconds')});
+	expire($watch, 'second', 5);
+	ok(swept($watch, 'second'), 'every second');
+	is(ask($watch, 'SELECT lock_unschedule_sweep()'), 't', '... until it is unscheduled');
 }
 
-# It is elsewhere now, and what is left here is not in use; and dropped.
-end($watch, $dba, $nobody, $other);
-$node->append_conf('postgresql.conf', q{cron.database_name = 'other'});
-$node->restart;
-($watch, $other) = map { session($node, $_, lc $_ eq 'other' ? 'other' : 'postgres') } ('Watch', 'Other');
-ask($watch, q{SET search_path = "odd ""'Schema"});
-like(reply($watch, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  55000: +extension "pg_cron" is not installed in database "other"/, 'cron.database_name has changed');
-ask($other, 'DROP SCHEMA cron CASCADE; CREATE EXTENSION pg_cron');
-$id = ask($watch, 'SELECT lock_schedule_sweep()');
-is(ask($other, $job), "$id|* * * * *|$here|postgres|$user|t|atomic_lock sweep of postgres", '... scheduled there');
-is(ask($watch, 'SELECT count(*) FROM cron.job'), '0', '... not here');
-is(ask($watch, 'SELECT lock_unschedule_sweep()'), 't', '... and unscheduled');
-ask($other, 'DROP EXTENSION pg_cron');
-like(reply($_, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  55000: .*pg_cron/, 'pg_cron is dropped') for ($watch, $other);
-end($watch, $other);
+ask($watch, 'DROP EXTENSION pg_cron');
+like(reply($watch, 'SELECT lock_schedule_sweep()'), qr/^ERROR:  55000: .*pg_cron/, 'pg_cron is dropped');
+end($watch, $dba, $other);
 $node->stop;
 log_is_clean($node, also => qr/captured/);
 
