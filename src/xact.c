@@ -50,7 +50,10 @@ release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, voi
 	al_claimed_released(isCommit);
 	al_line_released(isCommit);
 	if (al_line_take_missed())
+	{
+		AL_TEST_POINT("missed");
 		al_launcher_tell_missed();
+	}
 	/* This comes last, since a client that reads slowly must not delay waiters. */
 	if (al_durability_is_in_doubt())
 		al_report_doubt();

@@ -76,6 +76,7 @@ al_status_word(const AlResult *result)
 		[AL_DENIED] = "denied"
 	};
 
+	StaticAssertStmt(lengthof(words) == AL_DENIED + 1, "each outcome has a word");
 	if (result->outcome == AL_CLAIMED && result->holding.lifetime == AL_TRANSACTION)
 		return "held";
 	return words[result->outcome];

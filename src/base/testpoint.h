@@ -6,7 +6,7 @@
  * injection points; otherwise it costs nothing.  It must not be in a critical
  * section, nor under an LWLock.
  *
- * "before-wake", "leaving" and "exit" are for injection points only.  They are where a
+ * "before-wake", "missed", "leaving" and "exit" are for injection points only.  They are where a
  * transaction has released its locks, fails or has ended, so atomic_lock.test_pause_at
  * must not name them: al_test_pause() would take a lock there.  "before-release" is where a
  * transaction has ended and still has its locks.

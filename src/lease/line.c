@@ -64,11 +64,10 @@ static bool has_ticket = false;
 static bool missed = false;
 
 /*
- * Keys that this transaction let go of without a claim: the hash of each, in
- * TopTransactionContext, which outlives the release of the locks.  A waiter sleeps behind a
- * ticket even if nobody has the key, so a ticket that goes must wake it.
+ * Keys whose tickets this transaction has given up: the hash of each, in
+ * TopTransactionContext, which outlives the release of the locks
  */
-static List *unclaimed = NIL;
+static List *left = NIL;
 
 static void
 add_key(const AlKey *key, bool is_swept)
@@ -92,6 +91,21 @@ void
 al_line_let_go(const AlKey *key)
 {
 	add_key(key, false);
+}
+
+/*
+ * This transaction has given up a ticket.  A waiter may sleep behind the ticket of a key that
+ * nobody has, and we need not have a claim on the key, whose end would wake that waiter.
+ */
+void
+al_line_left(const AlKey *key)
+{
+	MemoryContext old_context;
+
+	add_key(key, false);
+	old_context = MemoryContextSwitchTo(TopTransactionContext);
+	left = lappend(left, &((LetGo *) llast(let_go))->key.hash);
+	MemoryContextSwitchTo(old_context);
 }
 
 /* The commit of this sweep is to look whether a key can be offered. */
@@ -207,22 +221,6 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	}
 }
 
-/*
- * Wake the key's waiters when the locks of this transaction are released.  The end of a
- * claim does that by itself.
- */
-static void
-wake_at_end(LetGo *key)
-{
-	MemoryContext old_context;
-
-	if (al_claimed_has(key->key.hash))
-		return;
-	old_context = MemoryContextSwitchTo(TopTransactionContext);
-	unclaimed = lappend(unclaimed, &key->key.hash);
-	MemoryContextSwitchTo(old_context);
-}
-
 /* The transaction is about to commit: offer what it has let go of. */
 void
 al_line_commit(void)
@@ -238,8 +236,6 @@ al_line_commit(void)
 	{
 		/* Whoever alters or locks our tables keeps nobody from committing. */
 		missed = true;
-		foreach(cell, let_go)
-			wake_at_end(lfirst(cell));
 		let_go = NIL;
 		return;
 	}
@@ -249,14 +245,13 @@ al_line_commit(void)
 	al_durability_before_release();
 	foreach(cell, let_go)
 	{
-		LetGo	   *key = lfirst(cell);
+		const LetGo *key = lfirst(cell);
 
 		/* Another transaction that has claimed it is about to commit, and has looked for tickets. */
 		if (has_ticket)
 			al_claim_await_others(key->key.hash);
 		CHECK_FOR_INTERRUPTS();
 		offer(rel, &key->key, key->is_swept);
-		wake_at_end(key);
 	}
 	al_durability_released();
 	table_close(rel, NoLock);
@@ -270,9 +265,9 @@ al_line_released(bool committed)
 	ListCell   *cell;
 
 	if (committed)
-		foreach(cell, unclaimed)
+		foreach(cell, left)
 			al_queue_wake(*(const uint64 *) lfirst(cell), 0, 0);
-	unclaimed = NIL;
+	left = NIL;
 }
 
 /* The transaction is over. */

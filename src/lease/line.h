@@ -8,6 +8,7 @@
 #include "atomic_lock.h"
 
 extern void al_line_let_go(const AlKey *key);
+extern void al_line_left(const AlKey *key);
 extern void al_line_swept(const AlKey *key);
 extern void al_line_ticket_written(const AlKey *key);
 extern bool al_line_has_let_go(void);

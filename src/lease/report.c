@@ -428,8 +428,9 @@ raise_not_held(const AlKey *key, const AlResult *result)
 			break;
 
 		default:
-			elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
+			break;
 	}
+	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
 	pg_unreachable();
 }
 
@@ -489,10 +490,23 @@ al_raise(const AlKey *key, const AlResult *result)
 			al_raise_no_lease("ttl");
 			break;
 
-		default:
+		case AL_NOT_FOUND:
+		case AL_NOT_OWNER:
+		case AL_ALREADY_RELEASED:
+		case AL_EXPIRED:
+		case AL_FORCED:
+		case AL_CHANGED:
 			raise_not_held(key, result);
+			break;
+
+		case AL_DENIED:
+		case AL_ACQUIRED:
+		case AL_REACQUIRED:
+		case AL_RELEASED:
+		case AL_EXTENDED:
+			break;
 	}
-	pg_unreachable();
+	elog(ERROR, "unexpected outcome of a lock operation: %d", (int) result->outcome);
 }
 
 /* Raise LK007: the new owner of a holding that is stolen holds the key already */

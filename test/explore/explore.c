@@ -89,9 +89,16 @@ static const struct config_enum_entry stops_options[] = {
 };
 
 /*
- * Stop here, unless the scheduler has asked to pass this point.  Nobody passes a sleep: a
- * loop that waits for others would not end.
+ * Must a session stop here in any case?  A loop that sleeps until others have done something
+ * would not end, and the scheduler wants to know of each offer that was missed.
  */
+static bool
+is_never_passed(const char *point)
+{
+	return strcmp(point, "sleep") == 0 || strcmp(point, "missed") == 0;
+}
+
+/* Stop here, unless the scheduler has asked to pass this point. */
 static bool
 stop(const char *point, const char *function)
 {
@@ -101,7 +108,7 @@ stop(const char *point, const char *function)
 		return false;
 	slot = &slots[NUMBER_OF(MyProc)];
 	pg_atomic_fetch_add_u32(&slot->visits, 1);
-	if (slot->pass > 0 && strcmp(point, "sleep") != 0)
+	if (slot->pass > 0 && !is_never_passed(point))
 	{
 		slot->pass--;
 		return false;
@@ -111,7 +118,8 @@ stop(const char *point, const char *function)
 	pg_write_barrier();
 	pg_atomic_write_u32(&slot->is_stopped, 1);
 	while (sem_wait(&slot->go_on) != 0)
-		Assert(errno == EINTR);
+		if (errno != EINTR)
+			elog(FATAL, "sem_wait failed: %m");
 	return true;
 }
 
@@ -149,6 +157,8 @@ startup(void)
 	slots = ShmemInitStruct("explore", sizeof(Slot) * SLOTS, &found);
 	if (found)
 		return;
+	if (ProcGlobal->allProcCount > SLOTS)
+		elog(FATAL, "explore has room for %d processes only", SLOTS);
 	memset(slots, 0, sizeof(Slot) * SLOTS);
 	for (int i = 0; i < SLOTS; i++)
 	{
@@ -176,7 +186,7 @@ _PG_init(void)
 	*(AlTestHook *) find_rendezvous_variable("atomic_lock_test_hook") = stop;
 }
 
-/* How a session is: its letters are for the scheduler */
+/* The state of a session, as the letter that goes into the answer */
 typedef enum
 {
 	STOPPED = 'S',				/* at a point */
@@ -197,7 +207,10 @@ state_of(int pid)
 	if (proc == NULL)
 		return GONE;
 	if (pg_atomic_read_u32(&slots[NUMBER_OF(proc)].is_stopped))
+	{
+		pg_read_barrier();
 		return STOPPED;
+	}
 	if (now->waitLock != NULL)
 		return IN_LOCK;
 	event = now->wait_event_info;
@@ -215,7 +228,7 @@ go_on(Slot *slot, uint32 pass)
 	sem_post(&slot->go_on);
 }
 
-/* The same for the session that makes a step: it runs until it has come as far as it shall. */
+/* The state of the session whose step this is: it runs until it has passed the points that it may pass. */
 static State
 state_of_moving(int pid, char how, uint32 visits, uint32 pass)
 {
@@ -236,12 +249,12 @@ state_of_moving(int pid, char how, uint32 visits, uint32 pass)
 	came = pg_atomic_read_u32(&slot->visits) - visits;
 	if (pg_atomic_read_u32(&slot->statements) == slot->seen)
 	{
-		/* Before its statement it may stop while it learns what others have invalidated. */
+		/* Before its statement the session may stop at a point while it processes invalidations. */
 		if (state == STOPPED)
 			go_on(slot, 0);
 		return RUNS;
 	}
-	if (state == IDLE || came > pass || strcmp(slot->point, "sleep") == 0)
+	if (state == IDLE || came > pass || is_never_passed(slot->point))
 		return state;
 	go_on(slot, pass - came);
 	return RUNS;

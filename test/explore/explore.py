@@ -1,14 +1,15 @@
-"""Explores what two or three sessions answer, in every interleaving of their steps.
+"""Explores what two or three sessions answer when their steps interleave.
 
 Model: real backends stop at each test point (explore.c).  A schedule is a string with a
 letter for each step: the session that goes on to its next point, or * where two hours pass.
-Sessions go on until their statement ends; to leave one before is a preemption, and all
-schedules of at most BOUND preemptions are tried.  Nothing in the server depends on real
-time, so a schedule can be replayed.
+Sessions go on until their statement ends; to leave one before is a preemption.  All
+schedules of at most BOUND preemptions are tried, or a random part of them where time runs
+out.  Nothing in the server depends on real time, so a schedule can be replayed.
 
 Judgement: what a schedule answers and leaves is right if some serial order of the same
-statements answers and leaves the same, or one of those that were not refused.  In any case
-the rules of judge.py must hold.
+statements answers and leaves the same, or one of those that were not refused.  In a serial
+order a session leaves the others waiting until its statement ends or has to wait, and time
+may pass at any step.  In any case the rules of judge.py must hold.
 """
 
 import argparse
@@ -61,12 +62,12 @@ class Session:
         self.pid = self.conn.info.backend_pid
         self.cursor = self.conn.cursor()
         self.error = None
-        # Fill the caches: what a first call looks up is no matter of schedules.
+        # Fill the caches: the lookups of a first call are not part of a schedule.
         for sql in ("SELECT count(*) FROM lock_status('warm')", "SET client_min_messages = error",
                     f"SELECT lock_release('w{self.pid}', 'w') FROM lock_acquire('w{self.pid}', owner => 'w')"):
             self.cursor.execute(sql)
             self.wait()
-        explorer.walk(self, f"SET explore.stops = '{stops}'")
+        explorer.must(self, f"SET explore.stops = '{stops}'")
 
     def wait(self):
         until = time.monotonic() + LIMIT
@@ -119,8 +120,10 @@ class Explorer:
         self.ask("PREPARE step AS SELECT explore_step($1, $2, $3, $4, $5, $6)")
         self.sessions = []
         self.number = self.schedules = self.steps = self.lost = self.balance = 0
-        self.has_policies = False
-        self.order = []             # of the last schedule: (begins, session, statement)
+        self.has_policies = self.is_lost = False
+        # Of the last schedule: its steps; the begins and ends of statements: (begins, session, statement); and those
+        # that began after time had passed
+        self.steps_taken, self.order, self.late = [], [], set()
 
     def stop_at(self, stops):
         """At which points sessions stop from now on"""
@@ -154,8 +157,8 @@ class Explorer:
             if 'R' not in states:
                 return visits, states
             # It failed before it began, as in a transaction that has failed.
-            if states[me] == 'R' and session.has_answer():
-                return self.step(sessions)
+            if states[me] == 'R' and session.has_answer() and session.answer()[0] == 'error':
+                return self.step(sessions, session)
         raise TimeoutError(f'{sql} does not begin: {states[me]}')
 
     def walk(self, session, sql=None):
@@ -168,6 +171,12 @@ class Explorer:
                 raise TimeoutError('a session does not end')
             _, states = self.step([session], session, MANY)
         return session.answer() if sql else None
+
+    def must(self, session, sql):
+        """Let a session alone make a statement that has to succeed"""
+        answer = self.walk(session, sql)
+        if answer[:1] == ('error',):
+            raise RuntimeError(f'{sql}: {answer}')
 
     def prepare(self, scenario, names):
         while len(self.sessions) < len(scenario.programs):
@@ -189,12 +198,13 @@ class Explorer:
             else:
                 self.ask(sql.format(**names))
         for sql in scenario.third:
-            self.walk(self.sessions[len(scenario.programs) - 1], sql.format(**names))
+            self.must(self.sessions[len(scenario.programs) - 1], sql.format(**names))
 
     def run(self, scenario, programs, prefix=(), spent=0, bound=MANY, is_shown=False):
         """Follow the schedule prefix, and go on without preemptions.  Returns the steps and the outcome"""
         self.schedules += 1
         self.number += 1
+        self.is_lost = False
         key = f'k{self.number}'
         names = {'k': key, 'k2': key + '+', **{o: o + key for o in 'abcd'}}
         self.prepare(scenario, names)
@@ -207,17 +217,19 @@ class Explorer:
         waits = [False] * n         # for others to do something
         hours = scenario.clock
         current = None
-        is_swept = 'lock_enqueue' not in scenario.text
-        steps = []
-        self.order = []
+        is_missed = False           # a sweep is to make an offer
+        self.steps_taken = steps = []
+        self.order, self.late = [], set()
 
         def take(states):
+            nonlocal is_missed
             for i, seen in enumerate(states):
                 if state[i] in (READY, DONE):
                     continue
                 if seen[0] == 'S':
                     state[i], point[i] = STOPPED, seen[1:]
                     waits[i] = point[i] == 'sleep'
+                    is_missed = is_missed or point[i] == 'missed'
                 elif seen[0] in 'LQ':
                     state[i], point[i] = BLOCKED, seen[0]
                 elif seen[0] == 'R':
@@ -234,10 +246,10 @@ class Explorer:
             enabled = [i for i in enabled if not waits[i]] or enabled
             if hours:
                 enabled.append(n)
-            if not enabled and not is_swept:
-                # Offers that nobody could write are for the next sweep.
-                is_swept = True
-                self.ask('SELECT lock_sweep() WHERE EXISTS (SELECT FROM app_lock_queue)')
+            if not enabled and is_missed:
+                # A transaction could not make an offer, and has told the launcher.
+                is_missed = False
+                self.ask('SELECT lock_sweep()')
                 take(self.step(sessions)[1])
                 continue
             if not enabled or len(steps) > ENDLESS:
@@ -245,14 +257,15 @@ class Explorer:
             if current is not None and state[current] == BLOCKED:
                 current = None
             is_inside = current in enabled and state[current] == STOPPED
-            others = {i: int(is_inside and i != current) for i in enabled}
+            # In a serial order, time may pass within a statement.
+            others = {i: int(is_inside and i != current and (bound > 0 or i != n)) for i in enabled}
             choice = current if is_inside else enabled[0]
             left = prefix[len(steps):]
             if left:
                 if left[0] in others:
                     choice = left[0]
                 else:
-                    self.lost += 1
+                    self.is_lost = True
             elif spent >= bound:
                 others = {i: cost for i, cost in others.items() if cost == 0}
             if choice == n:
@@ -268,7 +281,7 @@ class Explorer:
             if not is_shown and BLOCKED not in state:
                 if left:
                     skip = max(next((i for i, c in enumerate(left) if c != choice), len(left)) - 1, 0)
-                elif spent >= bound:
+                elif spent >= bound and (bound > 0 or not hours):
                     skip = MANY
             current = choice
             me, was = sessions[choice], point[choice]
@@ -277,6 +290,8 @@ class Explorer:
             if state[choice] == READY:
                 sql = programs[choice][position[choice]].format(**names)
                 self.order.append((True, choice, position[choice]))
+                if not hours:
+                    self.late.add((choice, position[choice]))
                 if sql == 'DISCONNECT':
                     me.conn.close()
                     self.sessions.remove(me)
@@ -291,13 +306,20 @@ class Explorer:
             took = max(visits + (states[choice][0] != 'S'), 1)
             waits[choice] = False
             take(states)
-            # Whoever did more than to sleep may have changed what others wait for.
+            # A session that did more than sleep may have changed what others wait for.
             if not waits[choice]:
                 waits = [False] * n
             steps.append(Step(choice, others, was))
             steps.extend(Step(choice, {}, '') for _ in range(took - 1))
+        for i in range(n):
+            if state[i] == BLOCKED and point[i] == 'Q' and self.has_overslept(sessions[i]):
+                answers[i].append(('overslept',))
+                state[i] = DONE
         final = self.ask(FINAL.format(**names))
-        probe = self.ask(f"SELECT status FROM lock_try_acquire('{key}', owner => 'probe')")[0]
+        try:
+            probe = self.ask(f"SELECT status FROM lock_try_acquire('{key}', owner => 'probe')")[0]
+        except psycopg2.Error as error:
+            probe = error.pgcode
         for i in range(n):
             if state[i] == BLOCKED:
                 answers[i].append(('blocked',) if point[i] == 'Q' else ('waits for a lock',))
@@ -307,6 +329,17 @@ class Explorer:
         grown = final[5] and final[5][0] - final[5][1] - self.balance
         final = judge.Final(*final[:5], grown, *final[6:], probe)
         return steps, judge.Outcome.of(answers, final, key)
+
+    def has_overslept(self, session):
+        """Does a call that sleeps end if it looks?  Then it should have been woken"""
+        _, states = self.step([session], wake=True)
+        while states[0][0] == 'S':
+            self.pass_time(1000)
+            _, states = self.step([session], session, MANY)
+        if states[0] != 'I':
+            return False
+        session.answer()
+        return True
 
     def clear(self, sessions, state):
         """Bring all sessions to an end"""
@@ -322,20 +355,24 @@ class Explorer:
             self.ask(f"ROLLBACK PREPARED '{prepared[0]}'")
 
     def search(self, scenario, programs, bound, until=None, dice=None):
-        """Yields the schedule and outcome of each schedule, and at last None if there are no more"""
+        """Yields the choices and outcome of each schedule, and at last None if all were tried"""
         frontier = [((), 0)]
+        is_whole = True
         while frontier:
             prefix, spent = frontier.pop(dice.randrange(len(frontier)) if dice else -1)
             if until and prefix and time.monotonic() > until:
                 return
             steps, outcome = self.run(scenario, programs, prefix, spent, bound)
+            self.lost += self.is_lost
+            is_whole = is_whole and not self.is_lost
             choices = tuple(step.choice for step in steps)
             for i in range(len(prefix), len(steps)):
                 for other, cost in steps[i].others.items():
                     if other != steps[i].choice and spent + cost <= bound:
                         frontier.append((choices[:i] + (other,), spent + cost))
             yield choices, outcome
-        yield None
+        if is_whole:
+            yield None
 
 
 def letters(choices, n):
@@ -353,7 +390,7 @@ class Verdicts:
 
     def orders(self, programs):
         """The outcomes of all serial orders"""
-        return {found[1] for found in self.explorer.search(self.scenario, programs, 0) if found}
+        return {judge.comparable(found[1]) for found in self.explorer.search(self.scenario, programs, 0) if found}
 
     def complaint(self, outcome):
         """None, or what is wrong"""
@@ -364,9 +401,10 @@ class Verdicts:
     def is_explained(self, outcome, serial):
         if outcome in serial:
             return True
-        # A call reads the clock once.  Where a lease ends meanwhile, another call may see that before.
+        # A call reads the clock once.  Another call may see before its commit that a lease has ended; then
+        # the answers are those of different orders.
         return (self.scenario.clock > 0 and all(any(o.answers[i] == answers for o in serial) for i, answers in enumerate(outcome.answers))
-                and any(judge.holdings(o) == judge.holdings(outcome) for o in serial))
+                and any(judge.holders(o) == judge.holders(outcome) for o in serial))
 
     def judge(self, outcome):
         broken = judge.broken_rules(self.scenario, outcome)
@@ -375,8 +413,8 @@ class Verdicts:
         for calls in [(), *judge.some_refused(outcome)]:
             if calls not in self.without:
                 programs = [[sql for j, sql in enumerate(program) if (i, j) not in calls] for i, program in enumerate(self.scenario.programs)]
-                self.without[calls] = {judge.renamed(o) for o in self.orders(programs)}
-            if self.is_explained(judge.renamed(judge.left_out(outcome, calls)), self.without[calls]):
+                self.without[calls] = self.orders(programs)
+            if self.is_explained(judge.comparable(judge.left_out(outcome, calls)), self.without[calls]):
                 if judge.are_all_refused(outcome) and self.scenario.is_free and not any(judge.are_all_refused(o) for o in self.serial):
                     return 'all are refused a key that is free'
                 return None
@@ -389,6 +427,11 @@ def replay(explorer, scenario, schedule):
     return explorer.run(scenario, scenario.programs, prefix, is_shown=True)
 
 
+def turns(steps):
+    """Where each session stood when the schedule came to it"""
+    return ' '.join(step.point or '-' for i, step in enumerate(steps) if i == 0 or step.choice != steps[i - 1].choice)
+
+
 def show(scenario, steps, outcome):
     n = len(scenario.programs)
     for sql in scenario.setup + scenario.third:
@@ -397,7 +440,14 @@ def show(scenario, steps, outcome):
         print(f'    {LETTERS[i]}: {"; ".join(program)}')
     for step in steps:
         print(f'    {"*" if step.choice == n else LETTERS[step.choice]}  {"two hours pass" if step.choice == n else "from " + step.point if step.point else "begins"}')
+    print(f'turns: {turns(steps)}')
     print(outcome)
+
+
+def complaints_of(explorer, scenario, verdicts, outcome, known):
+    """What is wrong with the last schedule, in words"""
+    found = [judge.broken_order(scenario, outcome, explorer.order), judge.broken_promise(scenario, outcome, explorer.late), verdicts.complaint(outcome)]
+    return [what for what in found if what and not known.explains(scenario, outcome, what)]
 
 
 def explore(explorer, scenario, bound, seconds, known, dice):
@@ -410,17 +460,28 @@ def explore(explorer, scenario, bound, seconds, known, dice):
             complete = True
             break
         choices, outcome = found
-        order = explorer.order
-        complaint = verdicts.complaint(outcome) or judge.broken_order(scenario, outcome, order)
-        if complaint and not known.explains(scenario, outcome, complaint) and complaint not in complaints:
-            complaints[complaint] = (letters(choices, len(scenario.programs)), outcome)
+        for complaint in complaints_of(explorer, scenario, verdicts, outcome, known):
+            complaints.setdefault(complaint, (letters(choices, len(scenario.programs)), outcome))
     if os.environ.get('AL_EXPLORE_VERBOSE'):
         print(f'  {scenario.name}: {explorer.schedules - before} schedules{"" if complete else ", cut"}, {len(verdicts.serial)} serial, {len(verdicts.seen)} outcomes, {explorer.lost - lost} lost', flush=True)
     return complaints, complete
 
 
+def replay_found(explorer, path, known, report):
+    """Replay what was found once: lines "SCENARIO <tab> SCHEDULE <tab> TURNS <tab> WHAT WAS WRONG" """
+    for name, schedule, expected, _ in (line.split('\t') for line in judge.lines_of(path)):
+        scenario = scenarios.named(name)
+        verdicts = Verdicts(explorer, scenario)
+        steps, outcome = replay(explorer, scenario, schedule)
+        is_lost, seen = explorer.is_lost, turns(steps[:len(schedule)])
+        complaints = {what: (schedule, outcome) for what in complaints_of(explorer, scenario, verdicts, outcome, known)}
+        if is_lost or seen != expected:
+            complaints[f'the schedule does not lead to "{expected}" any more, but to "{seen}"'] = (schedule, outcome)
+        report(scenario, complaints)
+
+
 class Known:
-    """Deviations that have a reason: lines "SCENARIO <tab> COMPLAINT <tab> REASON", both patterns"""
+    """Deviations that have a reason: lines "SCENARIO <tab> COMPLAINT <tab> REASON", the first two patterns"""
 
     def __init__(self, path):
         self.lines = [(*(re.compile(part, re.DOTALL) for part in parts[:2]), parts[2]) for parts in (line.split('\t') for line in judge.lines_of(path))]
@@ -450,7 +511,7 @@ def main():
     parser.add_argument('--bound', type=int, default=2)
     parser.add_argument('--seconds', type=float, default=150)
     parser.add_argument('--seed', type=int, default=random.randrange(1000000))
-    parser.add_argument('--stops', default='named')
+    parser.add_argument('--stops', default='named', choices=('named', 'all'))
     parser.add_argument('--first', action='store_true', help='end at the first failure')
     args = parser.parse_args()
     if args.minutes:
@@ -466,19 +527,15 @@ def main():
     if args.schedule is not None:
         scenario = wanted[0]
         explorer.stop_at(args.stops)
-        steps, outcome = replay(explorer, scenario, args.schedule)
-        show(scenario, steps, outcome)
-        order = explorer.order
         verdicts = Verdicts(explorer, scenario)
+        steps, outcome = replay(explorer, scenario, args.schedule)
         for serial in verdicts.serial:
             print('serial:', serial, sep='\n')
-        complaint = verdicts.complaint(outcome) or judge.broken_order(scenario, outcome, order)
-        if complaint and known.explains(scenario, outcome, complaint):
-            print(f'known: {complaint}')
-            complaint = None
-        print('complaint:', complaint)
-        report_tally(args.tally, int(not complaint), int(bool(complaint)))
-        return int(bool(complaint))
+        show(scenario, steps, outcome)
+        complaints = complaints_of(explorer, scenario, verdicts, outcome, known)
+        print('complaint:', ', '.join(complaints) or 'none')
+        report_tally(args.tally, int(not complaints), int(bool(complaints)))
+        return int(bool(complaints))
     print(f'seed {args.seed}', flush=True)
     began = time.monotonic()
     passed, failed = 0, 0
@@ -489,15 +546,8 @@ def main():
         for complaint, (schedule, outcome) in complaints.items():
             print(f'not ok: {complaint}\n  make explore SCENARIO="{scenario.name}" SCHEDULE={schedule}{" STOPS=" + args.stops if args.stops != "named" else ""}\n{outcome}', flush=True)
 
-    # What was found once is looked at each time.
-    for name, schedule in (line.split('\t')[:2] for line in judge.lines_of(f'{here}/schedules')) if not args.scenario else ():
-        scenario = scenarios.named(name)
-        steps, outcome = replay(explorer, scenario, schedule)
-        order = explorer.order
-        complaint = Verdicts(explorer, scenario).complaint(outcome) or judge.broken_order(scenario, outcome, order)
-        if not letters([step.choice for step in steps], len(scenario.programs)).startswith(schedule):
-            complaint = complaint or 'the schedule cannot be followed any more'
-        report(scenario, {} if not complaint or known.explains(scenario, outcome, complaint) else {complaint: (schedule, outcome)})
+    if not args.scenario:
+        replay_found(explorer, f'{here}/schedules', known, report)
     explorer.stop_at(args.stops)
     cut = 0
     for scenario in wanted:
@@ -508,11 +558,15 @@ def main():
             complaints, complete = explore(explorer, scenario, args.bound, max(2, args.seconds / min(len(wanted), 1000)), known, dice)
             cut += not complete
         except Exception:
-            print(f'in {scenario.name}:', flush=True)
+            taken = letters([step.choice for step in explorer.steps_taken], len(scenario.programs))
+            print(f'not ok: the server or a session failed\n  make explore SCENARIO="{scenario.name}" SCHEDULE={taken}', flush=True)
             raise
         report(scenario, complaints)
     print(f'{passed + failed} of {len(wanted)} scenarios ({cut} cut short), {explorer.schedules} schedules, {explorer.steps} steps, '
           f'{explorer.lost} that could not be followed, {time.monotonic() - began:.0f} s')
+    if explorer.lost > explorer.schedules / 20:
+        print(f'not ok: {explorer.lost} of {explorer.schedules} schedules could not be followed')
+        failed += 1
     for reason, times in known.used.items():
         print(f'known, {times} times: {reason}')
     report_tally(args.tally, passed, failed)

@@ -2,7 +2,7 @@
 
 A scenario is a state of the key, a program for each session, and how often two hours
 may pass.  Programs are lists of SQL; {k} is the key, {a} to {d} are owners.  Each
-schedule gets new ones, so nothing has to be cleaned up.  A lease lasts an hour, and a
+schedule gets new ones.  A lease lasts an hour, and a
 call that waits waits for ten.
 """
 
@@ -26,7 +26,7 @@ def block(call, *after, before=('BEGIN',)):
 
 
 # What one session does.  A name with a star is for holders: in a state in which its owner
-# has nothing it only finds that out, which a few scenarios show.
+# has nothing it is left out, unless the other call gives that owner something.
 SINGLE = {
     'acquire': acquire(),
     'share': acquire(", mode => 'shared'"),

@@ -1,0 +1,56 @@
+"""Do the rules of judge.py notice?  Each falsified outcome must break its rule, and the true one none."""
+
+import sys
+from dataclasses import replace
+
+import judge
+import scenarios
+
+SCENARIO = scenarios.named('a: extend* x acquire @expiry')
+BLOCK = scenarios.named('a: assert[tx]* x acquire')
+LIVE, OTHER = ('exclusive', False, True, 'a', 't0', 4), ('exclusive', False, True, 'b', 't1', 4)
+SHARED = ('shared', False, True, 'b', 't1', 4)
+TICKET = ('q0', 'c', False)
+TRUE = judge.Outcome(((('extended',),), (('held', 'exclusive', 'a', None),)),
+                     judge.Final(rows=(LIVE,), line=(), status=(True, 'exclusive', 'a', 1, 0, False), claims=0, history=(('t0', None),),
+                                 grown=0, audit=None, written=0, is_closed=None, probe='held'))
+FREE = {'rows': (), 'history': (), 'status': (False, None, None, None, None, False)}
+
+
+def outcome(answers=None, **final):
+    return judge.Outcome(answers or TRUE.answers, replace(TRUE.final, **final))
+
+
+FALSE = {
+    'two have the key': outcome(rows=(LIVE, OTHER), history=(('t0', None), ('t1', None))),
+    'an owner has it twice': outcome(rows=(LIVE, LIVE)),
+    'a call never ends': outcome((TRUE.answers[0], (('endless',),))),
+    'a waiter has not been woken': outcome((TRUE.answers[0], (('overslept',),))),
+    'a claim is left': outcome(claims=1),
+    'a free key cannot be had': outcome(**FREE),
+    'a free key is not offered': outcome(**FREE, line=(TICKET,)),
+    'somebody waits for a free key': outcome((TRUE.answers[0], (('blocked',),)), **FREE),
+    'a holder has a ticket': outcome(line=(('q0', 'a', False),)),
+    'a token was given twice': outcome(2 * ((('acquired', 'exclusive', 'a', 't0'),),)),
+    'the history differs from the rows': outcome(history=()),
+    'unexpected error': outcome((TRUE.answers[0], (('error', 'XX000'),))),
+    'the counters do not add up': outcome(grown=1),
+}
+
+
+def main():
+    broken = [f'the true outcome breaks: {rule}' for rule in judge.broken_rules(SCENARIO, TRUE)]
+    broken += [f'nobody notices: {rule}' for rule, false in FALSE.items() if rule not in judge.broken_rules(SCENARIO, false)]
+    told = outcome((TRUE.answers[0], (('acquired', 'exclusive', 'b', 't1'),)), rows=(OTHER,), history=(('t1', None),))
+    if judge.broken_promise(SCENARIO, TRUE, set()) or not judge.broken_promise(SCENARIO, told, set()):
+        broken.append('broken_promise() does not tell a lease that was lost')
+    relied = judge.Outcome(((('done',), (None,), ('done',)), (('acquired', 'exclusive', 'b', 't1'),)), TRUE.final)
+    order = [(True, 0, 0), (False, 0, 0), (True, 0, 1), (False, 0, 1), (True, 1, 0), (False, 1, 0), (True, 0, 2), (False, 0, 2)]
+    if not judge.broken_order(BLOCK, relied, order) or judge.broken_order(BLOCK, relied, order[:4] + order[6:] + order[4:6]):
+        broken.append('broken_order() does not tell a grant before the commit')
+    print('\n'.join(broken) or f'{len(FALSE) + 2} falsified outcomes are noticed')
+    return int(bool(broken))
+
+
+if __name__ == '__main__':
+    sys.exit(main())
