@@ -242,7 +242,7 @@ class Explorer:
 
         while True:
             enabled = [i for i in range(n) if state[i] in (READY, STOPPED)]
-            # A loop that looks again goes on when others have done something.
+            # A session that sleeps in a loop moves again when another session has done something.
             enabled = [i for i in enabled if not waits[i]] or enabled
             if hours:
                 enabled.append(n)

@@ -37,7 +37,7 @@ class Outcome:
 
     @staticmethod
     def of(answers, final, key):
-        # When nobody has noticed yet that a lease or session is over, it does not matter who would have.
+        # A lease or session may have ended without a sweep; which sweep will notice does not matter.
         over = {row[4] for row in final.rows if not row[1] and not row[2]}
         final = replace(final, rows=[row[:5] + [row[5] if row[2] else None] for row in final.rows],
                         history=[[token, 'over' if token in over else how] for token, how in final.history])
@@ -167,7 +167,7 @@ def broken_order(scenario, outcome, order):
             continue
         is_shared = "'shared'" in ' '.join(scenario.setup) if is_proof else answer[1] == 'shared'
         for is_next_begin, k, m in order[at + 1:]:
-            # Its next statement lets go of the key, or is the COMMIT.
+            # Its next statement releases the key, or is the COMMIT.
             if k == i and is_next_begin and not scenario.programs[i][m].startswith('PREPARE'):
                 break
             other = outcome.answers[k][m]

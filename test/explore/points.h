@@ -1,6 +1,6 @@
 /*
  * points.h
- *		Makes test points of calls by which a backend sees or changes what others see.
+ *		Test points at calls that read or change shared state.
  *
  * The Makefile includes this file before each file of a build with AL_TEST_HOOKS.  These
  * points have no name in the source; the explorer names them CALL@FUNCTION.

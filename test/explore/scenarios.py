@@ -25,8 +25,8 @@ def block(call, *after, before=('BEGIN',)):
     return lambda o: [*before, call(o), *(with_owner(sql)(o) for sql in after)]
 
 
-# What one session does.  A name with a star is for holders: in a state in which its owner
-# has nothing it is left out, unless the other call gives that owner something.
+# The calls of one session.  A name with a star is for holders: a scenario needs a state in
+# which the owner has the key, or another call that gives the owner the key.
 SINGLE = {
     'acquire': acquire(),
     'share': acquire(", mode => 'shared'"),
@@ -57,7 +57,7 @@ SINGLE = {
     'write*': with_owner("SELECT explore_write('{k}', '{o}')"),
     'fetch': with_owner("SELECT v FROM lock_fetch(NULL::explore_doc, '{k}', '1 h', '{o}', key => '{k}', holder => '{label}')"),
     'is_held*': with_owner("SELECT lock_is_held('{k}', '{o}')"),
-    # What is pending is no state of before or after.
+    # A serial order never shows a pending change.
     'status': with_owner("SELECT locked, CASE WHEN locked THEN mode END, CASE WHEN locked THEN holder END, holders FROM lock_status('{k}')"),
 }
 BLOCKS = {
@@ -140,7 +140,7 @@ class Scenario:
 
     def __post_init__(self):
         self.text = ' '.join(sql for program in [self.setup, self.third, *self.programs] for sql in program)
-        # What looks at more than one key needs an empty table.
+        # A call that looks at more than one key needs an empty table.
         self.is_alone = any(word in self.text for word in ('lock_sweep', 'lock_enqueue', 'lock_set_policy', 'PREPARE'))
 
 
