@@ -1038,6 +1038,8 @@ BEGIN
 		RAISE read_only_sql_transaction USING
 			MESSAGE = 'cannot execute lock_schedule_sweep() in a read-only transaction';
 	END IF;
+	-- 22021 where it is not even text
+	PERFORM convert_from(convert_to(schedule, getdatabaseencoding()), getdatabaseencoding());
 
 	-- The session of the job may have any search_path, so all names are qualified.
 	SELECT format('BEGIN WHILE %I.lock_sweep(1000::pg_catalog.int8) OPERATOR(pg_catalog.=) '

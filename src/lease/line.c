@@ -47,7 +47,7 @@
 #include "table/events.h"
 #include "table/tickets.h"
 
-/* A key that this transaction may have let go of, or that a sweep looks at */
+/* A key that this transaction has let go of, or that a sweep looks at */
 typedef struct LetGo
 {
 	AlKey		key;
@@ -86,7 +86,7 @@ add_key(const AlKey *key, bool is_swept)
 	MemoryContextSwitchTo(old_context);
 }
 
-/* This transaction has let go of a key that may have tickets, or of one of those. */
+/* This transaction has let go of a key, while there are tickets. */
 void
 al_line_let_go(const AlKey *key)
 {
@@ -237,6 +237,17 @@ al_line_commit(void)
 		/* Whoever alters or locks our tables keeps nobody from committing. */
 		missed = true;
 		let_go = NIL;
+		return;
+	}
+	/* Almost no key has a ticket. */
+	foreach(cell, let_go)
+	{
+		if (!al_tickets_is_pending(&((LetGo *) lfirst(cell))->key))
+			let_go = foreach_delete_current(let_go, cell);
+	}
+	if (let_go == NIL)
+	{
+		table_close(rel, NoLock);
 		return;
 	}
 	/* Nobody leaves more places than the transaction may claim, and not all are first. */

@@ -56,14 +56,11 @@ al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 			  AlEndedBy ended_by, const text *reason)
 {
 	const char *word;
-	bool		is_ticketed;
+	bool		is_ticketed = al_tickets_any();
 
 	if (ended_by != AL_ENDED_EXPIRED && ended_by != AL_ENDED_CONVERTED &&
 		ended_by != AL_ENDED_TRANSFERRED)
 		al_claimed_freed(key->hash, 1);
-	/* A commit waits for no lock on the tickets. */
-	is_ticketed = !al_tickets_none() &&
-		(ended_by == AL_ENDED_TRANSACTION ? al_tickets_any() : al_tickets_is_pending(key));
 	/* Almost always there is nobody to be told. */
 	if (!al_policy_any() && !is_ticketed)
 		return;

@@ -272,7 +272,7 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 		al_end_row(rel, key, row, row->released_at != 0 ? row->released_at : Min(al_ended_at(row), now), true);
 		was_closed = true;
 	}
-	if (was_closed && al_tickets_is_pending(key))
+	if (was_closed && al_tickets_any())
 		al_line_let_go(key);
 	result->outcome = ended != NIL || was_closed ? AL_RELEASED : AL_NOT_FOUND;
 	result->is_in_use = false;

@@ -332,6 +332,8 @@ class Explorer:
 
     def has_overslept(self, session):
         """Does a call that sleeps end if it looks?  Then it should have been woken"""
+        # A waiter looks by itself after a second.
+        self.pass_time(2000000)
         _, states = self.step([session], wake=True)
         while states[0][0] == 'S':
             self.pass_time(1000)

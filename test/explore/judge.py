@@ -40,7 +40,7 @@ class Outcome:
         # A lease or session may have ended without a sweep; which sweep will notice does not matter.
         over = {row[4] for row in final.rows if not row[1] and not row[2]}
         final = replace(final, rows=[row[:5] + [row[5] if row[2] else None] for row in final.rows],
-                        history=[[token, 'over' if token in over else how] for token, how in final.history])
+                        history=[[token, 'over' if token in over or how == 'session' else how] for token, how in final.history])
         return renamed(Outcome(tuple(map(tuple, answers)), final), key)
 
     def __str__(self):
@@ -138,7 +138,7 @@ def holders(outcome):
 def broken_promise(scenario, outcome, late):
     """A call that began after the leases had ended, or extended one for longer than that, has the key unless a
     call of the scenario takes it away.  "late" has the calls that began then: (session, statement)"""
-    if not scenario.clock or any(word in scenario.text for word in ('release', 'force', 'steal', 'transfer', 'ROLLBACK', 'DISCONNECT')):
+    if not scenario.clock or any(word in scenario.text for word in ('release', 'force', 'steal', 'transfer', 'ROLLBACK', 'DISCONNECT', "lifetime => 'transaction'")):
         return None
     owners = {row[3] for row in outcome.final.rows if row[2]}
     for i, answers in enumerate(outcome.answers):

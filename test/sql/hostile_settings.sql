@@ -60,7 +60,7 @@ INSERT INTO t.settings (name, value) VALUES
 	('wal_compression', 'on'), ('wal_consistency_checking', 'all'), ('track_functions', 'all'), ('track_activities', 'off'), ('debug_print_plan', 'off'), ('client_min_messages', 'error'), ('log_statement', 'all'),
 	('xmloption', 'content'), ('default_table_access_method', 'heap'), ('temp_tablespaces', ''), ('default_tablespace', ''), ('icu_validation_level', 'error'), ('allow_system_table_mods', 'on'),
 	('createrole_self_grant', 'set'), ('vacuum_freeze_min_age', '0'), ('gin_fuzzy_search_limit', '1'), ('effective_io_concurrency', '0'), ('stats_fetch_consistency', 'none'), ('exit_on_error', 'off'),
-	('atomic_lock.default_ttl', '1 ms'), ('atomic_lock.acquire_durability', 'session'), ('atomic_lock.release_durability', 'session');
+	('atomic_lock.default_ttl', '23 h'), ('atomic_lock.acquire_durability', 'session'), ('atomic_lock.release_durability', 'session');
 -- From PostgreSQL 19 on it is always on.
 DELETE FROM t.settings WHERE name = 'standard_conforming_strings' AND current_setting('server_version_num')::int >= 190000;
 -- What differs, and what cannot be set, other than where the version has no such setting
