@@ -305,6 +305,30 @@ refuse_set(AlAttempt *attempts, int count, int refused)
 	return refused;
 }
 
+/* Write the grants of a set, whose keys are all claimed */
+static void
+grant_set(Relation rel, AlAttempt *attempts, int count)
+{
+	List	   *quotas = al_quota_claim_attempts(rel, attempts, count);
+	int			tokens = 0;
+	int64		token = 0;
+
+	/* All backends draw from one page, so draw all tokens at once. */
+	for (int i = 0; i < count; i++)
+		tokens += attempts[i].result->outcome == AL_ACQUIRED;
+	if (tokens > 0)
+		token = al_fence_draw(tokens);
+	for (int i = 0; i < count; i++)
+	{
+		if (attempts[i].result->outcome == AL_ACQUIRED)
+			attempts[i].token = token++;
+		/* Earlier keys may have been written already, and the error undoes that. */
+		if (!al_grant(rel, &attempts[i]))
+			al_raise(attempts[i].key, attempts[i].result);
+	}
+	al_quota_end(quotas);
+}
+
 /*
  * Acquire all keys of a set, which are in order, or none.  The wait is for the whole
  * set.  Returns -1 if all are granted.  Otherwise returns the index of the key that
@@ -315,44 +339,36 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 					 AlAcquire *request, AlResult *results)
 {
 	AlAttempt  *attempts = palloc0(count * sizeof(AlAttempt));
-	bool	   *is_own = palloc0(count * sizeof(bool));
+	List	   *order = NIL;
 	int64		start = al_monotonic_now();
 	int64		waited = 0;
-	bool		waits;
-	int			tokens = 0;
-	int64		token = 0;
-	List	   *quotas;
 
 	request->owner.in_index = true;
 	/* No key is waited for where another one is refused in any case. */
 	for (int i = 0; i < count; i++)
-		al_terms_of_set(&keys[i], request, &attempts[i].terms);
-	waits = request->wait > 0;
-	for (int pass = 0; pass < (waits ? 2 : 1); pass++)
 	{
-		for (int i = 0; i < count; i++)
-		{
-			AlAttempt  *attempt = &attempts[i];
+		attempts[i].key = &keys[i];
+		attempts[i].request = request;
+		attempts[i].result = &results[i];
+		al_terms_of_set(&keys[i], request, &attempts[i].terms);
+		order = lappend_int(order, i);
+	}
+	for (int done = 0; done < list_length(order); done++)
+	{
+		int			i = list_nth_int(order, done);
 
-			if (pass == 1 && !is_own[i])
-				continue;
-			attempt->key = &keys[i];
-			attempt->request = request;
-			attempt->result = &results[i];
-			attempt_since(rel, attempt, start);
-			/* A policy may be new since then. */
-			al_terms_of_set(&keys[i], request, &attempt->terms);
-			waited = Max(waited, results[i].waited);
-			if (!al_is_granted(&results[i]))
-				return refuse_set(attempts, count, i);
-			if (pass == 0 && waits && results[i].outcome == AL_REACQUIRED)
-			{
-				al_attempt_drop(attempt);
-				is_own[i] = true;
-			}
+		attempt_since(rel, &attempts[i], start);
+		/* A policy may be new since then. */
+		al_terms_of_set(&keys[i], request, &attempts[i].terms);
+		waited = Max(waited, results[i].waited);
+		if (!al_is_granted(&results[i]))
+			return refuse_set(attempts, count, i);
+		if (done < count && request->wait > 0 && results[i].outcome == AL_REACQUIRED)
+		{
+			al_attempt_drop(&attempts[i]);
+			order = lappend_int(order, i);
 		}
 	}
-
 	for (int i = 0; i < count; i++)
 	{
 		results[i].waited = waited;
@@ -361,22 +377,7 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 		if (!al_is_granted(&results[i]))
 			return refuse_set(attempts, count, i);
 	}
-	quotas = al_quota_claim_attempts(*rel, attempts, count);
-
-	/* Everybody draws from one page, so draw all tokens at once. */
-	for (int i = 0; i < count; i++)
-		tokens += results[i].outcome == AL_ACQUIRED;
-	if (tokens > 0)
-		token = al_fence_draw(tokens);
-	for (int i = 0; i < count; i++)
-	{
-		if (results[i].outcome == AL_ACQUIRED)
-			attempts[i].token = token++;
-		/* Others may be written by now, and the set is all or none. */
-		if (!al_grant(*rel, &attempts[i]))
-			al_raise(&keys[i], &results[i]);
-	}
-	al_quota_end(quotas);
+	grant_set(*rel, attempts, count);
 	return -1;
 }
 

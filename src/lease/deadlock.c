@@ -139,12 +139,6 @@ has_visited_key(const Search *search, const AlWaiter *waiter)
 	return false;
 }
 
-static bool
-is_ours(const AlHolding *holding)
-{
-	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(holding->tuple->t_data));
-}
-
 /* May any of those who share its key let a waiter in? */
 static bool
 is_let_in_by_any(const AlWaiter *waiter)
@@ -154,67 +148,68 @@ is_let_in_by_any(const AlWaiter *waiter)
 	return waiter->is_shared && al_queue_has_strict(waiter, &limited) && limited;
 }
 
-/* Does our own unfinished transaction hold the key that we wait for? */
+/* Does our own unfinished transaction hold the key that we wait for, by a lease or without? */
 static bool
-is_in_own_way(Relation rel, const AlWaiter *waiter, bool any)
+is_in_own_way(const AlWaiter *waiter, List *leases, bool any)
 {
 	AlKey		key = al_waiter_key(waiter);
 	ListCell   *cell;
 
-	foreach(cell, al_waiter_obstacles(rel, waiter))
+	foreach(cell, list_concat_copy(leases, al_held_mine(&key)))
 	{
 		const AlHolding *holding = lfirst(cell);
 
-		if (is_ours(holding) && !(any && al_is_shared(holding)))
-			return true;
-	}
-	foreach(cell, al_held_mine(&key))
-	{
-		const AlHolding *holding = lfirst(cell);
-
-		if (!al_owner_equal(al_waiter_owner(waiter), al_string(holding->owner)) &&
+		if ((holding->lifetime == AL_TRANSACTION ||
+			 TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(holding->tuple->t_data))) &&
+			!al_owner_equal(al_waiter_owner(waiter), al_string(holding->owner)) &&
 			!(any && al_is_shared(holding)))
 			return true;
 	}
 	return false;
 }
 
+/* The processes that may end a lease: those that wait for its owner, and its session */
+static List *
+ending_processes(const AlHolding *lease)
+{
+	int			count;
+	AlWaiter   *waiters = al_queue_of_owner(al_string(lease->owner), &count);
+	List	   *pids = NIL;
+
+	for (int i = 0; i < count; i++)
+		pids = lappend_int(pids, waiters[i].pid);
+	pfree(waiters);
+	return lease->lifetime == AL_SESSION ? lappend_int(pids, lease->pid) : pids;
+}
+
 /*
- * Does what a waiter waits for lead back to us?  Then the links are the cycle.  "any": any
- * of those who share the key may let the waiter in.
+ * Does a path from a waiter lead back to us?  Then the links are the cycle.  "any": any of the
+ * sharers of the key may let the waiter in.
  */
 static bool
 search_from_waiter(Search *search, Link *link, bool any)
 {
-	int			pid = link->pid;
-	List	   *pids = list_delete_int(al_claim_blockers(link->waiter.hash, any), pid);
+	const AlWaiter *waiter = &link->waiter;
+	List	   *pids = list_delete_int(al_claim_blockers(waiter->hash, any), link->pid);
+	List	   *leases = al_waiter_obstacles(search->rel, waiter);
 	ListCell   *cell;
 
 	/* Only a session itself can see that its own transaction is in its way. */
-	if (pid == MyProcPid ? is_in_own_way(search->rel, &link->waiter, any) :
-		any ? al_claim_is_taken(link->waiter.hash) : al_claimed_has(link->waiter.hash))
+	if (link->pid == MyProcPid ? is_in_own_way(waiter, leases, any) :
+		any ? al_claim_is_taken(waiter->hash) : al_claimed_has(waiter->hash))
 		pids = lappend_int(pids, MyProcPid);
 	if (search_processes(search, link, pids))
 		return true;
 
-	foreach(cell, al_waiter_obstacles(search->rel, &link->waiter))
+	foreach(cell, leases)
 	{
-		const AlHolding *holding = lfirst(cell);
-		int			count;
-		AlWaiter   *waiters;
+		const AlHolding *lease = lfirst(cell);
 
-		if (any && al_is_shared(holding))
+		if (any && al_is_shared(lease))
 			continue;
-		waiters = al_queue_of_owner(al_string(holding->owner), &count);
-		pids = NIL;
-		for (int i = 0; i < count; i++)
-			pids = lappend_int(pids, waiters[i].pid);
-		pfree(waiters);
-		if (holding->lifetime == AL_SESSION)
-			pids = lappend_int(pids, holding->pid);
-		link->fencing_token = holding->fencing_token;
-		link->holder = al_display(al_string(holding->holder));
-		if (search_processes(search, link, pids))
+		link->fencing_token = lease->fencing_token;
+		link->holder = al_display(al_string(lease->holder));
+		if (search_processes(search, link, ending_processes(lease)))
 			return true;
 	}
 	return false;

@@ -116,16 +116,6 @@ is(answer($two), 'deadlock', 'who waits for the lock of a session that builds an
 is(answer($one), '', '... the index is built');
 clean();
 
-# Through the only place of a key that has a limit
-ask($one, q{SELECT lock_acquire('k', '1 hour', 'one', 'shared')});
-ask($two, q{SELECT lock_acquire('b', '1 hour', 'two')});
-queue_up($watch, $one, q{SELECT status FROM lock_try_acquire('b', '1 hour', 'one', wait => '5 min')});
-start($two, "$soon SELECT status FROM lock_try_acquire('k', '1 hour', 'two', 'shared', wait => '5 min', max_holders => 1)");
-is(answer($two), 'deadlock', 'a waiter for a place whose holder waits for it is told');
-ask($two, q{SELECT lock_release('b', 'two')});
-is(answer($one), 'acquired', '... the other goes on');
-clean();
-
 # Two waiters find the same cycle.  The second one stands between that and its resignation,
 # while the first one resigns, and is stopped before it returns.
 SKIP:
