@@ -375,7 +375,11 @@ al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count)
 	{
 		const AlHolding *own = attempts[i].own;
 
-		if (attempts[i].result->outcome == AL_REACQUIRED)
+		/* Others counted it together with all that its transaction holds. */
+		if (own && own->lifetime == AL_TRANSACTION && attempts[i].lifetime != AL_TRANSACTION &&
+			!attempts[i].request->is_convert)
+			own = NULL;
+		else if (attempts[i].result->outcome == AL_REACQUIRED)
 			continue;
 		uses[used].key = attempts[i].key;
 		uses[used].role = own ? own->role : attempts[i].request->role;

@@ -12,8 +12,10 @@
  *
  * After a start of the server nothing is known of a database until a session has read
  * the table and raised the moment for all tickets (table/tickets.c).  Tickets that are
- * written meanwhile raise it as well, so the order does not matter.  A database without a
- * place of its own in the statistics is taken to have tickets.
+ * written meanwhile raise it as well, so the order does not matter.  A session whose
+ * database had no place of its own in the statistics takes it that there are tickets, and
+ * raises the moment of the place that all such databases share.  Others heed that moment,
+ * too, since the database may get a place of its own while the session goes on.
  *
  * Without shared memory, a session has a moment of its own, which it finds by reading
  * the table.  A session that writes a ticket invalidates the table then, and all sessions
@@ -34,48 +36,65 @@
 static AlTicketed own;			/* used without shared memory */
 static bool was_forgotten;		/* since al_tickets_begin_count() */
 
-/* The moment of this database; NULL: it has no place for one */
+/* The moment of this database, or the one that databases without a place share */
 static AlTicketed *
 ticketed(void)
 {
 	AlDatabase *database = al_stat_database();
 
-	if (database == NULL)
-		return &own;
-	return OidIsValid(database->oid) ? &database->ticketed : NULL;
+	return database ? &database->ticketed : &own;
+}
+
+static bool
+has_place(void)
+{
+	AlDatabase *database = al_stat_database();
+
+	return database == NULL || OidIsValid(database->oid);
+}
+
+static bool
+is_counted(void)
+{
+	return pg_atomic_read_u64(&ticketed()->is_counted) != 0;
+}
+
+/* Until when a ticket may be valid, if they are counted; 0: there was none */
+static TimestampTz
+last_moment(void)
+{
+	uint64		until = pg_atomic_read_u64(&ticketed()->until);
+
+	if (al_stats())
+		until = Max(until, pg_atomic_read_u64(&al_stats()->databases[0].ticketed.until));
+	return (TimestampTz) until;
 }
 
 /* Are the tickets of this database counted, or need not be? */
 bool
 al_tickets_is_counted(void)
 {
-	AlTicketed *here = ticketed();
-
-	return here == NULL || pg_atomic_read_u64(&here->is_counted) != 0;
+	return is_counted() || !has_place();
 }
 
 /* Is it known that there has been no ticket since the server started? */
 bool
 al_tickets_none(void)
 {
-	AlTicketed *here = ticketed();
-
-	return here && pg_atomic_read_u64(&here->is_counted) != 0 &&
-		pg_atomic_read_u64(&here->until) == 0;
+	return is_counted() && last_moment() == 0;
 }
 
 /* May there be a ticket that is valid? */
 bool
 al_tickets_any(void)
 {
-	AlTicketed *here = ticketed();
-	uint64		until;
+	TimestampTz until;
 
-	if (here == NULL || pg_atomic_read_u64(&here->is_counted) == 0)
+	if (!is_counted())
 		return true;
 	pg_read_barrier();
-	until = pg_atomic_read_u64(&here->until);
-	return until != 0 && GetCurrentTimestamp() <= (TimestampTz) until;
+	until = last_moment();
+	return until != 0 && GetCurrentTimestamp() <= until;
 }
 
 /* A ticket may be valid until a moment. */
@@ -83,9 +102,9 @@ void
 al_tickets_note(TimestampTz until)
 {
 	AlTicketed *here = ticketed();
-	uint64		known = here ? pg_atomic_read_u64(&here->until) : 0;
+	uint64		known = pg_atomic_read_u64(&here->until);
 
-	while (here && (TimestampTz) known < until &&
+	while ((TimestampTz) known < until &&
 		   !pg_atomic_compare_exchange_u64(&here->until, &known, (uint64) until))
 		;
 }
@@ -119,6 +138,6 @@ al_tickets_end_count(void)
 	AlTicketed *here = ticketed();
 
 	pg_write_barrier();
-	if (here && (here != &own || !was_forgotten))
+	if (has_place() && (here != &own || !was_forgotten))
 		pg_atomic_write_u64(&here->is_counted, 1);
 }
