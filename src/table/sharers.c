@@ -219,6 +219,29 @@ add_row(SlotScan *scan, List *rows, const AlHolding *holding)
 }
 
 /*
+ * Count a row that was not read as a whole, if it is live, and keep the two that last longest;
+ * add it to the list if it keeps the key closed
+ */
+static void
+count_row(SlotScan *scan, AlRows *rows, AlHolding *longest, const AlHolding *row, TimestampTz now)
+{
+	rows->is_complete = false;
+	if (al_is_live(row, now))
+	{
+		rows->more++;
+		if (row->expires_at > longest[0].expires_at)
+		{
+			longest[1] = longest[0];
+			longest[0] = *row;
+		}
+		else if (row->expires_at > longest[1].expires_at)
+			longest[1] = *row;
+	}
+	else if (al_is_closed(row, now))
+		rows->shared = add_row(scan, rows->shared, row);
+}
+
+/*
  * Look at the rows of a key, from a slot on, as a snapshot sees them; NULL: as of now.
  * With "all", or where there are few rows, the list has them all.  Otherwise it may have
  * a few rows, the two live ones that last longest, and those that keep the key closed.
@@ -249,16 +272,12 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 	if (first_slot == AL_SLOT_EXCLUSIVE)
 		al_table_no_row(key, AL_SLOT_EXCLUSIVE, &rows->exclusive);
 	begin_slots(&scan, rel, key, first_slot, given);
-	while (rows->is_complete || all || live < AL_MOST_COUNTED + 2)
+	while ((rows->is_complete || all || live < AL_MOST_COUNTED + 2) &&
+		   (tid = next_slot(&scan, &slot)) != NULL)
 	{
 		AlHolding	holding;
-		bool		whole;
-		bool		is_live;
+		bool		whole = all || found < few || slot == AL_SLOT_EXCLUSIVE;
 
-		tid = next_slot(&scan, &slot);
-		if (tid == NULL)
-			break;
-		whole = all || found < few || slot == AL_SLOT_EXCLUSIVE;
 		is_alone = is_alone && slot == AL_SLOT_EXCLUSIVE;
 		if (!read_slot(&scan, tid, slot, whole, &holding))
 			continue;
@@ -268,26 +287,12 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 			rows->exclusive = holding;
 			continue;
 		}
-
 		found++;
-		is_live = al_is_live(&holding, now);
-		live += is_live;
+		live += al_is_live(&holding, now);
 		if (whole)
-		{
 			rows->shared = add_row(&scan, rows->shared, &holding);
-			continue;
-		}
-		rows->is_complete = false;
-		if (is_live && holding.expires_at > longest[0].expires_at)
-		{
-			longest[1] = longest[0];
-			longest[0] = holding;
-		}
-		else if (is_live && holding.expires_at > longest[1].expires_at)
-			longest[1] = holding;
-		else if (al_is_closed(&holding, now))
-			rows->shared = add_row(&scan, rows->shared, &holding);
-		rows->more += is_live;
+		else
+			count_row(&scan, rows, longest, &holding, now);
 	}
 	rows->exclusive.is_alone = is_alone;
 	al_table_set_crowd(key, found > FEW);
@@ -452,13 +457,8 @@ updater(HeapTuple tuple)
 /*
  * May a key be held by what was in a row that the snapshot sees as over, or by what is in
  * it now?  "xid" is the transaction that has updated the row, or 0.  If so, *row is the
- * holding in question, with the process of the transaction.  An unfinished transaction
- * may have taken the row for another holding, even if it has let that go again.
- *
- * Where the lease has expired, a transaction may rely on it, or may have begun to extend it
- * before.  It has claimed the holding, or it has ended since the snapshot was taken, and
- * left another version behind this one.  Nobody claims an expired lease anew, so the
- * claim is looked at first.
+ * holding in question, with the process of the transaction.  Nobody claims an expired lease
+ * anew, so the claim is looked at before another version.
  */
 static bool
 may_be_held(const Counting *counting, TransactionId xid, AlHolding *row)
@@ -494,9 +494,18 @@ may_be_held(const Counting *counting, TransactionId xid, AlHolding *row)
 }
 
 /*
- * Judge a slot by the row that the snapshot sees in it, if an entry, or a hint, leads to
- * that; or else by what an unfinished transaction has written there.  *is_certain: further
- * entries for the slot say no more.  *row is what was judged by.
+ * Judge a slot by the row that the snapshot sees in it, if an entry, or a hint, leads to it:
+ *
+ *	live														HELD
+ *	over, and an unfinished transaction has updated it			MAY_BE_HELD
+ *	released													NOT_HELD
+ *	expired, and the holding is claimed, or has a new version	MAY_BE_HELD
+ *	expired														NOT_HELD
+ *	no row, but an unfinished transaction has written one		MAY_BE_HELD
+ *	no row														NOT_HELD
+ *
+ * *is_certain: there is a row, so further entries for the slot say no more.  *row is what was
+ * judged by.
  */
 static Held
 judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, int32 slot,
