@@ -374,16 +374,15 @@ al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count)
 	for (int i = 0; i < count; i++)
 	{
 		const AlHolding *own = attempts[i].own;
-
 		/* Others counted it together with all that its transaction holds. */
-		if (own && own->lifetime == AL_TRANSACTION && attempts[i].lifetime != AL_TRANSACTION &&
-			!attempts[i].request->is_convert)
-			own = NULL;
-		else if (attempts[i].result->outcome == AL_REACQUIRED)
+		bool		is_made_lease = own && own->lifetime == AL_TRANSACTION &&
+			attempts[i].lifetime != AL_TRANSACTION && !attempts[i].request->is_convert;
+
+		if (attempts[i].result->outcome == AL_REACQUIRED && !is_made_lease)
 			continue;
 		uses[used].key = attempts[i].key;
 		uses[used].role = own ? own->role : attempts[i].request->role;
-		uses[used].is_new = own == NULL;
+		uses[used].is_new = own == NULL || is_made_lease;
 		uses[used++].in_transaction = attempts[i].lifetime == AL_TRANSACTION;
 	}
 	return al_quota_claim(rel, uses, used, &attempts[0].request->owner);
