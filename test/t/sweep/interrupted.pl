@@ -191,10 +191,9 @@ ok(swept($watch, 'any%'), 'terminated at any moment: all is swept') or diag(ask(
 configure($node, $watch, 'atomic_lock.sweep_batch = 50');
 
 # A visit that ends before all is swept: the next one does not wait for the interval.
-configure($node, $watch, q{atomic_lock.sweep_interval = 0}, q{atomic_lock.test_longest_visit = '500ms'});
+configure($node, $watch, q{atomic_lock.sweep_interval = 0}, 'atomic_lock.sweep_batch = 1', q{atomic_lock.test_longest_visit = '500ms'});
 expire_rows($watch, 'long', 60_000);
 my $visits = 0;
-my $rests = 0;
 foreach (1 .. 10)
 {
 	my $before = ask($watch, q{SELECT sweeps FROM lock_stats WHERE database = 'postgres'});
@@ -202,18 +201,31 @@ foreach (1 .. 10)
 
 	# This begins a visit.  The launcher ends a worker that is late, and then waits.
 	configure($node, $watch, q{atomic_lock.sweep_interval = '1h'});
-	while (($visits < 3 || !$rests) && time() < $until)
+	while ($visits < 3 && time() < $until)
 	{
 		usleep(50_000);
-		$rests ||= ask($watch, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper' AND wait_event_type = 'Extension'});
 		$visits = ask($watch, "SELECT sweeps - $before FROM lock_stats WHERE database = 'postgres'");
 	}
-	last if $visits >= 3 && $rests;
+	last if $visits >= 3;
 }
 cmp_ok($visits, '>=', 3, 'a visit that ends before all is swept is followed by others');
-ok($rests, '... and rests between two batches');
 ask($watch, q{DELETE FROM app_lock WHERE key LIKE 'long-%'});
-configure($node, $watch, q{atomic_lock.sweep_interval = '50ms'}, q{atomic_lock.test_longest_visit = '1h'});
+
+# Batches that are large enough for a rest that can be seen
+configure($node, $watch, q{atomic_lock.sweep_interval = '50ms'}, 'atomic_lock.sweep_batch = 1000', q{atomic_lock.test_longest_visit = '1h'});
+my $rests = 0;
+foreach my $n (1 .. 20)
+{
+	last if $rests;
+	expire_rows($watch, "rest$n", 20_000);
+	until ($rests || ask($watch, q{SELECT count(*) = 0 FROM app_lock WHERE key LIKE 'rest%'}) eq 't')
+	{
+		$rests = ask($watch, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'atomic_lock sweeper' AND wait_event_type = 'Extension'});
+	}
+}
+ok($rests, 'a sweep rests between two batches');
+ask($watch, q{DELETE FROM app_lock WHERE key LIKE 'rest%'});
+configure($node, $watch, 'atomic_lock.sweep_batch = 50');
 
 # Killed: off, so that what it leaves can be seen
 $worker = $stand->('kill');
