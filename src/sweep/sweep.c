@@ -105,6 +105,68 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 }
 
 /*
+ * Remove rows of app_lock, no more than the transaction may still claim, from at most
+ * max_blocks blocks
+ */
+static void
+sweep_rows(Relation rel, int64 max_rows, BlockNumber max_blocks, TimestampTz now, AlSwept *swept)
+{
+	static uint64 stopped_at = 0;	/* used where there is no shared memory */
+	AlDatabase *database = al_stat_database();
+	MemoryContext context;
+	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
+	BlockNumber looked;
+	BlockNumber first;
+	AlScan		scan;
+	HeapTuple	tuple;
+
+	swept->left = Min(swept->left, blocks);
+	looked = Min(swept->left, max_blocks);
+	if (looked == 0)
+		return;
+	if (database)
+		stopped_at = pg_atomic_read_u64(&database->sweep_from);
+	first = stopped_at < blocks ? (BlockNumber) stopped_at : 0;
+	context = AllocSetContextCreate(CurrentMemoryContext, "sweep row", ALLOCSET_SMALL_SIZES);
+	al_scan_begin_at(&scan, rel, first, looked);
+	while (HeapTupleIsValid(tuple = al_scan_next(&scan)))
+	{
+		AlHolding	holding;
+		TimestampTz over;
+
+		if (swept->removed >= max_rows || al_claimed_count() >= al_max_claims)
+		{
+			looked = ((uint64) ItemPointerGetBlockNumber(&tuple->t_self) + blocks - first) % blocks;
+			break;
+		}
+		al_row_peek(rel, tuple, &holding);
+		over = over_at(&holding);
+		if (now >= over)
+		{
+			MemoryContext old_context = MemoryContextSwitchTo(context);
+
+			if (remove_row(rel, tuple, now))
+			{
+				swept->removed++;
+				over = DT_NOEND;
+			}
+			MemoryContextSwitchTo(old_context);
+			MemoryContextReset(context);
+		}
+		/* A session may end at any time. */
+		else if (holding.lifetime == AL_SESSION && holding.released_at == 0)
+			over = now;
+		swept->next_due = Min(swept->next_due, over > now ? over - AHEAD : now);
+	}
+	al_scan_end(&scan);
+	MemoryContextDelete(context);
+	swept->left -= looked;
+	stopped_at = ((uint64) first + looked) % blocks;
+	if (database)
+		pg_atomic_write_u64(&database->sweep_from, stopped_at);
+}
+
+/*
  * Remove tickets and offers that are over, and have the commit offer free keys to those who
  * are next.  Returns whether that was all.
  */
@@ -147,88 +209,28 @@ al_sweep_begin(Relation rel, AlSwept *swept)
 
 /*
  * Go on with a sweep, and note in "swept" what was done and is left.  Removes at most
- * max_rows rows: of app_lock no more than the transaction may still claim, from at most
- * max_blocks blocks, then of app_lock_queue, and the rest of lock_history.
+ * max_rows rows: first of app_lock, from at most max_blocks blocks, then of app_lock_queue,
+ * then of lock_history.
  */
 void
 al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 {
-	static uint64 stopped_at = 0;	/* used where there is no shared memory */
-	AlDatabase *database = al_stat_database();
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "sweep row",
-												  ALLOCSET_SMALL_SIZES);
 	TimestampTz now = GetCurrentTimestamp() + AHEAD;
-	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
-	BlockNumber count = Min(Min(swept->left, max_blocks), blocks);
-	BlockNumber first;
-	BlockNumber looked = count;
-	AlScan		scan;
 
-	/* Whoever has locked history or queue is waited for before keys are claimed. */
+	/* Wait for locks on history and queue before keys are claimed. */
 	table_close(al_open_history(RowExclusiveLock), NoLock);
 	table_close(al_open_queue(RowExclusiveLock), NoLock);
 	sweeping = true;
 	al_queue_sweep_begin();
-	if (database)
-		stopped_at = pg_atomic_read_u64(&database->sweep_from);
-	first = stopped_at < blocks ? (BlockNumber) stopped_at : 0;
 	swept->removed = swept->tickets = 0;
-	al_scan_begin_at(&scan, rel, first, count);
-	for (;;)
-	{
-		HeapTuple	tuple = count > 0 ? al_scan_next(&scan) : NULL;
-		AlHolding	holding;
-		TimestampTz over;
-
-		if (!HeapTupleIsValid(tuple))
-			break;
-		if (swept->removed >= max_rows || al_claimed_count() >= al_max_claims)
-		{
-			BlockNumber block = ItemPointerGetBlockNumber(&tuple->t_self);
-
-			looked = block >= first ? block - first : block + (blocks - first);
-			break;
-		}
-		al_row_peek(rel, tuple, &holding);
-		over = over_at(&holding);
-		if (now >= over)
-		{
-			MemoryContext old_context = MemoryContextSwitchTo(context);
-
-			if (remove_row(rel, tuple, now))
-			{
-				swept->removed++;
-				over = DT_NOEND;
-			}
-			MemoryContextSwitchTo(old_context);
-			MemoryContextReset(context);
-		}
-		/* A session may end at any time. */
-		else if (holding.lifetime == AL_SESSION && holding.released_at == 0)
-			over = now;
-		swept->next_due = Min(swept->next_due, over > now ? over - AHEAD : now);
-	}
-	al_scan_end(&scan);
-	MemoryContextDelete(context);
-
-	swept->left -= Min(looked, swept->left);
-	if (blocks == 0)
-		swept->left = 0;
+	sweep_rows(rel, max_rows, max_blocks, now, swept);
 	/* What is over by now is to be told before it is offered to others. */
 	if (swept->left == 0 && !swept->queue_done && swept->removed < max_rows)
-	{
 		swept->queue_done = sweep_queue(max_rows - swept->removed, now, swept);
-		if (!swept->queue_done)
-			swept->left = 1;
-	}
 	swept->trimmed = al_history_trim(rel, max_rows - swept->removed - swept->tickets,
 									 &swept->trim_from);
-	/* There may be more to trim. */
-	if (swept->removed + swept->tickets + swept->trimmed >= max_rows)
+	/* There may be more tickets, or more to trim. */
+	if (!swept->queue_done || swept->removed + swept->tickets + swept->trimmed >= max_rows)
 		swept->left = Max(swept->left, 1);
-	if (blocks > 0)
-		stopped_at = ((uint64) first + looked) % blocks;
-	if (database)
-		pg_atomic_write_u64(&database->sweep_from, stopped_at);
 	al_stat_count(AL_COUNT_SWEPT, swept->removed);
 }

@@ -657,12 +657,60 @@ delete_void(const SweptKey *swept, const AlTicket *ticket)
 	return false;
 }
 
-/* Is there something to do about a key, under a claim? */
-static bool
-needs_offer(const SweptKey *swept, TimestampTz now)
+/*
+ * All rows of a key were seen.  Returns the list of keys with this one, if an offer may have to
+ * be made or ended under a claim.
+ */
+static List *
+end_key(const SweptKey *swept, List *keys, TimestampTz now, TimestampTz *next_due)
 {
-	return swept->has_lapsed || (swept->has_line && !swept->is_offered) ||
-		(swept->offered_until != 0 && !swept->has_line && now >= swept->offered_until);
+	AlKey	   *key;
+
+	/* The key may become free at any time, for a ticket that has no offer. */
+	if (swept->has_lapsed || (swept->has_line && !swept->is_offered))
+		*next_due = now;
+	else if (swept->offered_until == 0 || swept->has_line || now < swept->offered_until)
+	{
+		if (swept->name)
+			pfree(swept->name);
+		return keys;
+	}
+	key = palloc(sizeof(AlKey));
+	al_key_init(key, al_string(swept->name));
+	return lappend(keys, key);
+}
+
+/* Delete a row that is over, or else note what it says of its key.  True: it is deleted. */
+static bool
+sweep_row(SweptKey *swept, const AlTicket *row, TimestampTz now, TimestampTz *next_due)
+{
+	TimestampTz until = valid_until(row);
+
+	if (row->number == 0)
+		swept->offered_until = until;
+	else if (now >= until && row->offered_until == 0)
+		return al_ticket_delete(row);
+	else if (now >= until)
+		swept->has_lapsed = true;	/* the next offer deletes it, under a claim */
+	else if (row->number > 0 && delete_void(swept, row))
+		return true;
+	else
+	{
+		if (row->number < 0)
+		{
+			AlTicket   *copy = palloc(sizeof(AlTicket));
+
+			*copy = *row;
+			swept->voids = lappend(swept->voids, copy);
+		}
+		else if (al_policy_admits(row->key, row->role))
+		{
+			swept->has_line = true;
+			swept->is_offered |= row->offered_until != 0;
+		}
+		*next_due = Min(*next_due, until);
+	}
+	return false;
 }
 
 /*
@@ -684,65 +732,19 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 	ScanKeyInit(&key, Anum_queue_key, BTGreaterEqualStrategyNumber, F_TEXT_GE,
 				PointerGetDatum(al_string_text(al_cstring(""))));
 	al_scan_begin_ordered(&scan, rel, 1, &key, NULL);
-	for (;;)
+	while (*removed < max_rows && HeapTupleIsValid(tuple = al_scan_next(&scan)))
 	{
-		AlTicket	row = {.number = 0};
-		TimestampTz until;
+		AlTicket	row;
 
-		tuple = *removed < max_rows ? al_scan_next(&scan) : NULL;
-		if (HeapTupleIsValid(tuple))
-			read_row(rel, tuple, &row, &offer);
-		if (swept.name && (!HeapTupleIsValid(tuple) ||
-						   !al_string_equal(row.key, al_string(swept.name))))
+		read_row(rel, tuple, &row, &offer);
+		if (swept.name == NULL || !al_string_equal(row.key, al_string(swept.name)))
 		{
-			/* Whatever keeps the key from being offered may end at any time. */
-			if (swept.has_line && !swept.is_offered)
-				*next_due = now;
-			if (needs_offer(&swept, now))
-			{
-				AlKey	   *copy = palloc(sizeof(AlKey));
-
-				al_key_init(copy, al_string(swept.name));
-				keys = lappend(keys, copy);
-			}
-			else
-				pfree(swept.name);
-			swept.name = NULL;
-		}
-		if (!HeapTupleIsValid(tuple))
-			break;
-		if (swept.name == NULL)
+			keys = end_key(&swept, keys, now, next_due);
 			swept = (SweptKey) {.name = al_string_text(row.key)};
-
-		until = valid_until(&row);
-		if (row.number < 0 && now < until)
-		{
-			AlTicket   *copy = palloc(sizeof(AlTicket));
-
-			*copy = row;
-			swept.voids = lappend(swept.voids, copy);
 		}
-		if (row.number == 0)
-			swept.offered_until = until;
-		else if (row.offered_until != 0 && now >= until)
-		{
-			/* Whoever makes the next offer deletes it, under a claim. */
-			swept.has_lapsed = true;
-			*next_due = now;
-		}
-		else if (now >= until)
-			*removed += al_ticket_delete(&row);
-		else if (row.number > 0 && delete_void(&swept, &row))
-			(*removed)++;
-		else
-		{
-			bool		is_served = row.number > 0 && al_policy_admits(row.key, row.role);
-
-			swept.has_line = swept.has_line || is_served;
-			swept.is_offered = swept.is_offered || (is_served && row.offered_until != 0);
-			*next_due = Min(*next_due, until);
-		}
+		*removed += sweep_row(&swept, &row, now, next_due);
 	}
+	keys = end_key(&swept, keys, now, next_due);
 	al_scan_end(&scan);
 	table_close(rel, NoLock);
 	if (*removed >= max_rows)
