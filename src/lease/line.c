@@ -239,10 +239,12 @@ al_line_commit(void)
 		let_go = NIL;
 		return;
 	}
-	/* Almost no key has a ticket. */
+	/* Almost no key has a ticket.  A swept one has an offer to end, whose ticket is gone. */
 	foreach(cell, let_go)
 	{
-		if (!al_tickets_is_pending(&((LetGo *) lfirst(cell))->key))
+		const LetGo *key = lfirst(cell);
+
+		if (!key->is_swept && !al_tickets_is_pending(&key->key))
 			let_go = foreach_delete_current(let_go, cell);
 	}
 	if (let_go == NIL)
