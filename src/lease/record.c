@@ -56,7 +56,7 @@ al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 			  AlEndedBy ended_by, const text *reason)
 {
 	const char *word;
-	bool		is_ticketed = al_tickets_any();
+	bool		is_ticketed = !al_tickets_none() && al_tickets_any();
 
 	if (ended_by != AL_ENDED_EXPIRED && ended_by != AL_ENDED_CONVERTED &&
 		ended_by != AL_ENDED_TRANSFERRED)

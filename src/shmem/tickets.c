@@ -36,13 +36,22 @@
 static AlTicketed own;			/* used without shared memory */
 static bool was_forgotten;		/* since al_tickets_begin_count() */
 
+AlTicketed *al_tickets_here = NULL; /* that of this database; NULL: not known yet */
+AlTicketed *al_tickets_without_place = &own;	/* that of databases without a place */
+
 /* The moment of this database, or the one that databases without a place share */
 static AlTicketed *
 ticketed(void)
 {
-	AlDatabase *database = al_stat_database();
+	AlDatabase *database;
 
-	return database ? &database->ticketed : &own;
+	if (al_tickets_here)
+		return al_tickets_here;
+	database = al_stat_database();
+	if (database == NULL)
+		return &own;
+	al_tickets_without_place = &al_stats()->databases[0].ticketed;
+	return al_tickets_here = &database->ticketed;
 }
 
 static bool
@@ -65,9 +74,7 @@ last_moment(void)
 {
 	uint64		until = pg_atomic_read_u64(&ticketed()->until);
 
-	if (al_stats())
-		until = Max(until, pg_atomic_read_u64(&al_stats()->databases[0].ticketed.until));
-	return (TimestampTz) until;
+	return (TimestampTz) Max(until, pg_atomic_read_u64(&al_tickets_without_place->until));
 }
 
 /* Are the tickets of this database counted, or need not be? */
@@ -75,13 +82,6 @@ bool
 al_tickets_is_counted(void)
 {
 	return is_counted() || !has_place();
-}
-
-/* Is it known that there has been no ticket since the server started? */
-bool
-al_tickets_none(void)
-{
-	return is_counted() && last_moment() == 0;
 }
 
 /* May there be a ticket that is valid? */

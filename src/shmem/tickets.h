@@ -7,8 +7,25 @@
 
 #include "datatype/timestamp.h"
 
+#include "shmem/stat.h"
+
+/* Only for al_tickets_none() */
+extern AlTicketed *al_tickets_here;
+extern AlTicketed *al_tickets_without_place;
+
+/*
+ * Is it known that there has been no ticket since the server started?  Most callers never
+ * have one, so this is inline.
+ */
+static inline bool
+al_tickets_none(void)
+{
+	return al_tickets_here && pg_atomic_read_u64(&al_tickets_here->is_counted) != 0 &&
+		pg_atomic_read_u64(&al_tickets_here->until) == 0 &&
+		pg_atomic_read_u64(&al_tickets_without_place->until) == 0;
+}
+
 extern bool al_tickets_is_counted(void);
-extern bool al_tickets_none(void);
 extern bool al_tickets_any(void);
 extern void al_tickets_note(TimestampTz until);
 extern bool al_tickets_is_shared(void);
