@@ -725,8 +725,8 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * What the owner had has expired since a granted attempt was judged, and somebody may be
- * taking its row: the attempt is refused, unless it is made again.
+ * What the owner had has expired since a granted attempt was judged, and another
+ * transaction may be taking its row: the attempt is refused, unless it is made again.
  */
 void
 al_attempt_lost(AlAttempt *attempt)
@@ -738,6 +738,21 @@ al_attempt_lost(AlAttempt *attempt)
 	result->others = -1;
 	result->is_full = false;
 	result->blocker = 0;
+}
+
+/*
+ * Set the moment of a grant, which is later than that of its judgement.  False: what the
+ * grant relies on has ended in between, and the attempt is lost.
+ */
+bool
+al_attempt_is_in_time(AlAttempt *attempt)
+{
+	attempt->result->at = GetCurrentTimestamp();
+	if ((attempt->own == NULL || al_is_live(attempt->own, attempt->result->at)) &&
+		(attempt->request->is_convert || !is_past_life(attempt)))
+		return true;
+	al_attempt_lost(attempt);
+	return false;
 }
 
 /*

@@ -40,6 +40,7 @@ extern void al_attempt_end_places(AlAttempt *attempt);
 extern void al_attempt(Relation rel, AlAttempt *attempt);
 extern void al_attempt_refresh(Relation rel, AlAttempt *attempt);
 extern void al_attempt_lost(AlAttempt *attempt);
+extern bool al_attempt_is_in_time(AlAttempt *attempt);
 extern void al_attempt_explain_pending(Relation rel, AlAttempt *attempt);
 extern void al_attempt_count_refusal(const AlKey *key, const AlResult *result);
 

@@ -397,13 +397,14 @@ grant_again(Relation rel, AlAttempt *attempt)
 
 /*
  * Write what an attempt was granted, as of now, and count it.  The claim is kept, and the
- * caller has claimed the quotas.  False: what the owner had has expired since it was
+ * caller has claimed the quotas.  False: what the owner had has ended since it was
  * judged, nothing was written, and the key has to be attempted again.
  */
 bool
 al_grant(Relation rel, AlAttempt *attempt)
 {
-	attempt->result->at = GetCurrentTimestamp();
+	if (!al_attempt_is_in_time(attempt))
+		return false;
 	if (attempt->result->outcome == AL_ACQUIRED)
 		grant_new(rel, attempt);
 	else if (!grant_again(rel, attempt))

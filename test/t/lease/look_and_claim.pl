@@ -8,11 +8,11 @@
 # Properties: a claim that is about to be given back refuses nobody; an acquire that learns
 # under its claim that another owner has the key has taken no transaction id and keeps no
 # claim; two calls that meet a quota count one after the other; VACUUM FULL of the table of
-# tickets waits for a commit that has looked for tickets.
+# tickets waits for a commit that has looked for tickets; no grant is written that has ended.
 #
 # Turns red when: a refused call keeps its claim to the end of the transaction; a sweep that
 # ends refuses others; the count of a quota is not under a claim; a commit does not lock the
-# table of tickets before it looks.
+# table of tickets before it looks; a grant relies on a lease that has expired since.
 
 use strict;
 use warnings FATAL => 'all';
@@ -121,6 +121,38 @@ foreach my $request (@requests)
 	is(ask($watch, $left), '0', '... of which nothing is left');
 	is(ask($early, 'SELECT pg_current_xact_id_if_assigned() IS NULL'), 't', '... nor has it a transaction id');
 	is(ask($third, q{SELECT lock_release('k', 'other'); SELECT status FROM lock_try_acquire('k', owner => 'third')}), "t\nacquired", '... nor is it in the way');
+	clean();
+}
+
+#
+# A lease expires between the judgement and the grant of another mode: what is granted
+# would be over.
+#
+ask($watch, q{SELECT lock_set_policy('h:', history => true), lock_set_policy('m:', max_lifetime => '1 hour')});
+my %late = (
+	'h:convert' => [ q{lock_try_convert('h:convert', 'early', 'exclusive')}, 'expired', '0' ],
+	'h:acquire' => [ q{lock_try_acquire('h:acquire', '3 hours', 'early')}, 'acquired', '1' ],
+	'm:lifetime' => [ q{lock_try_acquire('m:lifetime', '1 hour', 'early')}, 'lifetime_exceeded', '0' ]);
+foreach my $key (sort keys %late)
+{
+	my ($sql, $status, $live) = @{ $late{$key} };
+
+	if ($key =~ /^m/)
+	{
+		ask($early, 'BEGIN');
+		ask($early, "SELECT lock_acquire('$key', owner => 'early', mode => 'shared', lifetime => 'transaction')");
+	}
+	else
+	{
+		ask($early, "SELECT lock_acquire('$key', '1 hour', 'early', mode => 'shared')");
+	}
+	start_early("SELECT status FROM $sql", 'before-grant');
+	set_clock($clock, 7200);
+	is(go_on(), $status, "$key: too late");
+	ask($early, 'COMMIT') if $key =~ /^m/;
+	is(ask($watch, "SELECT count(*) FROM app_lock WHERE key = '$key' AND expires_at > clock_timestamp()"), $live, '... nor is a lease written that has ended');
+	is(ask($watch, "SELECT count(*) FROM lock_history WHERE ended_at < acquired_at"), '0', '... nor does the history have one that ended before it began');
+	set_clock($clock, 0);
 	clean();
 }
 
