@@ -50,5 +50,6 @@ typedef struct AlOwner
 
 /* The slot of the exclusive holding; shared holdings have higher slots. */
 #define AL_SLOT_EXCLUSIVE	0
+#define AL_SLOT_FIRST_SHARED	1
 
 #endif							/* ATOMIC_LOCK_H */

@@ -15,18 +15,18 @@
 #include "base/policy.h"
 #include "base/settings.h"
 #include "base/testpoint.h"
-#include "claim/held.h"
+#include "claim/tx_holdings.h"
 #include "guard/protect.h"
 #include "lease/report.h"
 #include "lease/session_end.h"
 #include "shmem/contention.h"
 #include "shmem/hint.h"
-#include "shmem/queue.h"
 #include "shmem/session.h"
 #include "shmem/shmem.h"
 #include "shmem/sole.h"
 #include "shmem/stat.h"
 #include "shmem/tickets.h"
+#include "shmem/waiters.h"
 #include "sweep/launcher.h"
 #include "sweep/worker.h"
 #include "table/catalog.h"
@@ -42,8 +42,8 @@ PGDLLEXPORT void _PG_init(void);
 static const AlShmemPart *const shmem_parts[] = {
 	&al_hint_part,
 	&al_sole_part,
-	&al_queue_part,
-	&al_held_part,
+	&al_waiters_part,
+	&al_tx_part,
 	&al_session_part,
 	&al_stat_part,
 	&al_contention_part,

@@ -19,9 +19,9 @@
 #include "base/testpoint.h"
 #include "claim/claimed.h"
 #include "claim/durability.h"
-#include "claim/held.h"
+#include "claim/tx_holdings.h"
 #include "lease/line.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "lease/report.h"
 #include "shmem/stat.h"
 #include "shmem/tickets.h"
@@ -66,7 +66,7 @@ xact_callback(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_PRE_COMMIT:
 		case XACT_EVENT_PRE_PREPARE:
-			al_record_commit(event == XACT_EVENT_PRE_PREPARE);
+			al_publish_commit(event == XACT_EVENT_PRE_PREPARE);
 			al_durability_before_commit(event == XACT_EVENT_PRE_PREPARE);
 			AL_TEST_POINT("before-commit");
 			break;
@@ -76,19 +76,19 @@ xact_callback(XactEvent event, void *arg)
 			if (event != XACT_EVENT_ABORT)
 			{
 				al_durability_after_commit(event == XACT_EVENT_PREPARE);
-				if (al_held_count() > 0)
-					al_stat_count(AL_COUNT_RELEASES, al_held_count());
+				if (al_tx_count() > 0)
+					al_stat_count(AL_COUNT_RELEASES, al_tx_count());
 				al_stat_commit();
 			}
 			/* Who is in line for what it held is to be offered that. */
-			else if (al_held_count() > 0 && al_tickets_any())
+			else if (al_tx_count() > 0 && al_tickets_any())
 				al_line_missed();
 			/* The claims of a prepared transaction stay, but no session has them. */
 			if (event == XACT_EVENT_PREPARE)
 				al_claimed_forget();
 			al_stat_abort();
-			al_held_abort(0);
-			al_record_forget();
+			al_tx_abort(0);
+			al_publish_forget();
 			al_claimed_changed();
 			al_durability_at_end();
 			break;
@@ -107,14 +107,14 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
-		al_held_abort(level);
+		al_tx_abort(level);
 		al_events_subabort(level);
 		al_stat_subabort(level);
 		al_claimed_subabort(level);
 	}
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
 	{
-		al_held_commit(level);
+		al_tx_commit(level);
 		al_events_subcommit(level);
 		al_stat_subcommit(level);
 		al_claimed_subcommit(level);

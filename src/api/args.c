@@ -250,18 +250,18 @@ al_max_holders_arg(FunctionCallInfo fcinfo, int argno, bool is_shared)
 	return max_holders;
 }
 
-/* The text of a word, which is made once and kept in "place"; must not be changed. */
+/* The text of a word, which is made once and kept in "kept"; must not be changed. */
 text *
-al_word_text(text **place, const char *word)
+al_word_text(text **kept, const char *word)
 {
-	if (*place == NULL)
+	if (*kept == NULL)
 	{
 		MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
 
-		*place = cstring_to_text(word);
+		*kept = cstring_to_text(word);
 		MemoryContextSwitchTo(old_context);
 	}
-	return *place;
+	return *kept;
 }
 
 /* The name of a mode, as text that must not be changed or freed */

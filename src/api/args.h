@@ -21,7 +21,7 @@ extern int64 al_wait_arg(FunctionCallInfo fcinfo, int argno);
 extern AlReacquire al_on_reacquire_arg(FunctionCallInfo fcinfo, int argno);
 extern bool al_mode_arg(FunctionCallInfo fcinfo, int argno);
 extern int	al_max_holders_arg(FunctionCallInfo fcinfo, int argno, bool is_shared);
-extern text *al_word_text(text **place, const char *word);
+extern text *al_word_text(text **kept, const char *word);
 extern text *al_mode_text(bool is_shared);
 extern AlLifetime al_lifetime_arg(FunctionCallInfo fcinfo, int argno);
 extern const char *al_lifetime_name(AlLifetime lifetime);

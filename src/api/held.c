@@ -30,8 +30,8 @@
 #include "base/key.h"
 #include "base/partition.h"
 #include "base/str.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/extend.h"
 #include "lease/state.h"
 #include "lease/terms.h"
@@ -109,7 +109,7 @@ live_ones(List *owned, TimestampTz *now)
 
 /* Fill in when a lease ends, and how long that is from a moment */
 static void
-set_end(TimestampTz end, TimestampTz now, Datum *values, bool *nulls, int expires_at,
+put_end(TimestampTz end, TimestampTz now, Datum *values, bool *nulls, int expires_at,
 		int ttl_remaining)
 {
 	nulls[expires_at] = nulls[ttl_remaining] = end == DT_NOEND;
@@ -132,7 +132,7 @@ AL_FUNCTION(atomic_lock_held)
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Relation	rel = al_open_app_lock(AccessShareLock);
-	List	   *transactions = list_concat(al_held_mine(NULL), al_held_shown());
+	List	   *transactions = list_concat(al_tx_mine(NULL), al_tx_shown());
 	AlOwner		owner;
 	TimestampTz now;
 	ListCell   *cell;
@@ -150,7 +150,7 @@ AL_FUNCTION(atomic_lock_held)
 		values[LIFETIME] = CStringGetTextDatum(al_lifetime_name(holding->lifetime));
 		values[FENCING_TOKEN] = Int64GetDatum(holding->fencing_token);
 		values[ACQUIRED_AT] = TimestampTzGetDatum(holding->acquired_at);
-		set_end(holding->expires_at, now, values, nulls, EXPIRES_AT, TTL_REMAINING);
+		put_end(holding->expires_at, now, values, nulls, EXPIRES_AT, TTL_REMAINING);
 		nulls[META] = holding->meta == NULL;
 		if (holding->meta)
 			values[META] = PointerGetDatum(PG_DETOAST_DATUM(PointerGetDatum(holding->meta)));
@@ -180,7 +180,7 @@ beat(ReturnSetInfo *rsinfo, Relation rel, const AlKey *key, const AlOwner *owner
 	is_held = result.outcome == AL_EXTENDED || result.outcome == AL_LIFETIME_EXCEEDED;
 	values[KEY] = PointerGetDatum(al_string_text(key->name));
 	values[STATUS] = CStringGetTextDatum(al_status_word(&result));
-	set_end(is_held ? result.holding.expires_at : DT_NOEND, result.at, values, nulls,
+	put_end(is_held ? result.holding.expires_at : DT_NOEND, result.at, values, nulls,
 			EXPIRES_AT, TTL_REMAINING);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	return result.outcome == AL_EXTENDED;
@@ -210,7 +210,7 @@ AL_FUNCTION(atomic_lock_heartbeat)
 	for (int i = 0; i < count; i++)
 		wrote |= beat(rsinfo, rel, &keys[i], &owner, NULL, ttl);
 	if (keys == NULL)
-		all = live_ones(al_owned_in_order(rel, &owner, al_held_mine(NULL)), &now);
+		all = live_ones(al_owned_in_order(rel, &owner, al_tx_mine(NULL)), &now);
 	foreach(cell, all)
 	{
 		const AlOwned *owned = lfirst(cell);

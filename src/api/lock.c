@@ -31,8 +31,8 @@
 #include "base/key.h"
 #include "base/partition.h"
 #include "base/settings.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/acquire.h"
 #include "lease/extend.h"
 #include "lease/release.h"
@@ -312,7 +312,7 @@ static int64
 for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 		const AlOwner *new_owner, text *holder)
 {
-	List	   *transactions = outcome == AL_EXTENDED ? NIL : al_held_mine(NULL);
+	List	   *transactions = outcome == AL_EXTENDED ? NIL : al_tx_mine(NULL);
 	const AlOwned *previous = NULL;
 	ListCell   *cell;
 	int64		count = 0;

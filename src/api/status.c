@@ -34,11 +34,11 @@
 #include "base/owner.h"
 #include "base/str.h"
 #include "claim/claim.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/state.h"
-#include "shmem/queue.h"
 #include "shmem/shmem.h"
+#include "shmem/waiters.h"
 #include "table/catalog.h"
 #include "table/pending.h"
 #include "table/row.h"
@@ -142,7 +142,7 @@ AL_FUNCTION(atomic_lock_holder)
 static void
 set_waiters(const AlKey *key, Datum *values, bool *nulls)
 {
-	int			waiters = al_queue_count(key);
+	int			waiters = al_waiters_count(key);
 
 	values[WAITERS] = Int32GetDatum(waiters);
 	nulls[WAITERS] = waiters < 0;
@@ -167,7 +167,7 @@ fill_columns(const AlKey *key, const AlHolding *holding, int holders, int queued
 {
 	char	   *role = al_role_name(holding->role);
 	bool		has_end = holding->expires_at != DT_NOEND;
-	bool		is_known = holding->holder != NULL; /* see al_held_by_others() */
+	bool		is_known = holding->holder != NULL; /* see al_tx_by_others() */
 	bool		is_own = holding->owner && al_owner_is_setting(al_string(holding->owner));
 
 	memset(nulls, 0, COLUMNS * sizeof(bool));
@@ -243,7 +243,7 @@ fill_free(const AlKey *key, Datum *values, bool *nulls)
 	values[QUEUED] = Int32GetDatum(count_queued(key));
 	nulls[QUEUED] = false;
 	/* Nobody has it yet, but some may be about to. */
-	if (al_queue_count(key) > 0)
+	if (al_waiters_count(key) > 0)
 		set_waiters(key, values, nulls);
 	values[CLOSED_UNTIL] = TimestampTzGetDatum(closed_until);
 	nulls[CLOSED_UNTIL] = closed_until == DT_NOBEGIN;
@@ -465,7 +465,7 @@ find_all_pending(void)
 AL_FUNCTION(atomic_lock_status_all)
 {
 	Listing		listing = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo};
-	List	   *held = list_concat(al_held_mine(NULL), al_held_shown());
+	List	   *held = list_concat(al_tx_mine(NULL), al_tx_shown());
 	List	   *pending = find_all_pending();
 	ListCell   *cell;
 
@@ -537,7 +537,7 @@ AL_FUNCTION(atomic_lock_waiters)
 	};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	int			count;
-	int			place = 0;
+	int			position = 0;
 	AlKey		previous = {0};
 	AlWaiter   *waiters;
 	Relation	rel;
@@ -549,7 +549,7 @@ AL_FUNCTION(atomic_lock_waiters)
 				 errmsg("list of waiters is not available on this server"),
 				 errdetail("Before PostgreSQL 17, waiters join a queue only if atomic_lock is preloaded; on this server, they poll."),
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
-	waiters = al_queue_list(&count);
+	waiters = al_waiters_list(&count);
 	qsort(waiters, count, sizeof(AlWaiter), compare_waiters);
 
 	rel = al_open_app_lock(AccessShareLock);
@@ -568,9 +568,9 @@ AL_FUNCTION(atomic_lock_waiters)
 
 		CHECK_FOR_INTERRUPTS();
 		if (obstacles == NIL)
-			obstacles = al_held_by_others(&key);
+			obstacles = al_tx_by_others(&key);
 		holding = obstacles ? choose(obstacles) : al_pending_find(rel, &key, NULL);
-		place = i > 0 && al_key_compare(&previous, &key) == 0 ? place + 1 : 1;
+		position = i > 0 && al_key_compare(&previous, &key) == 0 ? position + 1 : 1;
 		previous = key;
 		if (holding)
 			blocker = holding->holder;
@@ -583,7 +583,7 @@ AL_FUNCTION(atomic_lock_waiters)
 		values[W_HOLDER] = CStringGetTextDatum(waiter->holder);
 		values[W_MODE] = PointerGetDatum(al_mode_text(waiter->is_shared));
 		values[W_SINCE] = TimestampTzGetDatum(waiter->since);
-		values[W_PLACE] = Int32GetDatum(place + al_tickets_count(&key, waiter->arrival, InvalidOid, &of_role));
+		values[W_PLACE] = Int32GetDatum(position + al_tickets_count(&key, waiter->arrival, InvalidOid, &of_role));
 		nulls[W_BLOCKED_BY] = blocker == NULL;
 		values[W_BLOCKED_BY] = PointerGetDatum(blocker);
 		nulls[W_BLOCKING_PID] = blockers == NIL;
@@ -604,7 +604,7 @@ AL_FUNCTION(atomic_lock_count_waiters)
 		al_raise_null("lock key");
 	al_key_init(&key, al_string(PG_GETARG_TEXT_PP(0)));
 	(void) al_shmem_attach();
-	waiters = al_queue_count(&key);
+	waiters = al_waiters_count(&key);
 	if (waiters < 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT32(waiters);
@@ -623,7 +623,7 @@ AL_FUNCTION(atomic_lock_longest_wait)
 		al_raise_null("lock key");
 	al_key_init(&key, al_string(PG_GETARG_TEXT_PP(0)));
 	(void) al_shmem_attach();
-	since = al_queue_since(&key);
+	since = al_waiters_since(&key);
 	if (since == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_DATUM(al_interval_datum(Max(GetCurrentTimestamp() - since, 0)));

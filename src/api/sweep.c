@@ -206,7 +206,7 @@ AL_FUNCTION(atomic_lock_sweeper_status)
 		if (OidIsValid(database.oid))
 			put_database(rsinfo, &database);
 	}
-	/* Where nothing was counted since the server started, it has no place there. */
+	/* Where nothing was counted since the server started, it has no entry there. */
 	if (!is_here)
 		put_database(rsinfo, &here);
 	return (Datum) 0;

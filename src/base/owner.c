@@ -87,7 +87,7 @@ al_owner_of_session(AlString *owner)
 }
 
 static uint64
-hash_of(AlString owner)
+owner_hash(AlString owner)
 {
 	AlHash		hash;
 
@@ -139,7 +139,7 @@ al_owner_init(AlOwner *owner, AlString name)
 {
 	owner->name = name;
 	owner->generated = owner->in_index = false;
-	owner->hash = hash_of(name);
+	owner->hash = owner_hash(name);
 }
 
 #define UUID_BYTES	16
@@ -164,7 +164,7 @@ al_owner_generate(AlOwner *owner, BlockNumber block)
 	unsigned char uuid[UUID_BYTES];
 	char	   *out = palloc(UUID_CHARS);
 	uint16		checksum;
-	uint32		place = block % AL_OWNER_PLACES;
+	uint32		block_bits = block % AL_OWNER_BLOCKS;
 
 	if (left == 0)
 	{
@@ -177,15 +177,15 @@ al_owner_generate(AlOwner *owner, BlockNumber block)
 	left -= UUID_BYTES;
 	memcpy(uuid, pool + left, UUID_BYTES);
 	explicit_bzero(pool + left, UUID_BYTES);
-	if (place == AL_OWNER_IN_INDEX)
+	if (block_bits == AL_OWNER_IN_INDEX)
 		owner->in_index = true;
 	if (owner->in_index)
-		place = AL_OWNER_IN_INDEX;
+		block_bits = AL_OWNER_IN_INDEX;
 	uuid[6] = (uuid[6] & 0x0f) | 0x40;	/* version 4 */
 	uuid[8] = (uuid[8] & 0x3f) | 0x80;	/* variant of RFC 9562 */
-	uuid[11] = place >> 16;
-	uuid[12] = place >> 8 & 0xff;
-	uuid[13] = place & 0xff;
+	uuid[11] = block_bits >> 16;
+	uuid[12] = block_bits >> 8 & 0xff;
+	uuid[13] = block_bits & 0xff;
 	checksum = uuid_checksum(uuid);
 	uuid[14] = checksum >> 8;
 	uuid[15] = checksum & 0xff;
@@ -200,15 +200,15 @@ al_owner_generate(AlOwner *owner, BlockNumber block)
 		*out++ = hex[uuid[i] & 0x0f];
 	}
 	/* A holding that only its block leads to is claimed by its key alone. */
-	owner->hash = owner->in_index ? hash_of(owner->name) : 0;
+	owner->hash = owner->in_index ? owner_hash(owner->name) : 0;
 }
 
 /*
  * Could al_owner_generate() have made this?  True for all that it made, and for one
- * in 65536 other UUIDs.  "place" is what the owner says about its row.
+ * in 65536 other UUIDs.  "block_bits" is what the owner says about its row.
  */
 bool
-al_owner_read_place(AlString owner, uint32 *place)
+al_owner_read_block(AlString owner, uint32 *block_bits)
 {
 	unsigned char uuid[UUID_BYTES];
 	const char *in = owner.data;
@@ -232,7 +232,7 @@ al_owner_read_place(AlString owner, uint32 *place)
 		}
 		uuid[i] = byte;
 	}
-	*place = (uint32) uuid[11] << 16 | uuid[12] << 8 | uuid[13];
+	*block_bits = (uint32) uuid[11] << 16 | uuid[12] << 8 | uuid[13];
 	return uuid_checksum(uuid) == (uuid[14] << 8 | uuid[15]);
 }
 
@@ -240,7 +240,7 @@ al_owner_read_place(AlString owner, uint32 *place)
 bool
 al_owner_names_block(const AlOwner *owner, BlockNumber block)
 {
-	uint32		place;
+	uint32		block_bits;
 
-	return al_owner_read_place(owner->name, &place) && place == block % AL_OWNER_PLACES;
+	return al_owner_read_block(owner->name, &block_bits) && block_bits == block % AL_OWNER_BLOCKS;
 }

@@ -20,7 +20,7 @@
  *											extend it, AccessShare to pin it
  *		transaction		key					Share or Exclusive
  *		upgrade			key					AccessExclusive
- *		places			key					Exclusive
+ *		seats			key					Exclusive
  *		quota			policy and role		Exclusive or AccessShare
  *
  *		done with the key						mode				lets pass
@@ -44,11 +44,11 @@
  * extensions of an exclusive lease, or it would judge the old expiry.
  *
  * A holding with the lifetime of a transaction has no row: it is a claim on the key,
- * and the transaction class tells others that it is one (claim/held.c).  The upgrade
+ * and the transaction class tells others that it is one (claim/tx_holdings.c).  The upgrade
  * class lets only one session at a time wait to convert a shared holding of a key to
  * exclusive.  Two would wait for each other.
  *
- * Where a limit says how many may share a key, the places class serializes the callers
+ * Where a limit says how many may share a key, the seats class serializes the callers
  * that count.  It is held from the count until the new holding is written, and never
  * while waiting.  A transaction that shares the key without a row counts as one, however
  * many owners it does so for.
@@ -58,7 +58,7 @@
  * without a row keeps AccessShare, by which others count it.
  *
  * Locking rules: acquire, convert and sweep only try to claim keys; the others wait.
- * Everybody waits for places and then for quotas, which are soon given back.  A
+ * Everybody waits for seats and then for quotas, which are soon given back.  A
  * claim under which nothing was written is dropped, so that a refused call keeps
  * nobody out.  The key is claimed before the holding.  No claim is taken while a
  * buffer or LWLock is held.
@@ -78,8 +78,8 @@
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "shmem/queue.h"
 #include "shmem/shmem.h"
+#include "shmem/waiters.h"
 
 /* Classes of tags */
 #define KEY			1706
@@ -183,9 +183,9 @@ give_back(const AlClaim *claim)
 	al_claimed_remove(claim->hash, claim->is_pin);
 	if (claim->mode == AL_CLAIM_TAKE || claim->mode == AL_CLAIM_EXTEND ||
 		(claim->mode == AL_CLAIM_PIN && claim->holding == 0))
-		al_queue_wake(claim->hash, 0, 0);
+		al_waiters_wake(claim->hash, 0, 0);
 	else
-		al_queue_wake_strict(claim->hash);
+		al_waiters_wake_strict(claim->hash);
 }
 
 static bool
@@ -321,11 +321,11 @@ al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
 }
 
 /*
- * Claim the places of a key, to count them and take one.  Waits for others who count,
+ * Claim the seats of a key, to count them and take one.  Waits for others who count,
  * and raises what any lock wait can.
  */
 void
-al_claim_places(const AlKey *key)
+al_claim_seats(const AlKey *key)
 {
 	LOCKTAG		tag;
 
@@ -334,7 +334,7 @@ al_claim_places(const AlKey *key)
 }
 
 void
-al_claim_places_end(const AlKey *key)
+al_claim_seats_end(const AlKey *key)
 {
 	LOCKTAG		tag;
 
@@ -522,7 +522,7 @@ al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid)
 	{
 		int			other = lfirst_int(cell) < 0 ? 0 : GetPGProcByNumber(lfirst_int(cell))->pid;
 
-		if (other != 0 && al_queue_is_sweeping(other))
+		if (other != 0 && al_waiters_is_sweeping(other))
 			continue;
 		found = true;
 		*pid = Max(*pid, other);
@@ -532,7 +532,7 @@ al_claim_is_pending(const AlKey *key, const AlOwner *owner, int *pid)
 
 /* Does this transaction keep everybody else from the keys of a hash, by AL_CLAIM_TAKE? */
 bool
-al_claim_is_taken(uint64 hash)
+al_claim_is_mine_alone(uint64 hash)
 {
 	LOCKTAG		tag;
 
@@ -542,7 +542,7 @@ al_claim_is_taken(uint64 hash)
 
 /* Has any other transaction claimed the key? */
 bool
-al_claim_is_others(uint64 hash)
+al_claim_has_others(uint64 hash)
 {
 	return conflicts(KEY, hash, AccessExclusiveLock) != NIL;
 }
@@ -554,7 +554,7 @@ al_claim_is_others(uint64 hash)
 void
 al_claim_await_others(uint64 hash)
 {
-	for (int looks = 0; looks < MOST_LOOKS && al_claim_is_others(hash); looks++)
+	for (int looks = 0; looks < MOST_LOOKS && al_claim_has_others(hash); looks++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		pg_usleep(LOOK_PAUSE);

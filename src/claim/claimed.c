@@ -25,7 +25,7 @@
 #include "base/testpoint.h"
 #include "claim/claimed.h"
 #include "shmem/hint.h"
-#include "shmem/queue.h"
+#include "shmem/waiters.h"
 
 typedef struct ClaimedKey
 {
@@ -43,15 +43,15 @@ typedef struct ClaimedKey
 } ClaimedKey;
 
 /* Where the newest entry of a key is */
-typedef struct ClaimedPlace
+typedef struct ClaimedIndex
 {
 	uint64		hash;
-	int			place;
+	int			index;
 	char		status;
-} ClaimedPlace;
+} ClaimedIndex;
 
-#define SH_PREFIX places
-#define SH_ELEMENT_TYPE ClaimedPlace
+#define SH_PREFIX claimed_index
+#define SH_ELEMENT_TYPE ClaimedIndex
 #define SH_KEY_TYPE uint64
 #define SH_KEY hash
 #define SH_HASH_KEY(table, key) murmurhash32((uint32) ((key) ^ ((key) >> 32)))
@@ -62,14 +62,14 @@ typedef struct ClaimedPlace
 #include "lib/simplehash.h"
 
 /* A larger table is not kept for the next transaction. */
-#define PLACES_KEPT 1024
+#define INDEX_KEPT 1024
 
 /*
  * Keys claimed by the current transaction, in the order of their levels.  The array
  * is in TopTransactionContext, which outlives the release of the locks.
  */
 static ClaimedKey *claimed = NULL;
-static places_hash *places = NULL;	/* empty between transactions */
+static claimed_index_hash *by_hash = NULL;	/* empty between transactions */
 static int	claims = 0;			/* entries of the array */
 static int	keys = 0;			/* claimed, each counted once */
 static int	claims_size = 0;
@@ -84,22 +84,22 @@ al_claimed_forget(void)
 	claimed = NULL;
 	claims = keys = claims_size = 0;
 	wake_pending = has_no_limit = false;
-	if (places && places->size > PLACES_KEPT)
+	if (by_hash && by_hash->size > INDEX_KEPT)
 	{
-		places_destroy(places);
-		places = NULL;
+		claimed_index_destroy(by_hash);
+		by_hash = NULL;
 	}
-	else if (places && places->members > 0)
-		places_reset(places);
+	else if (by_hash && by_hash->members > 0)
+		claimed_index_reset(by_hash);
 }
 
 /* The newest entry of a key, or NULL */
 static ClaimedKey *
 find_claimed(uint64 hash)
 {
-	ClaimedPlace *place = claims > 0 ? places_lookup(places, hash) : NULL;
+	ClaimedIndex *entry = claims > 0 ? claimed_index_lookup(by_hash, hash) : NULL;
 
-	return place ? &claimed[place->place] : NULL;
+	return entry ? &claimed[entry->index] : NULL;
 }
 
 /* Make the entry of the outer level the newest one of the key. */
@@ -107,10 +107,10 @@ static void
 unlink_claimed(const ClaimedKey *key)
 {
 	if (key->previous >= 0)
-		places_lookup(places, key->hash)->place = key->previous;
+		claimed_index_lookup(by_hash, key->hash)->index = key->previous;
 	else
 	{
-		places_delete(places, key->hash);
+		claimed_index_delete(by_hash, key->hash);
 		keys--;
 	}
 }
@@ -131,8 +131,8 @@ wake(int level, bool committed)
 		if (key.count == 0)
 			continue;
 		unlink_claimed(&key);
-		al_queue_wake(key.hash, committed || key.changes == 0 ? key.held_until : 0,
-					  key.owner_hash);
+		al_waiters_wake(key.hash, committed || key.changes == 0 ? key.held_until : 0,
+						key.owner_hash);
 	}
 }
 
@@ -191,11 +191,11 @@ al_claimed_subcommit(int level)
 		key.level = level - 1;
 		if (above == NULL || above->level != level - 1)
 		{
-			places_lookup(places, key.hash)->place = kept;
+			claimed_index_lookup(by_hash, key.hash)->index = kept;
 			claimed[kept++] = key;
 			continue;
 		}
-		places_lookup(places, key.hash)->place = key.previous;
+		claimed_index_lookup(by_hash, key.hash)->index = key.previous;
 		key.count += above->count;
 		key.freed += above->freed;
 		if (key.changes == 0)
@@ -237,10 +237,10 @@ al_claimed_reserve(uint64 hash)
 			claimed = repalloc_huge(claimed, size * sizeof(ClaimedKey));
 		claims_size = size;
 	}
-	if (places == NULL)
-		places = places_create(TopMemoryContext, 32, NULL);
-	else if (places->members >= places->grow_threshold)
-		places_grow(places, (uint64) places->size * 2);
+	if (by_hash == NULL)
+		by_hash = claimed_index_create(TopMemoryContext, 32, NULL);
+	else if (by_hash->members >= by_hash->grow_threshold)
+		claimed_index_grow(by_hash, (uint64) by_hash->size * 2);
 }
 
 /* Let this transaction claim any number of keys, to its end. */
@@ -256,8 +256,8 @@ al_claimed_add(uint64 hash, bool is_pin)
 {
 	int			level = GetCurrentTransactionNestLevel();
 	bool		found;
-	ClaimedPlace *place = places_insert(places, hash, &found);
-	ClaimedKey *key = found ? &claimed[place->place] : NULL;
+	ClaimedIndex *entry = claimed_index_insert(by_hash, hash, &found);
+	ClaimedKey *key = found ? &claimed[entry->index] : NULL;
 
 	/*
 	 * One entry for each level: its rollback may leave a weaker claim, and so wakes.
@@ -268,13 +268,13 @@ al_claimed_add(uint64 hash, bool is_pin)
 
 		if (key)
 		{
-			new_key.previous = place->place;
+			new_key.previous = entry->index;
 			new_key.pins = key->pins;
 		}
 		else
 			keys++;
 		Assert(claimed != NULL && claims < claims_size);
-		place->place = claims;
+		entry->index = claims;
 		key = &claimed[claims++];
 		*key = new_key;
 	}
@@ -354,7 +354,7 @@ al_claimed_count(void)
  * Note that a lease was granted or extended under a claim of this transaction.
  * Waiters that look again before "held_until" (0: not known) need not be woken at
  * commit, except those who wait for the same owner.  Where the key is shared and this
- * was not the only change, another one may have freed a place.
+ * was not the only change, another one may have freed a seat.
  */
 void
 al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until,
@@ -414,7 +414,7 @@ al_claimed_changed(void)
 }
 
 /*
- * Note where the row of a holding was written.  Its place becomes a hint at commit:
+ * Note where the row of a holding was written.  Its location becomes a hint at commit:
  * before that, it would lead others to a version that they do not see.
  */
 void

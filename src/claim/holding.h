@@ -12,7 +12,7 @@
 #include "atomic_lock.h"
 
 /*
- * A holding: a row of app_lock, or what a transaction holds without a row (held.c).
+ * A holding: a row of app_lock, or what a transaction holds without a row (tx_holdings.c).
  * Pointers lead into "tuple", or to values that are yet to be written.
  */
 typedef struct AlHolding
@@ -37,7 +37,7 @@ typedef struct AlHolding
 	struct varlena *meta;		/* jsonb, may be toasted; NULL: none */
 	int			pid;			/* of the session, or of the transaction; or 0 */
 	TimestampTz backend_start;	/* of the session */
-	int			held;			/* AL_TRANSACTION: its place in held.c */
+	int			tx_index;			/* AL_TRANSACTION: its index in tx_holdings.c */
 	TimestampTz granted_at;		/* AL_TRANSACTION: when it got its fencing token */
 } AlHolding;
 

@@ -4,7 +4,7 @@
  *		Acquire one key or a set, with or without waiting; convert; steal.
  *
  * Model: a key is attempted (lease/attempt.c).  If that is refused and the request
- * waits, the key is attempted again in the queue (shmem/queue.c).  Then the grant is
+ * waits, the key is attempted again in the queue (shmem/waiters.c).  Then the grant is
  * written (lease/grant.c).
  *
  * The keys of a set are attempted in their order, and written when all are claimed,
@@ -45,9 +45,9 @@
 #include "lease/session_end.h"
 #include "lease/state.h"
 #include "lease/terms.h"
-#include "shmem/queue.h"
 #include "shmem/stat.h"
 #include "shmem/tickets.h"
+#include "shmem/waiters.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
 #include "table/fence.h"
@@ -78,13 +78,13 @@ time_to_look(const AlAttempt *attempt)
 	/* Only the first waiter has to look when the lease ends. */
 	if (result->outcome == AL_CLOSED)
 		at = al_closed_until(&result->holding);
-	/* Those who may take the other places need not end before that. */
+	/* Those who may take the other seats need not end before that. */
 	if (result->outcome == AL_CLAIMED)
 		at = result->is_full ? attempt->soonest : DT_NOEND;
 	if (result->outcome == AL_QUEUED)
 		at = attempt->line_until;
 	if (!may_pass(result->outcome) || at == DT_NOEND ||
-		al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), PG_INT64_MAX, NULL))
+		al_waiters_precede(attempt->key, al_attempt_is_open(attempt), PG_INT64_MAX, NULL))
 		return PG_INT64_MAX;
 	return Max(at - GetCurrentTimestamp(), 0);
 }
@@ -101,7 +101,7 @@ leave_queue(int code, Datum arg)
 	Wait	   *wait = (Wait *) DatumGetPointer(arg);
 
 	AL_TEST_POINT("leaving");
-	al_queue_leave(false, 0);
+	al_waiters_leave(false, 0);
 	if (al_tickets_any())
 		al_line_missed();
 	al_stat_waited(wait->key, al_monotonic_now() - wait->since);
@@ -135,7 +135,7 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 
 		MemoryContextReset(context);
 		old_context = MemoryContextSwitchTo(context);
-		al_queue_look();
+		al_waiters_look();
 		if (as_upgrade && !*is_first_upgrade)
 			*is_first_upgrade = al_claim_upgrade(attempt->key);
 		al_attempt(*rel, attempt);
@@ -160,7 +160,7 @@ attempt_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_sea
 		sleep = Min(time_to_look(attempt),
 					Min(start + attempt->request->wait, *next_search) - al_monotonic_now());
 		table_close(*rel, RowExclusiveLock);
-		al_queue_sleep(Max(sleep, 0), result->outcome == AL_CLAIMED);
+		al_waiters_sleep(Max(sleep, 0), result->outcome == AL_CLAIMED);
 		*rel = al_open_app_lock(RowExclusiveLock);
 		al_key_recheck(attempt->key);
 	}
@@ -195,7 +195,7 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	Wait		wait = {attempt->key, al_monotonic_now()};
 
 	if (as_upgrade && !is_first_upgrade &&
-		al_queue_has_upgrade(attempt->key, &request->owner))
+		al_waiters_has_upgrade(attempt->key, &request->owner))
 	{
 		result->obstacle = result->outcome;
 		result->outcome = AL_DEADLOCK;
@@ -205,12 +205,12 @@ wait_in_queue(Relation *rel, AlAttempt *attempt, int64 start, int64 *next_search
 	arrival = arrival_of(attempt, &has_ticket);
 	PG_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
 	{
-		al_queue_join(attempt->key, &request->owner, request->is_shared, attempt->terms.max_holders,
-					  as_upgrade, arrival, has_ticket, request->holder ? request->holder : request->default_holder());
+		al_waiters_join(attempt->key, &request->owner, request->is_shared, attempt->terms.max_holders,
+						as_upgrade, arrival, has_ticket, request->holder ? request->holder : request->default_holder());
 		attempt_in_queue(rel, attempt, start, next_search, as_upgrade, &is_first_upgrade);
 	}
 	PG_END_ENSURE_ERROR_CLEANUP(leave_queue, PointerGetDatum(&wait));
-	al_queue_leave(al_is_granted(result) && attempt->is_claimed, attempt->taken);
+	al_waiters_leave(al_is_granted(result) && attempt->is_claimed, attempt->seats_used);
 	al_stat_waited(wait.key, al_monotonic_now() - wait.since);
 	if (is_first_upgrade)
 		al_claim_upgrade_end(attempt->key);
@@ -394,7 +394,7 @@ grant_stolen(Relation rel, AlAttempt *attempt)
 	quotas = al_quota_claim_attempts(rel, attempt, 1);
 	(void) al_grant(rel, attempt);
 	al_quota_end(quotas);
-	/* Whom the key was offered to cannot take it, and shall not lose the place for that. */
+	/* Whom the key was offered to cannot take it, and shall not lose the ticket for that. */
 	if (!attempt->is_shared && al_tickets_look(attempt->key, NULL, &line) &&
 		line.is_offered)
 		(void) al_ticket_offer(attempt->key, &nobody, 0);

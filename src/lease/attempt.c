@@ -17,7 +17,7 @@
  *
  * Locking rules: claims are tried, without waiting, except for those of a sweep, or of a
  * transaction that has ended, which are usually gone within milliseconds: an attempt tries
- * for half a second to get past one.  A refused attempt drops its claim.  The places of a key are
+ * for half a second to get past one.  A refused attempt drops its claim.  The seats of a key are
  * claimed last, and waited for: nobody who has them waits for anything else.
  *
  *-------------------------------------------------------------------------
@@ -35,17 +35,17 @@
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/attempt.h"
 #include "lease/line.h"
 #include "lease/state.h"
 #include "lease/terms.h"
 #include "shmem/contention.h"
-#include "shmem/queue.h"
 #include "shmem/sole.h"
 #include "shmem/stat.h"
 #include "shmem/tickets.h"
+#include "shmem/waiters.h"
 #include "table/app_lock.h"
 #include "table/pending.h"
 #include "table/tickets.h"
@@ -120,7 +120,7 @@ consider(AlAttempt *attempt, AlHolding *holding)
  * max_lifetime by releasing it and acquiring it again.
  */
 static const AlHolding *
-find_kept(const AlAttempt *attempt)
+find_predecessor(const AlAttempt *attempt)
 {
 	const AlHolding *first = NULL;
 	ListCell   *cell;
@@ -128,7 +128,7 @@ find_kept(const AlAttempt *attempt)
 	if (!al_claimed_has(attempt->key->hash) ||
 		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) <= 0)
 		return NULL;
-	first = al_held_ended(attempt->key);
+	first = al_tx_ended(attempt->key);
 	foreach(cell, list_concat(lcons(unconstify(AlHolding *, &attempt->state.rows.exclusive),
 									list_copy(attempt->state.rows.shared)),
 							  attempt->state.mine))
@@ -150,7 +150,7 @@ find_kept(const AlAttempt *attempt)
 static bool
 is_past_life(const AlAttempt *attempt)
 {
-	const AlHolding *began = attempt->own ? attempt->own : attempt->kept;
+	const AlHolding *began = attempt->own ? attempt->own : attempt->predecessor;
 
 	if (began == NULL || attempt->lifetime == AL_TRANSACTION ||
 		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) <= 0)
@@ -180,7 +180,7 @@ take_stock(AlAttempt *attempt)
 	ListCell   *cell;
 
 	attempt->own = NULL;
-	attempt->kept = NULL;
+	attempt->predecessor = NULL;
 	attempt->is_shared = request->is_shared;
 	attempt->lifetime = request->lifetime;
 	result->is_full = false;
@@ -242,9 +242,9 @@ judge(AlAttempt *attempt)
 	closed = attempt->own && !al_is_shared(attempt->own) ? NULL : find_closed(attempt);
 	if (closed)
 		return refuse(result, closed, AL_CLOSED);
-	attempt->kept = attempt->own ? NULL : find_kept(attempt);
-	if (attempt->kept && is_past_life(attempt))
-		return refuse(result, attempt->kept, AL_LIFETIME_EXCEEDED);
+	attempt->predecessor = attempt->own ? NULL : find_predecessor(attempt);
+	if (attempt->predecessor && is_past_life(attempt))
+		return refuse(result, attempt->predecessor, AL_LIFETIME_EXCEEDED);
 	return AL_ACQUIRED;
 }
 
@@ -257,12 +257,12 @@ al_attempt_is_open(const AlAttempt *attempt)
 
 /*
  * Would taking the key overtake anybody, in a call or with a ticket?  While the key is
- * offered to a ticket, nobody else gets it.  "first" is as for al_queue_is_behind().
+ * offered to a ticket, nobody else gets it.  "first" is as for al_waiters_precede().
  */
 static bool
 is_behind(AlAttempt *attempt, char **first)
 {
-	int64		arrival = al_queue_arrival();
+	int64		arrival = al_waiters_arrival();
 	AlLine		line;
 
 	attempt->line_until = DT_NOEND;
@@ -287,7 +287,7 @@ is_behind(AlAttempt *attempt, char **first)
 			return true;
 		}
 	}
-	return al_queue_is_behind(attempt->key, al_attempt_is_open(attempt), arrival, first);
+	return al_waiters_precede(attempt->key, al_attempt_is_open(attempt), arrival, first);
 }
 
 /*
@@ -298,9 +298,9 @@ is_behind(AlAttempt *attempt, char **first)
 static bool
 is_queued(AlAttempt *attempt, char **first)
 {
-	attempt->had_taken = al_claimed_count() > 0 && al_claimed_has(attempt->key->hash) &&
-		(al_claim_is_taken(attempt->key->hash) || al_claimed_has_freed(attempt->key->hash));
-	return attempt->own == NULL && !attempt->had_taken && is_behind(attempt, first);
+	attempt->is_ours = al_claimed_count() > 0 && al_claimed_has(attempt->key->hash) &&
+		(al_claim_is_mine_alone(attempt->key->hash) || al_claimed_has_freed(attempt->key->hash));
+	return attempt->own == NULL && !attempt->is_ours && is_behind(attempt, first);
 }
 
 /*
@@ -310,7 +310,7 @@ is_queued(AlAttempt *attempt, char **first)
 static AlLook
 rows_to_see(const AlAttempt *attempt)
 {
-	/* find_kept() wants to see what this transaction has kept. */
+	/* find_predecessor() wants to see what this transaction has kept. */
 	if (al_claimed_has(attempt->key->hash) &&
 		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) > 0)
 		return AL_LOOK_ALL;
@@ -334,7 +334,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 	al_table_find(rel, attempt->key, &state->rows.exclusive);
 	state->rows.shared = NIL;
 	state->rows.more = 0;
-	state->mine = al_held_mine(attempt->key);
+	state->mine = al_tx_mine(attempt->key);
 	if (!all)
 	{
 		TimestampTz now = GetCurrentTimestamp();
@@ -344,7 +344,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 		if (al_attempt_is_open(attempt) && !request->is_convert &&
 			request->lifetime != AL_TRANSACTION &&
 			!al_is_closed(&state->rows.exclusive, now) &&
-			!al_queue_is_behind(attempt->key, true, PG_INT64_MAX, NULL) &&
+			!al_waiters_precede(attempt->key, true, PG_INT64_MAX, NULL) &&
 			!al_tickets_may_be())
 			return;
 	}
@@ -412,7 +412,7 @@ is_claim_enough(AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 		(mode != needed && (mode != AL_CLAIM_SHARE || needed != AL_CLAIM_SHARE_EXTEND)))
 		return false;
 	return attempt->result->outcome != AL_ACQUIRED || attempt->own ||
-		attempt->had_taken || !is_behind(attempt, NULL);
+		attempt->is_ours || !is_behind(attempt, NULL);
 }
 
 /* Does a pin of an expired exclusive lease keep us from sharing the key? */
@@ -433,7 +433,7 @@ explain_claim(AlAttempt *attempt)
 	result->outcome = AL_CLAIMED;
 	result->others = -1;
 	memset(&result->holding, 0, sizeof(AlHolding));
-	foreach(cell, al_held_by_others(attempt->key))
+	foreach(cell, al_tx_by_others(attempt->key))
 	{
 		const AlHolding *holding = lfirst(cell);
 
@@ -469,20 +469,20 @@ static void
 judge_at_once(Relation rel, AlAttempt *attempt)
 {
 	AlResult   *result = attempt->result;
-	AlHolding  *elsewhere = al_held_elsewhere(attempt->key, &attempt->request->owner,
-											   &result->is_in_use);
+	AlHolding  *elsewhere = al_tx_elsewhere(attempt->key, &attempt->request->owner,
+											&result->is_in_use);
 	bool		was_claimed;
 
 	do
 	{
-		was_claimed = al_claim_is_others(attempt->key->hash);
+		was_claimed = al_claim_has_others(attempt->key->hash);
 		al_look(rel, attempt->key, &attempt->request->owner, AL_LOOK_SOME, &attempt->state);
 		result->outcome = judge(attempt);
 		if (attempt->own == NULL && elsewhere == NULL && was_claimed)
 			elsewhere = al_pending_find(rel, attempt->key, &attempt->request->owner);
 		/* What had a claim at the look may have been committed after it. */
 	} while (attempt->own == NULL && elsewhere == NULL && was_claimed &&
-			 !al_claim_is_others(attempt->key->hash));
+			 !al_claim_has_others(attempt->key->hash));
 	if (attempt->own == NULL && elsewhere && elsewhere->lifetime != AL_TRANSACTION)
 	{
 		result->outcome = AL_CLAIMED;
@@ -499,50 +499,50 @@ judge_at_once(Relation rel, AlAttempt *attempt)
 	}
 }
 
-/* Does the grant take one of a limited number of places? */
+/* Does the grant take one of a limited number of seats? */
 static bool
-needs_place(const AlAttempt *attempt)
+needs_seat(const AlAttempt *attempt)
 {
 	return attempt->result->outcome == AL_ACQUIRED && attempt->own == NULL &&
 		attempt->terms.max_holders > 0;
 }
 
 /*
- * Is there a place for one more among those who share the key?  If not, the result says
- * who is in the way: the holding with whose end there is a place, or an unfinished
- * transaction.  Unless the places are claimed, only a refusal is certain.
+ * Is there a seat for one more among those who share the key?  If not, the result says
+ * who is in the way: the holding with whose end there is a seat, or an unfinished
+ * transaction.  Unless the seats are claimed, only a refusal is certain.
  */
 static bool
-has_place(Relation rel, AlAttempt *attempt)
+has_seat(Relation rel, AlAttempt *attempt)
 {
 	int			limit = attempt->terms.max_holders;
 	AlResult   *result = attempt->result;
 	int			in_transactions = list_length(attempt->state.mine) +
 		al_claim_count_transactions(attempt->key->hash);
-	AlPlaces	places;
+	AlSeats	seats;
 
 	al_sharers_count(rel, attempt->key, Max(limit - in_transactions, 0),
-					 attempt->has_places, &places);
-	places.held += in_transactions;
-	result->holders = places.held + 1;
-	attempt->taken = result->holders + places.pending;
-	if (attempt->taken <= limit)
+					 attempt->has_seats, &seats);
+	seats.held += in_transactions;
+	result->holders = seats.held + 1;
+	attempt->seats_used = result->holders + seats.pending;
+	if (attempt->seats_used <= limit)
 		return true;
 
 	result->is_full = true;
-	attempt->soonest = places.soonest;
-	result->others = places.held - 1;
-	result->outcome = places.held >= limit ? AL_HELD : AL_CLAIMED;
-	result->holding = places.first;
+	attempt->soonest = seats.soonest;
+	result->others = seats.held - 1;
+	result->outcome = seats.held >= limit ? AL_HELD : AL_CLAIMED;
+	result->holding = seats.first;
 	if (result->outcome == AL_CLAIMED)
 	{
-		result->holding = places.one_pending;
+		result->holding = seats.one_pending;
 		result->blocker = result->holding.pid;
 	}
 	else if (in_transactions >= limit)
 	{
 		List	   *transactions = list_concat(list_copy(attempt->state.mine),
-											   al_held_by_others(attempt->key));
+											   al_tx_by_others(attempt->key));
 
 		/* They may have ended since they were counted, and not all say whose they are. */
 		if (transactions != NIL)
@@ -555,30 +555,30 @@ has_place(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * Take one of a limited number of places, if there is one.  Nobody else is let in by a
+ * Take one of a limited number of seats, if there is one.  Nobody else is let in by a
  * limit until it is written.
  */
 static bool
-take_place(Relation rel, AlAttempt *attempt)
+take_seat(Relation rel, AlAttempt *attempt)
 {
-	al_claim_places(attempt->key);
-	attempt->has_places = true;
-	return has_place(rel, attempt);
+	al_claim_seats(attempt->key);
+	attempt->has_seats = true;
+	return has_seat(rel, attempt);
 }
 
-/* The place of an attempt is written, or given up. */
+/* The seat of an attempt is written, or given up. */
 void
-al_attempt_end_places(AlAttempt *attempt)
+al_attempt_end_seats(AlAttempt *attempt)
 {
-	if (attempt->has_places)
-		al_claim_places_end(attempt->key);
-	attempt->has_places = false;
+	if (attempt->has_seats)
+		al_claim_seats_end(attempt->key);
+	attempt->has_seats = false;
 }
 
 void
 al_attempt_drop(AlAttempt *attempt)
 {
-	al_attempt_end_places(attempt);
+	al_attempt_end_seats(attempt);
 	if (attempt->is_claimed)
 		al_claim_drop(&attempt->claim);
 	attempt->is_claimed = false;
@@ -593,11 +593,11 @@ may_retry(AlAttempt *attempt, int *retries)
 	if (attempt->result->outcome != AL_CLAIMED || *retries >= MOST_RETRIES)
 		return false;
 	AL_TEST_POINT("claim-explained");
-	if (blocker != 0 && !al_queue_is_sweeping(blocker))
+	if (blocker != 0 && !al_waiters_is_sweeping(blocker))
 	{
 		/* A sweep may have ended since its claim was seen. */
 		explain_claim(attempt);
-		if (attempt->result->blocker == blocker && !al_queue_is_sweeping(blocker))
+		if (attempt->result->blocker == blocker && !al_waiters_is_sweeping(blocker))
 			return false;
 	}
 	else if (blocker == 0 && !al_claim_is_ending(&attempt->claim))
@@ -623,7 +623,7 @@ is_worth_claiming(Relation rel, AlAttempt *attempt, bool all, AlClaimMode *mode,
 	result->outcome = judge(attempt);
 	if (attempt->request->is_convert && attempt->own == NULL)
 		judge_at_once(rel, attempt);
-	if (needs_place(attempt) && !has_place(rel, attempt))
+	if (needs_seat(attempt) && !has_seat(rel, attempt))
 		return false;
 	if (result->outcome == AL_ACQUIRED && is_queued(attempt, &result->first))
 		result->outcome = AL_QUEUED;
@@ -647,7 +647,7 @@ verify(Relation rel, AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 	{
 		if (is_pinned(attempt, mode))
 			explain_claim(attempt);
-		else if (!needs_place(attempt) || take_place(rel, attempt))
+		else if (!needs_seat(attempt) || take_seat(rel, attempt))
 			return true;
 	}
 	al_attempt_drop(attempt);
@@ -667,8 +667,8 @@ al_attempt(Relation rel, AlAttempt *attempt)
 	int			retries = 0;
 
 	attempt->is_claimed = false;
-	attempt->has_places = false;
-	attempt->taken = 0;
+	attempt->has_seats = false;
+	attempt->seats_used = 0;
 	result->holders = 0;
 	al_terms_of(attempt->key, attempt->request, &attempt->terms);
 	result->max_holders = attempt->terms.max_holders;

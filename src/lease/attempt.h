@@ -23,12 +23,12 @@ typedef struct AlAttempt
 	AlHolding  *own;			/* the owner's holding, in the state; or NULL */
 	bool		is_shared;		/* how the owner is to have the key: as the request says, or as */
 	AlLifetime	lifetime;		/* the owner has it already, where the request keeps that */
-	const AlHolding *kept;		/* its life goes on in the grant; or NULL */
+	const AlHolding *predecessor;		/* its life goes on in the grant; or NULL */
 	bool		is_claimed;
-	bool		had_taken;		/* the transaction has kept everybody from the key before */
+	bool		is_ours;		/* the transaction has kept everybody from the key before */
 	AlClaim		claim;
-	bool		has_places;		/* nobody else is let in by a limit until it is written */
-	int			taken;			/* places at the count, with this one; 0: there is no limit */
+	bool		has_seats;		/* nobody else is let in by a limit until it is written */
+	int			seats_used;			/* seats in use at the count, with this one; 0: there is no limit */
 	TimestampTz soonest;		/* result->is_full: when the first holding ends */
 	TimestampTz line_until;		/* when the ticket that comes first ends; DT_NOEND: none does */
 	int64		token;			/* drawn for the grant; 0: not yet */
@@ -36,7 +36,7 @@ typedef struct AlAttempt
 
 extern bool al_attempt_is_open(const AlAttempt *attempt);
 extern void al_attempt_drop(AlAttempt *attempt);
-extern void al_attempt_end_places(AlAttempt *attempt);
+extern void al_attempt_end_seats(AlAttempt *attempt);
 extern void al_attempt(Relation rel, AlAttempt *attempt);
 extern void al_attempt_refresh(Relation rel, AlAttempt *attempt);
 extern void al_attempt_lost(AlAttempt *attempt);

@@ -41,12 +41,12 @@
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/deadlock.h"
 #include "lease/state.h"
-#include "shmem/queue.h"
 #include "shmem/shmem.h"
+#include "shmem/waiters.h"
 
 /* A session on the path, and why it waits for the next one */
 typedef struct Link
@@ -145,7 +145,7 @@ is_let_in_by_any(const AlWaiter *waiter)
 {
 	bool		limited;
 
-	return waiter->is_shared && al_queue_has_strict(waiter, &limited) && limited;
+	return waiter->is_shared && al_waiters_has_strict(waiter, &limited) && limited;
 }
 
 /* Does our own unfinished transaction hold the key that we wait for, by a lease or without? */
@@ -155,7 +155,7 @@ is_in_own_way(const AlWaiter *waiter, List *leases, bool any)
 	AlKey		key = al_waiter_key(waiter);
 	ListCell   *cell;
 
-	foreach(cell, list_concat_copy(leases, al_held_mine(&key)))
+	foreach(cell, list_concat_copy(leases, al_tx_mine(&key)))
 	{
 		const AlHolding *holding = lfirst(cell);
 
@@ -173,7 +173,7 @@ static List *
 ending_processes(const AlHolding *lease)
 {
 	int			count;
-	AlWaiter   *waiters = al_queue_of_owner(al_string(lease->owner), &count);
+	AlWaiter   *waiters = al_waiters_of_owner(al_string(lease->owner), &count);
 	List	   *pids = NIL;
 
 	for (int i = 0; i < count; i++)
@@ -196,7 +196,7 @@ search_from_waiter(Search *search, Link *link, bool any)
 
 	/* Only a session itself can see that its own transaction is in its way. */
 	if (link->pid == MyProcPid ? is_in_own_way(waiter, leases, any) :
-		any ? al_claim_is_taken(waiter->hash) : al_claimed_has(waiter->hash))
+		any ? al_claim_is_mine_alone(waiter->hash) : al_claimed_has(waiter->hash))
 		pids = lappend_int(pids, MyProcPid);
 	if (search_processes(search, link, pids))
 		return true;
@@ -237,7 +237,7 @@ search_from(Search *search, int pid)
 	visited = palloc0(sizeof(Visited));
 	visited->pid = pid;
 	search->visited = lappend(search->visited, visited);
-	if (al_queue_of_backend(pid, &link.waiter))
+	if (al_waiters_of_backend(pid, &link.waiter))
 	{
 		bool		any = is_let_in_by_any(&link.waiter);
 
@@ -330,7 +330,7 @@ al_deadlock_find(Relation rel)
 		if (second.links[i].waiter.id != 0)
 			waiters[count++] = second.links[i].waiter;
 	}
-	if (!al_queue_resign(waiters, count))
+	if (!al_waiters_resign(waiters, count))
 		return NULL;
 	AL_TEST_POINT("resigned");
 	return describe(&second);

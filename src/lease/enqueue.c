@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * enqueue.c
- *		Taking and giving up a place in the line for a key.
+ *		Taking and giving up a ticket for a key.
  *
  * Model: whoever cannot acquire a key takes a ticket instead (lease/line.c), which is
  * renewed by asking again.  An owner has one ticket for a key.
@@ -37,8 +37,8 @@
 #include "lease/quota.h"
 #include "lease/state.h"
 #include "lease/terms.h"
-#include "shmem/queue.h"
 #include "shmem/stat.h"
+#include "shmem/waiters.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
 #include "table/fence.h"
@@ -99,11 +99,11 @@ token_of(Relation rel, const AlKey *key, const AlOwner *owner)
  */
 static bool
 write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 offer, int64 keep,
-			 AlTicket *ticket, int *place)
+			 AlTicket *ticket, int *position)
 {
 	List	   *quotas = NIL;
 	bool		is_new;
-	uint64		places = hash_combine64(key->hash, murmurhash32(request->role));
+	uint64		line_hash = hash_combine64(key->hash, murmurhash32(request->role));
 	AlLine		line;
 	int			of_role;
 
@@ -114,17 +114,17 @@ write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 off
 		(void) al_tickets_look(key, &request->owner, &line);
 		if (line.mine.number == ticket->number)
 		{
-			*place = 1 + al_tickets_count(key, ticket->number, InvalidOid, &of_role) +
-				al_queue_count_before(key, ticket->number);
+			*position = 1 + al_tickets_count(key, ticket->number, InvalidOid, &of_role) +
+				al_waiters_count_before(key, ticket->number);
 			return false;
 		}
 	}
 	is_new = line.mine.number == 0;
 	if (is_new)
-		quotas = al_quota_claim_place(rel, key, &request->owner, request->role);
+		quotas = al_quota_claim_ticket(rel, key, &request->owner, request->role);
 	/* Nobody else of this role is counted meanwhile. */
-	al_claim_quota(places, ExclusiveLock);
-	*place = 1 + al_tickets_count(key, is_new ? PG_INT64_MAX : line.mine.number,
+	al_claim_quota(line_hash, ExclusiveLock);
+	*position = 1 + al_tickets_count(key, is_new ? PG_INT64_MAX : line.mine.number,
 								  request->role, &of_role);
 	if (is_new)
 		check_count(key, request, of_role);
@@ -141,9 +141,9 @@ write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 off
 		is_new ? request->default_holder() : line.mine.holder;
 	ticket->owner = al_string_text(request->owner.name);
 	al_ticket_insert(key, ticket);
-	al_claim_quota_end(places);
+	al_claim_quota_end(line_hash);
 	al_quota_end(quotas);
-	*place += al_queue_count_before(key, ticket->number);
+	*position += al_waiters_count_before(key, ticket->number);
 	return true;
 }
 
@@ -151,13 +151,13 @@ write_ticket(Relation rel, const AlKey *key, const AlAcquire *request, int64 off
  * Acquire a key, or where that is refused, take a ticket for it, or renew the one that
  * the owner has, which keeps its offer and label where none is given.  "offer" (0: none)
  * and "keep" are in microseconds.  Outcomes: those of al_lease_acquire().  Where the key
- * may be had later, the ticket has a number, and "place" is its place in line.  Waits for
+ * may be had later, the ticket has a number, and "position" is its position in the line.  Waits for
  * unfinished transactions of other sessions of the owner.  Raises 42501, 53400, what
  * al_terms_of() raises, and what any wait for a lock can.
  */
 void
 al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offer, int64 keep,
-				 AlResult *result, AlTicket *ticket, int *place)
+				 AlResult *result, AlTicket *ticket, int *position)
 {
 	int64		waited = 0;
 	int64		before;
@@ -167,7 +167,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 
 	memset(ticket, 0, sizeof(AlTicket));
 	al_terms_admit(key);
-	/* What is read of it stays in its place. */
+	/* What is read of it stays where it is. */
 	table_close(al_open_queue(RowExclusiveLock), NoLock);
 	/* The owner is the proof of a ticket, too. */
 	if (request->owner.generated)
@@ -188,10 +188,10 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 				ticket->number = 0;
 				return;
 			}
-			/* Another session of the owner may be taking the key, with which the place goes. */
+			/* Another session of the owner may be taking the key, with which the ticket goes. */
 		} while (al_await_own(*rel, key, &request->owner, &waited));
 		AL_TEST_POINT("before-ticket");
-		is_written = write_ticket(*rel, key, request, offer, keep, ticket, place);
+		is_written = write_ticket(*rel, key, request, offer, keep, ticket, position);
 		AL_TEST_POINT("ticket-written");
 		/*
 		 * Another session that took the key before the ticket was there did not see that.

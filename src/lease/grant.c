@@ -5,7 +5,7 @@
  *
  * Model: a holding keeps its row unless its mode changes.  The exclusive holding has
  * the row in slot 0.  A shared one takes the row of a shared holding that is over, or
- * a new row.  A holding with the lifetime of a transaction has no row (claim/held.c).
+ * a new row.  A holding with the lifetime of a transaction has no row (claim/tx_holdings.c).
  *
  * Locking rules: the claim of the attempt is kept.  Under it nobody else can change
  * what the attempt has seen, except rows of shared holdings that are over.  Several
@@ -27,12 +27,12 @@
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/attempt.h"
 #include "lease/grant.h"
 #include "lease/pin.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "lease/release.h"
 #include "lease/session_end.h"
 #include "lease/state.h"
@@ -117,7 +117,7 @@ init_holding(AlAttempt *attempt, AlHolding *holding)
 	ItemPointerSetInvalid(&holding->tid);
 	holding->key = attempt->key->name;
 	holding->acquired_at = attempt->own ? attempt->own->acquired_at :
-		attempt->kept ? attempt->kept->acquired_at : attempt->result->at;
+		attempt->predecessor ? attempt->predecessor->acquired_at : attempt->result->at;
 	set_end(attempt, holding);
 	holding->role = attempt->own ? attempt->own->role : request->role;
 	holding->holder = request->holder ? request->holder : request->default_holder();
@@ -150,7 +150,7 @@ set_row(const AlAcquire *request, const AlHolding *row, AlHolding *holding)
 
 /*
  * Does a transaction, this one or another, rely on a lease that has run out, or extend it?
- * While its row is there, it is counted as a place.
+ * While its row is there, it is counted as a seat.
  */
 static bool
 is_relied_on(const AlKey *key, const AlHolding *row)
@@ -165,7 +165,7 @@ is_relied_on(const AlKey *key, const AlHolding *row)
 		if (pin->fencing_token == row->fencing_token)
 			return true;
 	}
-	if (!al_claim_is_others(key->hash))
+	if (!al_claim_has_others(key->hash))
 		return false;
 	al_owner_init(&owner, al_string(row->owner));
 	return al_claim_has_holding(key, &owner, &pid);
@@ -285,7 +285,7 @@ put_row(Relation rel, AlAttempt *attempt, bool is_shared, AlHolding *holding)
 	else
 		put_exclusive(rel, attempt, holding);
 	if (own && own->lifetime == AL_TRANSACTION)
-		al_held_end(own, false);
+		al_tx_end(own, false);
 	else if (own)
 		al_end_row(rel, attempt->key, own, attempt->result->at, true);
 }
@@ -303,13 +303,13 @@ grant_transaction(Relation rel, AlAttempt *attempt)
 		*holding = *own;
 	else
 		init_holding(attempt, holding);
-	holding->slot = attempt->is_shared ? AL_SLOT_EXCLUSIVE + 1 : AL_SLOT_EXCLUSIVE;
+	holding->slot = attempt->is_shared ? AL_SLOT_FIRST_SHARED : AL_SLOT_EXCLUSIVE;
 	holding->fencing_token = attempt->token ? attempt->token : al_fence_draw(1);
 	holding->granted_at = attempt->result->at;
 	if (is_change)
-		al_held_change(holding, &request->owner);
+		al_tx_change(holding, &request->owner);
 	else
-		al_held_add(attempt->key, &request->owner, holding);
+		al_tx_add(attempt->key, &request->owner, holding);
 	/* Only now, so that others who see this claim also see whose it is */
 	al_claim_transaction(attempt->key, attempt->is_shared, RelationGetRelid(rel));
 }
@@ -324,7 +324,7 @@ grant_new(Relation rel, AlAttempt *attempt)
 
 	Assert(own || !request->is_convert);
 	if (own)
-		al_record_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED, NULL);
+		al_publish_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED, NULL);
 	else
 		al_claimed_freed(attempt->key->hash, -1);
 	if (request->is_convert ? own->lifetime == AL_TRANSACTION :
@@ -409,7 +409,7 @@ al_grant(Relation rel, AlAttempt *attempt)
 		grant_new(rel, attempt);
 	else if (!grant_again(rel, attempt))
 		return false;
-	al_attempt_end_places(attempt);
+	al_attempt_end_seats(attempt);
 	/* Who shares the key, and only asks for that again, still waits to have it alone. */
 	if ((attempt->result->outcome == AL_ACQUIRED || !al_is_shared(&attempt->result->holding)) &&
 		!al_tickets_none())

@@ -5,7 +5,7 @@
  *
  * Model: who may be granted a key is decided by an attempt (lease/attempt.c).  The line
  * only says whose turn it is: that of the ticket with the lowest number (table/tickets.c),
- * or of a waiter who came before (shmem/queue.c).  Waiters and tickets are one line, in
+ * or of a waiter who came before (shmem/waiters.c).  Waiters and tickets are one line, in
  * the order of arrival.
  *
  * When a transaction has let go of a key, its commit offers the key to the first
@@ -36,12 +36,12 @@
 #include "claim/claim.h"
 #include "claim/claimed.h"
 #include "claim/durability.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/line.h"
 #include "lease/state.h"
-#include "shmem/queue.h"
 #include "shmem/stat.h"
+#include "shmem/waiters.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
 #include "table/events.h"
@@ -150,13 +150,13 @@ al_line_has_let_go(void)
 
 /* May the key be granted to anybody?  This transaction is about to commit. */
 static bool
-is_free(Relation rel, const AlKey *key)
+is_key_free(Relation rel, const AlKey *key)
 {
 	TimestampTz now;
 	AlState		state;
 	ListCell   *cell;
 
-	if (al_held_by_others(key) != NIL)
+	if (al_tx_by_others(key) != NIL)
 		return false;
 	al_look(rel, key, NULL, AL_LOOK_SOME, &state);
 	now = GetCurrentTimestamp();
@@ -180,10 +180,10 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	AlClaim		claim;
 	AlLine		line;
 
-	if (!is_free(rel, key))
+	if (!is_key_free(rel, key))
 	{
 		/* Others may be letting go of it, too. */
-		missed = missed || (!is_swept && al_claim_is_others(key->hash));
+		missed = missed || (!is_swept && al_claim_has_others(key->hash));
 		return;
 	}
 	if (!al_claim_try(&claim, key, NULL, AL_CLAIM_TAKE))
@@ -195,7 +195,7 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 	if (!al_tickets_look(key, NULL, &line) && !is_swept && al_tickets_is_pending(key))
 		missed = true;
 	AL_TEST_POINT("before-offer");
-	if (!is_free(rel, key) || line.is_offered)
+	if (!is_key_free(rel, key) || line.is_offered)
 	{
 		al_claim_drop(&claim);
 		return;
@@ -204,7 +204,7 @@ offer(Relation rel, const AlKey *key, bool is_swept)
 		al_ticket_lapse(key, &line.lapsed);
 	if (line.first.number == 0)
 		(void) al_ticket_offer(key, &nobody, 0);
-	else if (al_queue_is_behind(key, false, line.first.number, NULL))
+	else if (al_waiters_precede(key, false, line.first.number, NULL))
 		return;
 	/* An offer that nobody hears of would end before it is taken. */
 	else if (!al_events_begin())
@@ -252,7 +252,7 @@ al_line_commit(void)
 		table_close(rel, NoLock);
 		return;
 	}
-	/* Nobody leaves more places than the transaction may claim, and not all are first. */
+	/* No transaction leaves more tickets than it may claim, and not all are first. */
 	al_claimed_lift_limit();
 	/* An offer that is lost is lost together with the release. */
 	al_durability_before_release();
@@ -279,7 +279,7 @@ al_line_released(bool committed)
 
 	if (committed)
 		foreach(cell, left)
-			al_queue_wake(*(const uint64 *) lfirst(cell), 0, 0);
+			al_waiters_wake(*(const uint64 *) lfirst(cell), 0, 0);
 	left = NIL;
 }
 

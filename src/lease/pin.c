@@ -35,8 +35,8 @@
 #include "base/str.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/pin.h"
 #include "lease/state.h"
 #include "table/app_lock.h"
@@ -66,7 +66,7 @@ is_still_there(const AlKey *key, AlPin *pin)
 	found = al_table_find_slot(rel, key, pin->slot, &holding) &&
 		holding.released_at == 0 && holding.fencing_token == pin->fencing_token;
 	table_close(rel, AccessShareLock);
-	foreach(cell, found ? NIL : al_held_mine(key))
+	foreach(cell, found ? NIL : al_tx_mine(key))
 		found = found || ((AlHolding *) lfirst(cell))->fencing_token == pin->fencing_token;
 	if (found)
 		pin->seen = al_claimed_changes();

@@ -8,7 +8,7 @@
  * counted when a holding begins, from the rows in app_lock.  No count is stored that could
  * be wrong after a crash.
  *
- * A place in line (lease/line.c) counts as a key of its role, since it will be one, unless
+ * A ticket (lease/line.c) counts as a key of its role, since it will be one, unless
  * its owner shares the key already.
  *
  * Keys that an unfinished transaction has acquired count, since it may commit, and keys
@@ -18,7 +18,7 @@
  *
  * Locking rules: a transaction claims its quotas before it writes a holding that is new or
  * moves to another row, and gives them back when the row is written.  All quotas of a
- * call are claimed at once, in the order of their hashes, after the places of its keys.
+ * call are claimed at once, in the order of their hashes, after the seats of its keys.
  * It waits for no other claim meanwhile.  An extension claims nothing: a count may miss a
  * lease that is extended in the instant of its end.
  *
@@ -46,8 +46,8 @@
 #include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/attempt.h"
 #include "lease/quota.h"
 #include "lease/state.h"
@@ -67,12 +67,12 @@ typedef struct Counted
 	const AlKey **keys;			/* in order */
 	int			new_keys;
 	bool		in_transaction; /* some of them without a row */
-	const AlKey *place;			/* of a new place in line; or NULL */
-	int			tickets;		/* counted: places in line of the role */
+	const AlKey *ticket;			/* of a new ticket; or NULL */
+	int			tickets;		/* counted: tickets of the role */
 } Counted;
 
 static uint64
-hash_of(const Counted *quota)
+quota_hash(const Counted *quota)
 {
 	StringInfoData name;
 	AlHash		hash;
@@ -107,12 +107,12 @@ add_use(List *quotas, const AlQuotaUse *use, int max_keys)
 		quota = palloc0(sizeof(Counted));
 		quota->policy = policy;
 		quota->role = use->role;
-		quota->hash = hash_of(quota);
+		quota->hash = quota_hash(quota);
 		quota->keys = palloc(max_keys * sizeof(AlKey *));
 		quotas = lappend(quotas, quota);
 	}
-	if (use->is_new && use->is_place)
-		quota->place = use->key;
+	if (use->is_new && use->is_ticket)
+		quota->ticket = use->key;
 	else if (use->is_new)
 		quota->keys[quota->new_keys++] = use->key;
 	quota->in_transaction = quota->in_transaction || use->in_transaction;
@@ -136,7 +136,7 @@ compare_names(const void *a, const void *b)
 
 /* Is a key one of those that the quota is for, other than the new keys? */
 static bool
-is_counted(const Counted *quota, AlString key)
+is_covered(const Counted *quota, AlString key)
 {
 	return al_policy_for(key, AL_MAX_KEYS_PER_ROLE) == quota->policy &&
 		bsearch(&key, quota->keys, quota->new_keys, sizeof(AlKey *), compare_names) == NULL;
@@ -147,7 +147,7 @@ is_counted(const Counted *quota, AlString key)
  * keys, if somebody has made one, or else by the primary key
  */
 static SysScanDesc
-begin_rows(Relation rel, const Counted *quota, Snapshot dirty)
+begin_role_rows(Relation rel, const Counted *quota, Snapshot dirty)
 {
 	static const AttrNumber columns[] = {Anum_app_lock_role, Anum_app_lock_key};
 	ScanKeyData keys[2];
@@ -184,11 +184,11 @@ find_mine(const Counted *quota)
 	List	   *mine = NIL;
 	ListCell   *cell;
 
-	foreach(cell, al_held_mine(NULL))
+	foreach(cell, al_tx_mine(NULL))
 	{
 		const AlHolding *holding = lfirst(cell);
 
-		if (holding->role == quota->role && is_counted(quota, holding->key) &&
+		if (holding->role == quota->role && is_covered(quota, holding->key) &&
 			!has_key(mine, holding->key))
 			mine = lappend(mine, lfirst(cell));
 	}
@@ -208,7 +208,7 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 	int			count = 0;
 
 	InitDirtySnapshot(dirty);
-	scan = begin_rows(rel, quota, &dirty);
+	scan = begin_role_rows(rel, quota, &dirty);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		AlHolding	row;
@@ -223,7 +223,7 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 			continue;			/* somebody has turned the indexes off */
 		}
 		if ((row.key.len == last_length && memcmp(row.key.data, last, last_length) == 0) ||
-			row.role != quota->role || !al_is_live(&row, now) || !is_counted(quota, row.key))
+			row.role != quota->role || !al_is_live(&row, now) || !is_covered(quota, row.key))
 			continue;
 		last_length = Min(row.key.len, AL_MAX_KEY_BYTES);
 		memcpy(last, row.key.data, last_length);
@@ -233,9 +233,9 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 	return count;
 }
 
-/* Does an owner hold a key, so that a place in line for it is no further key? */
+/* Does an owner hold a key, so that a ticket for it is no further key? */
 static bool
-is_held(Relation rel, AlString name, AlString owner_name)
+owner_holds(Relation rel, AlString name, AlString owner_name)
 {
 	AlKey		key;
 	AlOwner		owner;
@@ -250,7 +250,7 @@ is_held(Relation rel, AlString name, AlString owner_name)
 }
 
 /*
- * How many places in line does the role have, for keys of the quota?  A new holding takes
+ * How many tickets does the role have, for keys of the quota?  A new holding takes
  * the place of the ticket that its owner has for the key.
  */
 static int
@@ -268,9 +268,9 @@ count_tickets(Relation rel, const Counted *quota, const AlOwner *owner)
 		CHECK_FOR_INTERRUPTS();
 		count += ticket->role == quota->role &&
 			al_policy_for(ticket->key, AL_MAX_KEYS_PER_ROLE) == quota->policy &&
-			(is_counted(quota, ticket->key) ||
+			(is_covered(quota, ticket->key) ||
 			 !al_owner_equal(al_string(ticket->owner), owner->name)) &&
-			!is_held(rel, ticket->key, al_string(ticket->owner));
+			!owner_holds(rel, ticket->key, al_string(ticket->owner));
 	}
 	return count;
 }
@@ -280,7 +280,7 @@ static void
 raise_quota(const Counted *quota, int held)
 {
 	int			limit = (int) quota->policy->parts[AL_MAX_KEYS_PER_ROLE];
-	const AlKey *key = quota->place ? quota->place : quota->keys[Max(limit - held, 0)];
+	const AlKey *key = quota->ticket ? quota->ticket : quota->keys[Max(limit - held, 0)];
 	char	   *role = al_role_name(quota->role);
 
 	ereport(ERROR,
@@ -304,7 +304,7 @@ count_keys(Relation rel, Counted *quota, const AlOwner *owner)
 
 	quota->tickets = count_tickets(rel, quota, owner);
 	held += quota->tickets;
-	if (held + quota->new_keys + (quota->place != NULL) > quota->policy->parts[AL_MAX_KEYS_PER_ROLE])
+	if (held + quota->new_keys + (quota->ticket != NULL) > quota->policy->parts[AL_MAX_KEYS_PER_ROLE])
 		raise_quota(quota, held);
 	/* Others count this transaction from now on. */
 	if (quota->in_transaction)
@@ -332,20 +332,20 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, const AlOwner *o
 		AL_TEST_POINT("before-count");
 	foreach(cell, quotas)
 	{
-		if (((Counted *) lfirst(cell))->new_keys > 0 || ((Counted *) lfirst(cell))->place)
+		if (((Counted *) lfirst(cell))->new_keys > 0 || ((Counted *) lfirst(cell))->ticket)
 			count_keys(rel, lfirst(cell), owner);
 	}
 	AL_TEST_POINT("quota-claimed");
 	return quotas;
 }
 
-/* The same for a place in line, which is no further key where the owner shares the key */
+/* The same for a ticket, which is no further key where the owner shares the key */
 List *
-al_quota_claim_place(Relation rel, const AlKey *key, const AlOwner *owner, Oid role)
+al_quota_claim_ticket(Relation rel, const AlKey *key, const AlOwner *owner, Oid role)
 {
-	AlQuotaUse	use = {.key = key, .role = role, .is_new = true, .is_place = true};
+	AlQuotaUse	use = {.key = key, .role = role, .is_new = true, .is_ticket = true};
 
-	if (al_policy_for(key->name, AL_MAX_KEYS_PER_ROLE) == NULL || is_held(rel, key->name, owner->name))
+	if (al_policy_for(key->name, AL_MAX_KEYS_PER_ROLE) == NULL || owner_holds(rel, key->name, owner->name))
 		return NIL;
 	return al_quota_claim(rel, &use, 1, owner);
 }

@@ -18,12 +18,12 @@ typedef struct AlQuotaUse
 	Oid			role;
 	bool		is_new;			/* or else it moves to another row */
 	bool		in_transaction; /* it has no row */
-	bool		is_place;		/* it is a place in line */
+	bool		is_ticket;		/* it is a ticket */
 } AlQuotaUse;
 
 extern List *al_quota_claim(Relation rel, const AlQuotaUse *uses, int count,
 							const AlOwner *owner);
-extern List *al_quota_claim_place(Relation rel, const AlKey *key, const AlOwner *owner, Oid role);
+extern List *al_quota_claim_ticket(Relation rel, const AlKey *key, const AlOwner *owner, Oid role);
 extern void al_quota_check(Relation rel, const AlAttempt *attempt);
 extern List *al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count);
 extern void al_quota_end(List *quotas);

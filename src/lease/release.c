@@ -20,10 +20,10 @@
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/durability.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/line.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "lease/release.h"
 #include "lease/state.h"
 #include "lease/terms.h"
@@ -91,7 +91,7 @@ al_note_expired(const AlKey *key, const AlHolding *row)
 	if (!ItemPointerIsValid(&row->tid) || row->released_at != 0)
 		return;
 	al_stat_count(AL_COUNT_EXPIRATIONS, 1);
-	al_record_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED, NULL);
+	al_publish_end(key, row, al_ended_at(row), AL_ENDED_EXPIRED, NULL);
 }
 
 /* End what an owner holds by this transaction, except for the holding "but" */
@@ -105,8 +105,8 @@ al_end_mine(const AlKey *key, const AlState *state, const AlOwner *owner,
 	{
 		if (lfirst(cell) == but || !al_is_owned_by(lfirst(cell), owner))
 			continue;
-		al_held_end(lfirst(cell), false);
-		al_record_end(key, lfirst(cell), GetCurrentTimestamp(), ended_by, NULL);
+		al_tx_end(lfirst(cell), false);
+		al_publish_end(key, lfirst(cell), GetCurrentTimestamp(), ended_by, NULL);
 		al_stat_count(AL_COUNT_RELEASES, 1);
 	}
 }
@@ -141,8 +141,8 @@ al_lease_release(Relation rel, const AlKey *key, const AlOwner *owner,
 	}
 	if (al_is_shared(own))
 		al_sharers_note_over(key, &own->tid);
-	al_record_end(key, own, result->at, AL_ENDED_RELEASED, NULL);
-	/* Who had the key alone, and took a place elsewhere at that moment, needs none. */
+	al_publish_end(key, own, result->at, AL_ENDED_RELEASED, NULL);
+	/* Drop a ticket that this owner took concurrently in another session. */
 	if (!al_is_shared(own) && !al_tickets_none())
 		(void) al_tickets_drop(key, owner);
 	result->holding = *own;
@@ -229,7 +229,7 @@ List *
 al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 			 const text *reason, AlResult *result)
 {
-	List	   *others = al_held_by_others(key);
+	List	   *others = al_tx_by_others(key);
 	List	   *ended = NIL;
 	AlState		state;
 	TimestampTz now;
@@ -255,9 +255,9 @@ al_lease_end(Relation rel, const AlKey *key, AlClaim *claim, AlEndedBy ended_by,
 
 		*copy = *holding;
 		ended = lappend(ended, copy);
-		al_record_end(key, copy, now, ended_by, reason);
+		al_publish_end(key, copy, now, ended_by, reason);
 		if (holding->lifetime == AL_TRANSACTION)
-			al_held_end(holding, true);
+			al_tx_end(holding, true);
 		else
 			al_end_row(rel, key, holding, now, true);
 	}
@@ -301,7 +301,7 @@ of_grant(List *holdings, int64 token)
 static bool
 is_of_other(const AlHolding *holding)
 {
-	return holding->lifetime == AL_TRANSACTION && holding->held < 0;
+	return holding->lifetime == AL_TRANSACTION && holding->tx_index < 0;
 }
 
 /*
@@ -313,7 +313,7 @@ is_of_other(const AlHolding *holding)
 static AlHolding *
 find_grant(Relation rel, const AlKey *key, int64 token, AlResult *result)
 {
-	bool		is_claimed = al_claim_is_others(key->hash);
+	bool		is_claimed = al_claim_has_others(key->hash);
 	List	   *pending = is_claimed ? al_pending_holdings(rel, key) : NIL;
 	int			more;
 	List	   *holdings = al_holdings_of_key(rel, key, NULL, AL_LOOK_ALL, &more, &result->at);
@@ -400,7 +400,7 @@ al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEnded
 
 	*ended = *holding;
 	if (holding->lifetime == AL_TRANSACTION)
-		al_held_end(holding, true);
+		al_tx_end(holding, true);
 	else
 	{
 		holding->released_at = now;
@@ -413,7 +413,7 @@ al_lease_end_claimed(Relation rel, const AlKey *key, AlHolding *holding, AlEnded
 			return NULL;
 		}
 	}
-	al_record_end(key, ended, now, ended_by, reason);
+	al_publish_end(key, ended, now, ended_by, reason);
 	result->outcome = AL_RELEASED;
 	return ended;
 }

@@ -209,7 +209,7 @@ obstacle_detail(const AlResult *result)
 				return psprintf("%d of at most %d owners hold the lock, one of them until its transaction ends.",
 								result->others + 1, result->max_holders);
 			if (result->is_full)
-				return psprintf("%d of at most %d owners hold the lock, and unfinished transactions may have taken the other places, such as %s.%s",
+				return psprintf("%d of at most %d owners hold the lock, and unfinished transactions may have taken the other seats, such as %s.%s",
 								result->others + 1, result->max_holders,
 								result->blocker == 0 ? "a prepared one" :
 								psprintf("that of process %d", result->blocker),
@@ -232,7 +232,7 @@ obstacle_detail(const AlResult *result)
 		default:
 			if (!result->is_full)
 				return show_span(&result->holding);
-			return psprintf("The next place to become free is that of %s, held %s.",
+			return psprintf("The next seat to become free is that of %s, held %s.",
 							show_text(result->holding.holder), show_end(&result->holding));
 	}
 }

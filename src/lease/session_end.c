@@ -43,7 +43,7 @@
 #include "claim/claimed.h"
 #include "claim/durability.h"
 #include "claim/holding.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "lease/session_end.h"
 #include "lease/state.h"
 #include "shmem/session.h"
@@ -59,7 +59,7 @@ holds_key(Relation rel, const AlKey *key)
 	AlState		state;
 	ListCell   *cell;
 
-	if (al_claimed_has(key->hash) || al_claim_is_others(key->hash))
+	if (al_claimed_has(key->hash) || al_claim_has_others(key->hash))
 		return true;
 	al_look(rel, key, NULL, AL_LOOK_ALL, &state);
 	foreach(cell, al_live_holdings(&state, GetCurrentTimestamp()))
@@ -120,11 +120,11 @@ end_key(Relation rel, const AlKey *key, bool wait)
 			left = true;
 			continue;
 		}
-		al_record_end(key, &holding, now, AL_ENDED_SESSION, NULL);
+		al_publish_end(key, &holding, now, AL_ENDED_SESSION, NULL);
 		al_durability_released();
 	}
 	/* A prepared transaction may have a holding of this session, too. */
-	if (left || (!wait && al_claim_is_others(key->hash)))
+	if (left || (!wait && al_claim_has_others(key->hash)))
 		al_session_left();
 }
 

@@ -34,11 +34,11 @@
 #include "claim/claim.h"
 #include "claim/claimed.h"
 #include "claim/durability.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "lease/state.h"
-#include "shmem/queue.h"
 #include "shmem/sole.h"
+#include "shmem/waiters.h"
 #include "table/app_lock.h"
 #include "table/audit.h"
 #include "table/pending.h"
@@ -161,7 +161,7 @@ al_find_shared(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look
 	if (!state->rows.exclusive.is_alone && al_sole_is_known(key))
 		state->rows.exclusive.is_alone = true;
 	if (!state->rows.exclusive.is_alone)
-		look_at_rows(rel, key, owner, look, AL_SLOT_EXCLUSIVE + 1, NULL, &state->rows);
+		look_at_rows(rel, key, owner, look, AL_SLOT_FIRST_SHARED, NULL, &state->rows);
 }
 
 /*
@@ -179,7 +179,7 @@ al_look(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look, AlSta
 	PreventCommandIfParallelMode("functions of atomic_lock");
 	state->rows.shared = NIL;
 	state->rows.more = 0;
-	state->mine = al_held_mine(key);
+	state->mine = al_tx_mine(key);
 	if (made != 0 && al_sole_is_known(key))
 	{
 		al_table_find(rel, key, &state->rows.exclusive);
@@ -226,14 +226,14 @@ al_holdings_of_key(Relation rel, const AlKey *key, const AlOwner *owner, AlLook 
 	ListCell   *cell;
 
 	al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, &state->rows.exclusive);
-	state->mine = al_held_mine(key);
+	state->mine = al_tx_mine(key);
 	*more = 0;
 	*now = GetCurrentTimestamp();
 	if (al_is_live(&state->rows.exclusive, *now))
 		return al_live_holdings(state, *now);
 
 	AL_TEST_POINT("reader-between");
-	others = al_held_by_others(key);
+	others = al_tx_by_others(key);
 	al_look(rel, key, owner, look, state);
 	*more = state->rows.more;
 	*now = GetCurrentTimestamp();
@@ -278,7 +278,7 @@ al_waiter_obstacles(Relation rel, const AlWaiter *waiter)
 {
 	AlKey		key = al_waiter_key(waiter);
 	bool		limited;
-	bool		among_shared = waiter->is_shared && !al_queue_has_strict(waiter, &limited);
+	bool		among_shared = waiter->is_shared && !al_waiters_has_strict(waiter, &limited);
 	TimestampTz now;
 	int			more;
 	List	   *obstacles = NIL;
@@ -383,7 +383,7 @@ claim_for(AlOwnClaim *ask, const AlHolding *holding, AlClaimMode mode)
 }
 
 static AlHolding *
-judge(AlOwnClaim *ask)
+judge_claimed(AlOwnClaim *ask)
 {
 	ask->result->outcome = al_judge_owner(&ask->state, ask->owner, ask->result, &ask->own);
 	return ask->own;
@@ -394,7 +394,7 @@ AlHolding *
 al_judge_all(AlOwnClaim *ask)
 {
 	al_look(ask->rel, ask->key, ask->owner, AL_LOOK_SOME, &ask->state);
-	return judge(ask);
+	return judge_claimed(ask);
 }
 
 /*
@@ -414,7 +414,7 @@ look_for_own(AlOwnClaim *ask)
 
 	state->rows.shared = NIL;
 	state->rows.more = 0;
-	state->mine = al_held_mine(ask->key);
+	state->mine = al_tx_mine(ask->key);
 	if (ask->seen && !al_is_shared(ask->seen) && al_is_live(ask->seen, GetCurrentTimestamp()))
 		state->rows.exclusive = *ask->seen;
 	else if (!al_table_find(ask->rel, ask->key, &state->rows.exclusive) ||
@@ -424,15 +424,15 @@ look_for_own(AlOwnClaim *ask)
 		al_find_shared(ask->rel, ask->key, ask->owner, AL_LOOK_OWN, state);
 	}
 	ask->seen = NULL;
-	if (judge(ask))
+	if (judge_claimed(ask))
 		return NULL;
-	is_claimed = al_claim_is_others(ask->key->hash);
+	is_claimed = al_claim_has_others(ask->key->hash);
 	if (!is_claimed && al_is_live(&state->rows.exclusive, ask->result->at))
 		return NULL;
 
 	/* Transactions come before rows, for the reason given at al_holdings_of_key(). */
 	AL_TEST_POINT("not-own");
-	elsewhere = al_held_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
+	elsewhere = al_tx_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
 	if (!al_judge_all(ask) && ask->result->outcome == AL_EXPIRED)
 	{
 		/*
@@ -507,7 +507,7 @@ claim_own(AlOwnClaim *ask)
 		AL_TEST_POINT("own-claimed");
 		al_table_find_again(ask->rel, ask->key, ask->own);
 		/* Where it is not live any more, the owner may have another row by now. */
-		if ((judge(ask) || al_judge_all(ask)) && al_is_shared(ask->own) == is_shared)
+		if ((judge_claimed(ask) || al_judge_all(ask)) && al_is_shared(ask->own) == is_shared)
 		{
 			AL_TEST_POINT("own-judged");
 			return ask->own;
@@ -548,7 +548,7 @@ bool
 al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited)
 {
 	AlOwnClaim	ask = {.rel = rel, .key = key, .owner = owner};
-	AlHolding  *pending = al_claim_is_others(key->hash) ? al_pending_find(rel, key, owner) : NULL;
+	AlHolding  *pending = al_claim_has_others(key->hash) ? al_pending_find(rel, key, owner) : NULL;
 
 	/* Without a claim it is a row that was written by hand, which is not waited for. */
 	if (pending == NULL || pending->pid == 0 || pending->fencing_token == *waited)

@@ -11,7 +11,7 @@
 #include "base/settings.h"
 #include "claim/claim.h"
 #include "claim/holding.h"
-#include "shmem/queue.h"
+#include "shmem/waiters.h"
 #include "table/audit.h"
 #include "table/sharers.h"
 
@@ -48,7 +48,7 @@ typedef struct AlResult
 	AlOutcome	outcome;
 	AlHolding	holding;
 	int			others;			/* AL_HELD, AL_NOT_OWNER, is_full: further holdings, or -1 */
-	bool		is_full;		/* AL_HELD, AL_CLAIMED: for want of a place */
+	bool		is_full;		/* AL_HELD, AL_CLAIMED: for want of a seat */
 	int			holders;		/* granted: with this one; 0: not counted */
 	int			max_holders;	/* that may share it; 0: any number */
 	TimestampTz at;				/* when this was judged */

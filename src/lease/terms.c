@@ -225,7 +225,7 @@ al_terms_of_set(const AlKey *key, AlAcquire *request, AlTerms *terms)
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("cannot wait for a set with lock \"%s\"", al_display(key->name)),
-				 detail_limited(key, "and the set would keep a place while it waits for other keys"),
+				 detail_limited(key, "and the set would keep a seat while it waits for other keys"),
 				 errhint("Call it without \"wait\", and again later.")));
 }
 

@@ -20,10 +20,10 @@
 #include "base/owner.h"
 #include "base/str.h"
 #include "claim/claim.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
+#include "lease/publish.h"
 #include "lease/quota.h"
-#include "lease/record.h"
 #include "lease/release.h"
 #include "lease/state.h"
 #include "lease/terms.h"
@@ -121,9 +121,9 @@ give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 	lease->acquired_at = Min(lease->acquired_at, from->own->acquired_at);
 	if (!al_table_try_put(from->rel, from->key, lease))
 		return false;
-	al_held_end(from->own, false);
-	al_record_end(from->key, from->own, from->result->at, AL_ENDED_TRANSFERRED, NULL);
-	al_record_end(from->key, &former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
+	al_tx_end(from->own, false);
+	al_publish_end(from->key, from->own, from->result->at, AL_ENDED_TRANSFERRED, NULL);
+	al_publish_end(from->key, &former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
 	al_history_begin(from->key, lease, from->result->at);
 	from->result->holding = *lease;
 	al_lease_written(from->key, new_owner, lease, true);
@@ -141,11 +141,11 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, A
 		join(own, share);
 	if (!al_put_over(from->rel, from->key, own))
 		return false;
-	al_record_end(from->key, former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
+	al_publish_end(from->key, former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
 	al_history_begin(from->key, own, from->result->at);
 	if (share)
 	{
-		al_record_end(from->key, share, from->result->at, AL_ENDED_TRANSFERRED, NULL);
+		al_publish_end(from->key, share, from->result->at, AL_ENDED_TRANSFERRED, NULL);
 		share->released_at = from->result->at;
 		share->owner = NULL;
 		share->meta = NULL;
@@ -231,9 +231,9 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	if (own->lifetime == AL_TRANSACTION)
 	{
 		al_end_mine(key, &from.state, new_owner, own, AL_ENDED_TRANSFERRED);
-		al_record_end(key, &former, result->at, AL_ENDED_TRANSFERRED, NULL);
+		al_publish_end(key, &former, result->at, AL_ENDED_TRANSFERRED, NULL);
 		own->granted_at = result->at;
-		al_held_change(own, new_owner);
+		al_tx_change(own, new_owner);
 	}
 	else if (!write_row(&from, new_owner, &former, share))
 	{

@@ -84,27 +84,27 @@ memory_size(void)
 static void
 init_memory(void *memory)
 {
-	char	   *place = (char *) memory + MAXALIGN(sizeof(Header));
+	char	   *part = (char *) memory + MAXALIGN(sizeof(Header));
 
 	memset(memory, 0, memory_size());
 	((Header *) memory)->tranche = tranche = al_new_tranche("atomic_lock");
 	for (int i = 0; i < part_count; i++)
 	{
-		parts[i]->init(place);
-		place += part_size(parts[i]);
+		parts[i]->init(part);
+		part += part_size(parts[i]);
 	}
 }
 
 static void
 attach_memory(void *memory)
 {
-	char	   *place = (char *) memory + MAXALIGN(sizeof(Header));
+	char	   *part = (char *) memory + MAXALIGN(sizeof(Header));
 
 	al_register_tranche(((Header *) memory)->tranche, "atomic_lock");
 	for (int i = 0; i < part_count; i++)
 	{
-		*parts[i]->address = place;
-		place += part_size(parts[i]);
+		*parts[i]->address = part;
+		part += part_size(parts[i]);
 	}
 	is_attached = true;
 }

@@ -11,7 +11,7 @@
  * clears the entry under its shared claim, before it makes a shared row.  The two
  * claims exclude each other.
  *
- * Keys with equal hashes share claims, but not entries: the hash gives the place,
+ * Keys with equal hashes share claims, but not entries: the hash gives the cell,
  * and the entry is the check (base/hash.c).  Entries may be lost at any time.
  *
  * Without an entry, one look before the claim suffices if no index entry was made
@@ -36,7 +36,7 @@
 #include "shmem/shmem.h"
 #include "shmem/sole.h"
 
-#define PLACES		(256 * 1024)
+#define CELLS		(256 * 1024)
 #define COUNTERS	1024		/* of index entries */
 
 static pg_atomic_uint64 *entries = NULL;
@@ -44,16 +44,16 @@ static pg_atomic_uint64 *entries = NULL;
 static void
 init_sole(void *memory)
 {
-	al_shmem_init_words(memory, PLACES + COUNTERS);
+	al_shmem_init_words(memory, CELLS + COUNTERS);
 }
 
-const AlShmemPart al_sole_part = {(PLACES + COUNTERS) * sizeof(pg_atomic_uint64), 0, init_sole, (void **) &entries};
+const AlShmemPart al_sole_part = {(CELLS + COUNTERS) * sizeof(pg_atomic_uint64), 0, init_sole, (void **) &entries};
 
-/* The entry that a key has, and its place */
+/* The entry that a key has, and its cell */
 static uint64
-entry_of(const AlKey *key, pg_atomic_uint64 **place)
+entry_of(const AlKey *key, pg_atomic_uint64 **cell)
 {
-	*place = &entries[hash_combine64(key->hash, murmurhash32(MyDatabaseId)) % PLACES];
+	*cell = &entries[hash_combine64(key->hash, murmurhash32(MyDatabaseId)) % CELLS];
 	return hash_combine64(key->check, MyDatabaseId);
 }
 
@@ -61,32 +61,32 @@ entry_of(const AlKey *key, pg_atomic_uint64 **place)
 bool
 al_sole_is_known(const AlKey *key)
 {
-	pg_atomic_uint64 *place;
+	pg_atomic_uint64 *cell;
 	uint64		entry;
 
 	if (entries == NULL)
 		return false;
-	entry = entry_of(key, &place);
-	return entry != 0 && pg_atomic_read_u64(place) == entry;
+	entry = entry_of(key, &cell);
+	return entry != 0 && pg_atomic_read_u64(cell) == entry;
 }
 
 /*
- * Enter the key, under AL_CLAIM_TAKE; or clear its place, whichever key is there,
+ * Enter the key, under AL_CLAIM_TAKE; or clear its cell, whichever key is there,
  * under AL_CLAIM_SHARE at least.
  */
 void
 al_sole_set(const AlKey *key, bool is_sole)
 {
-	pg_atomic_uint64 *place;
+	pg_atomic_uint64 *cell;
 	uint64		entry;
 
 	if (entries == NULL)
 		return;
-	entry = entry_of(key, &place);
+	entry = entry_of(key, &cell);
 	if (!is_sole)
 		entry = 0;
-	if (pg_atomic_read_u64(place) != entry)
-		pg_atomic_write_u64(place, entry);
+	if (pg_atomic_read_u64(cell) != entry)
+		pg_atomic_write_u64(cell, entry);
 }
 
 /* How many index entries were made for this key and others, plus 1; 0: not known */
@@ -95,7 +95,7 @@ al_sole_entries(const AlKey *key)
 {
 	if (entries == NULL)
 		return 0;
-	return pg_atomic_read_u64(&entries[PLACES + key->hash % COUNTERS]) + 1;
+	return pg_atomic_read_u64(&entries[CELLS + key->hash % COUNTERS]) + 1;
 }
 
 /* Count an index entry that was made.  The key is still claimed. */
@@ -103,5 +103,5 @@ void
 al_sole_entry_made(const AlKey *key)
 {
 	if (entries)
-		(void) pg_atomic_fetch_add_u64(&entries[PLACES + key->hash % COUNTERS], 1);
+		(void) pg_atomic_fetch_add_u64(&entries[CELLS + key->hash % COUNTERS], 1);
 }

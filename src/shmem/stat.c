@@ -7,13 +7,13 @@
  * learns what becomes of a prepared transaction.  A rollback to a savepoint undoes
  * counts too.  What a transaction was refused counts at once, since the refusal may
  * abort it.  The counts of a transaction are in this process.  Those of the database
- * are in shared memory.  A backend looks for its database's place once, because
+ * are in shared memory.  A backend looks for its database's entry once, because
  * nobody can drop a database that has backends.
  *
  * So, unless a prepared transaction is rolled back, grants = releases + expirations
  * + forced ends + holdings that are not over, or whose end nobody has noticed yet.
  *
- * Locking rules: counters are atomic.  Places are assigned and freed under the lock
+ * Locking rules: counters are atomic.  Entries are assigned and freed under the lock
  * of the statistics.  Nothing raises while that lock is held.
  *
  *-------------------------------------------------------------------------
@@ -77,7 +77,7 @@ al_stats(void)
 	return stats;
 }
 
-/* The place of a database, or NULL.  The lock is held. */
+/* The entry of a database, or NULL.  The lock is held. */
 AlDatabase *
 al_stat_find(Oid database)
 {
@@ -90,11 +90,11 @@ al_stat_find(Oid database)
 }
 
 /*
- * The place of a database, which gets one if it has none.  If all are in use, this
- * is the place for all others.  The lock is held exclusively.
+ * The entry of a database, which gets one if it has none.  If all are in use, this
+ * is the entry for all others.  The lock is held exclusively.
  */
 AlDatabase *
-al_stat_place(Oid oid)
+al_stat_entry(Oid oid)
 {
 	AlDatabase *database = al_stat_find(oid);
 
@@ -110,14 +110,14 @@ al_stat_place(Oid oid)
 	return database;
 }
 
-/* The place of this database; NULL if there are no statistics. */
+/* The entry of this database; NULL if there are no statistics. */
 AlDatabase *
 al_stat_database(void)
 {
 	if (my_database || stats == NULL)
 		return my_database;
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	my_database = al_stat_place(MyDatabaseId);
+	my_database = al_stat_entry(MyDatabaseId);
 	LWLockRelease(&stats->lock);
 	return my_database;
 }
@@ -194,7 +194,7 @@ al_stat_take_missed(Oid oid)
 	return database && pg_atomic_exchange_u64(&database->offers_missed, 0) != 0;
 }
 
-/* Was that said of any database that has a place of its own? */
+/* Was that said of any database that has an entry of its own? */
 bool
 al_stat_any_missed(void)
 {

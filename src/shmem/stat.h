@@ -64,7 +64,7 @@ typedef struct AlDatabase
 	TimestampTz failed_at;		/* when the last worker failed; 0: it did not */
 } AlDatabase;
 
-/* The first place is for all databases that found no other. */
+/* The first entry is for all databases that found no other. */
 #define AL_DATABASES	512
 
 typedef struct AlStats
@@ -77,7 +77,7 @@ extern const AlShmemPart al_stat_part;
 
 extern AlStats *al_stats(void);
 extern AlDatabase *al_stat_find(Oid database);
-extern AlDatabase *al_stat_place(Oid oid);
+extern AlDatabase *al_stat_entry(Oid oid);
 extern AlDatabase *al_stat_database(void);
 extern void al_stat_count(AlCounter counter, int64 count);
 extern void al_stat_changed(void);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tickets.c
- *		Until when this database may have tickets: places in line that no connection
+ *		Until when this database may have tickets: positions in the line that no connection
  *		waits for.
  *
  * Model: tickets are rows of a table, and most databases have none.  So that an acquire
@@ -13,9 +13,9 @@
  * After a start of the server nothing is known of a database until a session has read
  * the table and raised the moment for all tickets (table/tickets.c).  Tickets that are
  * written meanwhile raise it as well, so the order does not matter.  A session whose
- * database had no place of its own in the statistics takes it that there are tickets, and
- * raises the moment of the place that all such databases share.  Others heed that moment,
- * too, since the database may get a place of its own while the session goes on.
+ * database had no entry of its own in the statistics takes it that there are tickets, and
+ * raises the moment of the entry that all such databases share.  Others heed that moment,
+ * too, since the database may get an entry of its own while the session goes on.
  *
  * Without shared memory, a session has a moment of its own, which it finds by reading
  * the table.  A session that writes a ticket invalidates the table then, and all sessions
@@ -37,9 +37,9 @@ static AlTicketed own;			/* used without shared memory */
 static bool was_forgotten;		/* since al_tickets_begin_count() */
 
 AlTicketed *al_tickets_here = NULL; /* that of this database; NULL: not known yet */
-AlTicketed *al_tickets_without_place = &own;	/* that of databases without a place */
+AlTicketed *al_tickets_without_entry = &own;	/* that of databases without an entry */
 
-/* The moment of this database, or the one that databases without a place share */
+/* The moment of this database, or the one that databases without an entry share */
 static AlTicketed *
 ticketed(void)
 {
@@ -50,12 +50,12 @@ ticketed(void)
 	database = al_stat_database();
 	if (database == NULL)
 		return &own;
-	al_tickets_without_place = &al_stats()->databases[0].ticketed;
+	al_tickets_without_entry = &al_stats()->databases[0].ticketed;
 	return al_tickets_here = &database->ticketed;
 }
 
 static bool
-has_place(void)
+has_entry(void)
 {
 	AlDatabase *database = al_stat_database();
 
@@ -74,14 +74,14 @@ last_moment(void)
 {
 	uint64		until = pg_atomic_read_u64(&ticketed()->until);
 
-	return (TimestampTz) Max(until, pg_atomic_read_u64(&al_tickets_without_place->until));
+	return (TimestampTz) Max(until, pg_atomic_read_u64(&al_tickets_without_entry->until));
 }
 
 /* Are the tickets of this database counted, or need not be? */
 bool
 al_tickets_is_counted(void)
 {
-	return is_counted() || !has_place();
+	return is_counted() || !has_entry();
 }
 
 /* May there be a ticket that is valid? */
@@ -138,6 +138,6 @@ al_tickets_end_count(void)
 	AlTicketed *here = ticketed();
 
 	pg_write_barrier();
-	if (has_place() && (here != &own || !was_forgotten))
+	if (has_entry() && (here != &own || !was_forgotten))
 		pg_atomic_write_u64(&here->is_counted, 1);
 }

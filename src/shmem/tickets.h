@@ -11,7 +11,7 @@
 
 /* Only for al_tickets_none() */
 extern AlTicketed *al_tickets_here;
-extern AlTicketed *al_tickets_without_place;
+extern AlTicketed *al_tickets_without_entry;
 
 /*
  * Is it known that there has been no ticket since the server started?  Most callers never
@@ -22,7 +22,7 @@ al_tickets_none(void)
 {
 	return al_tickets_here && pg_atomic_read_u64(&al_tickets_here->is_counted) != 0 &&
 		pg_atomic_read_u64(&al_tickets_here->until) == 0 &&
-		pg_atomic_read_u64(&al_tickets_without_place->until) == 0;
+		pg_atomic_read_u64(&al_tickets_without_entry->until) == 0;
 }
 
 extern bool al_tickets_is_counted(void);

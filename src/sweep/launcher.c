@@ -205,23 +205,23 @@ report_missing(List *names)
 	}
 }
 
-/* The databases that have a place in the statistics: AL_DATABASES OIDs, some 0 */
+/* The databases that have an entry in the statistics: AL_DATABASES OIDs, some 0 */
 static Oid *
-copy_places(void)
+copy_entries(void)
 {
 	AlStats    *stats = al_stats();
-	Oid		   *places = palloc(AL_DATABASES * sizeof(Oid));
+	Oid		   *entries = palloc(AL_DATABASES * sizeof(Oid));
 
 	LWLockAcquire(&stats->lock, LW_SHARED);
 	for (int i = 0; i < AL_DATABASES; i++)
-		places[i] = stats->databases[i].oid;
+		entries[i] = stats->databases[i].oid;
 	LWLockRelease(&stats->lock);
-	return places;
+	return entries;
 }
 
-/* Free those places whose databases do not exist any more */
+/* Free those entries whose databases do not exist any more */
 static void
-forget_places(const Oid *places, List *existing)
+forget_entries(const Oid *entries, List *existing)
 {
 	AlStats    *stats = al_stats();
 
@@ -229,10 +229,10 @@ forget_places(const Oid *places, List *existing)
 	{
 		AlDatabase *database = &stats->databases[i];
 
-		if (!OidIsValid(places[i]) || list_member_oid(existing, places[i]))
+		if (!OidIsValid(entries[i]) || list_member_oid(existing, entries[i]))
 			continue;
 		LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-		if (database->oid == places[i])
+		if (database->oid == entries[i])
 		{
 			for (int j = 0; j < AL_COUNTERS; j++)
 				pg_atomic_write_u64(&database->counters[j], 0);
@@ -257,7 +257,7 @@ list_databases(void)
 {
 	HASH_SEQ_STATUS status;
 	Target	   *target;
-	Oid		   *places;
+	Oid		   *entries;
 	List	   *names;
 	List	   *existing = NIL;
 	Relation	rel;
@@ -268,7 +268,7 @@ list_databases(void)
 	(void) GetTransactionSnapshot();
 	names = read_names();
 	/* Taken before the scan, which then finds each of these that still exists */
-	places = copy_places();
+	entries = copy_entries();
 	hash_seq_init(&status, targets);
 	while ((target = hash_seq_search(&status)) != NULL)
 		target->exists = false;
@@ -301,7 +301,7 @@ list_databases(void)
 		if (!target->exists)
 			(void) hash_search(targets, &target->oid, HASH_REMOVE, NULL);
 	}
-	forget_places(places, existing);
+	forget_entries(entries, existing);
 	end_transaction();
 }
 
@@ -331,7 +331,7 @@ changes_of(Oid oid)
 
 	LWLockAcquire(&stats->lock, LW_SHARED);
 	database = al_stat_find(oid);
-	/* Databases without a place of their own share the first. */
+	/* Databases without an entry of their own share the first. */
 	if (database == NULL)
 		database = &stats->databases[0];
 	changes = pg_atomic_read_u64(&database->changes);
@@ -341,7 +341,7 @@ changes_of(Oid oid)
 
 /* Does the database exist, and is nobody about to drop, rename or copy it? */
 static bool
-is_free(const Target *target)
+may_visit(const Target *target)
 {
 	bool		is_free;
 
@@ -440,7 +440,7 @@ show_failure(const Target *target)
 	bool		failed = target->failures > 0 || target->other_version;
 
 	LWLockAcquire(&stats->lock, LW_EXCLUSIVE);
-	database = failed ? al_stat_place(target->oid) : al_stat_find(target->oid);
+	database = failed ? al_stat_entry(target->oid) : al_stat_find(target->oid);
 	if (database)
 		database->failed_at = failed ? GetCurrentTimestamp() : 0;
 	LWLockRelease(&stats->lock);
@@ -458,17 +458,17 @@ visit(Target *target)
 	if (now < target->next_visit ||
 		(now < target->unseen_until && changes == target->changes &&
 		 GetCurrentTimestamp() < target->next_due))
-		return !missed || !is_free(target) || run_worker(target->oid, true, &visit);
+		return !missed || !may_visit(target) || run_worker(target->oid, true, &visit);
 	target->next_visit = now + al_sweep_interval();
 	target->next_due = 0;
-	if (!is_free(target))
+	if (!may_visit(target))
 		return true;
 	if (!run_worker(target->oid, false, &visit))
 		return false;
 
 	if (visit.result != AL_VISIT_FAILED)
 		target->failures = 0;
-	else if (is_free(target))	/* not dropped meanwhile */
+	else if (may_visit(target))	/* not dropped meanwhile */
 		note_failure(target);
 	if (visit.result != AL_VISIT_AWAY && visit.result != AL_VISIT_FAILED)
 		note_version(target, visit.result == AL_VISIT_OTHER_VERSION);
@@ -625,7 +625,7 @@ atomic_lock_launcher_main(Datum arg)
 		}
 		else
 		{
-			/* Only to free the places of dropped databases */
+			/* Only to free the entries of dropped databases */
 			list_databases();
 			next_round = now + USECS_PER_HOUR;
 		}

@@ -41,10 +41,10 @@
 #include "claim/claimed.h"
 #include "claim/holding.h"
 #include "lease/line.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "lease/state.h"
-#include "shmem/queue.h"
 #include "shmem/stat.h"
+#include "shmem/waiters.h"
 #include "sweep/sweep.h"
 #include "table/app_lock.h"
 #include "table/catalog.h"
@@ -98,7 +98,7 @@ remove_row(Relation rel, HeapTuple tuple, TimestampTz now)
 	if (holding.released_at == 0)
 	{
 		al_stat_count(AL_COUNT_EXPIRATIONS, 1);
-		al_record_end(&key, &holding, al_ended_at(&holding), AL_ENDED_EXPIRED, NULL);
+		al_publish_end(&key, &holding, al_ended_at(&holding), AL_ENDED_EXPIRED, NULL);
 	}
 	AL_TEST_POINT("sweep-removed");
 	return true;
@@ -193,7 +193,7 @@ al_sweep_over(void)
 	if (!sweeping)
 		return;
 	sweeping = false;
-	al_queue_sweep_end();
+	al_waiters_sweep_end();
 }
 
 /* Begin a sweep of the whole table */
@@ -221,7 +221,7 @@ al_sweep(Relation rel, int64 max_rows, BlockNumber max_blocks, AlSwept *swept)
 	table_close(al_open_history(RowExclusiveLock), NoLock);
 	table_close(al_open_queue(RowExclusiveLock), NoLock);
 	sweeping = true;
-	al_queue_sweep_begin();
+	al_waiters_sweep_begin();
 	swept->removed = swept->tickets = 0;
 	sweep_rows(rel, max_rows, max_blocks, now, swept);
 	/* What is over by now is to be told before it is offered to others. */

@@ -204,34 +204,34 @@ has_block(Relation rel, BlockNumber block)
 /*
  * Keys that are used one after the other, such as those of the rows that a statement
  * updates, often have neighbouring rows too.  Where the last two rows were
- * neighbours, the place behind them is as good as a hint, and costs much less than
+ * neighbours, the next location is as good as a hint, and costs much less than
  * the index where there are more keys than hints.
  */
-static ItemPointerData last_place;
+static ItemPointerData last_tid;
 static bool in_sequence = false;
 
 static bool
-is_next_place(ItemPointer tid)
+is_next_tid(ItemPointer tid)
 {
 	BlockNumber block = ItemPointerGetBlockNumberNoCheck(tid);
-	BlockNumber last_block = ItemPointerGetBlockNumberNoCheck(&last_place);
+	BlockNumber last_block = ItemPointerGetBlockNumberNoCheck(&last_tid);
 	OffsetNumber offset = ItemPointerGetOffsetNumberNoCheck(tid);
 
 	return (block == last_block &&
-			offset == ItemPointerGetOffsetNumberNoCheck(&last_place) + 1) ||
+			offset == ItemPointerGetOffsetNumberNoCheck(&last_tid) + 1) ||
 		(block == last_block + 1 && offset == FirstOffsetNumber);
 }
 
 static void
-note_place(ItemPointer tid)
+note_tid(ItemPointer tid)
 {
-	in_sequence = is_next_place(tid);
-	last_place = *tid;
+	in_sequence = is_next_tid(tid);
+	last_tid = *tid;
 }
 
 /*
  * Find the version of the row in a slot of a key, or AL_SLOT_ANY, that a snapshot sees, at
- * a place or by following the chain of updates from there.  False says nothing.
+ * a location or by following the chain of updates from there.  False says nothing.
  */
 static bool
 follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot snapshot,
@@ -242,7 +242,7 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 	bool		more = true;
 
 	/*
-	 * The place or a link may lead out of the table.  VACUUM may have removed its
+	 * The location or a link may lead out of the table.  VACUUM may have removed its
 	 * end, to which a version that an aborted transaction left on another page still
 	 * links.  And a row that was moved to another partition has a link to no block.
 	 */
@@ -267,7 +267,7 @@ follow(Relation rel, const AlKey *key, int32 slot, ItemPointerData tid, Snapshot
 			tuple.t_tableOid = RelationGetRelid(rel);
 			tuple.t_self = tid;
 
-			/* The place that a link leads to may have been given to another row. */
+			/* The location that a link leads to may have been given to another row. */
 			more = !TransactionIdIsValid(previous_xmax) ||
 				TransactionIdEquals(previous_xmax, HeapTupleHeaderGetXmin(header));
 			found = more && HeapTupleSatisfiesVisibility(&tuple, snapshot, buffer);
@@ -310,7 +310,7 @@ al_table_find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snaps
 
 	if (!has_hint && slot == AL_SLOT_EXCLUSIVE && in_sequence)
 	{
-		tid = last_place;
+		tid = last_tid;
 		ItemPointerSetOffsetNumber(&tid, ItemPointerGetOffsetNumberNoCheck(&tid) + 1);
 		in_sequence = follow(rel, key, slot, tid, snapshot, holding);
 		return in_sequence;
@@ -336,7 +336,7 @@ al_table_find_update(Relation rel, const AlKey *key, const AlHolding *version,
 }
 
 /*
- * Find the row of the exclusive holding of a key at the next place of a sequence.
+ * Find the row of the exclusive holding of a key at the next location of a sequence.
  * False says nothing.
  */
 bool
@@ -345,17 +345,17 @@ al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
 	HeapTupleData tuple;
 	Buffer		buffer;
 
-	if (!in_sequence || !has_block(rel, ItemPointerGetBlockNumberNoCheck(&last_place)))
+	if (!in_sequence || !has_block(rel, ItemPointerGetBlockNumberNoCheck(&last_tid)))
 		return false;
-	tuple.t_self = last_place;
-	ItemPointerSetOffsetNumber(&tuple.t_self, ItemPointerGetOffsetNumberNoCheck(&last_place) + 1);
+	tuple.t_self = last_tid;
+	ItemPointerSetOffsetNumber(&tuple.t_self, ItemPointerGetOffsetNumberNoCheck(&last_tid) + 1);
 	if (!heap_fetch(rel, SnapshotSelf, &tuple, &buffer, false))
 		return false;
 	al_row_read(rel, &tuple, holding);
 	ReleaseBuffer(buffer);
 	if (holding->slot != AL_SLOT_EXCLUSIVE || !al_string_equal(holding->key, key->name))
 		return false;
-	note_place(&tuple.t_self);
+	note_tid(&tuple.t_self);
 	return true;
 }
 
@@ -388,7 +388,7 @@ al_table_find_seen(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot
 			al_table_no_row(key, slot, holding);
 	}
 	if (found)
-		note_place(&holding->tid);
+		note_tid(&holding->tid);
 	return found;
 }
 
@@ -479,7 +479,7 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 	}
 	UnregisterSnapshot(snapshot);
 	if (found)
-		note_place(&holding->tid);
+		note_tid(&holding->tid);
 	return found;
 }
 

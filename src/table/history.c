@@ -44,8 +44,8 @@
 #include "base/policy.h"
 #include "base/settings.h"
 #include "base/str.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "table/audit.h"
 #include "table/catalog.h"
 #include "table/columns.h"
@@ -85,8 +85,8 @@ al_history_word(const AlHolding *holding, AlEndedBy ended_by)
 
 /* Write a row; "ended_by" is NULL for a grant that goes on. */
 static void
-insert_row(const AlKey *key, const AlHolding *holding, TimestampTz acquired_at,
-		   TimestampTz ended_at, const char *ended_by)
+insert_grant(const AlKey *key, const AlHolding *holding, TimestampTz acquired_at,
+			 TimestampTz ended_at, const char *ended_by)
 {
 	Relation	rel = al_open_history(RowExclusiveLock);
 	char	   *role = al_role_name(holding->role);
@@ -120,7 +120,7 @@ void
 al_history_begin(const AlKey *key, const AlHolding *holding, TimestampTz at)
 {
 	if (is_wanted(key))
-		insert_row(key, holding, at, 0, NULL);
+		insert_grant(key, holding, at, 0, NULL);
 }
 
 /* Begin to scan the table for the row of a grant, of which there is one at most */
@@ -183,7 +183,7 @@ al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at, AlEnd
 		return;
 	if (holding->lifetime == AL_TRANSACTION)
 	{
-		insert_row(key, holding, holding->granted_at, at, al_history_word(holding, ended_by));
+		insert_grant(key, holding, holding->granted_at, at, al_history_word(holding, ended_by));
 		return;
 	}
 	rel = al_open_history(RowExclusiveLock);

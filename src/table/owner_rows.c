@@ -41,7 +41,7 @@
 
 /* Add a copy of a row to those of an owner, unless the row is released. */
 static List *
-add_row(List *owned, AlHolding *row)
+add_owned_row(List *owned, AlHolding *row)
 {
 	AlOwned    *owns;
 
@@ -80,7 +80,7 @@ scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
 		al_row_read(rel, tuple, &row);
 		if (!row.has_owner_hash || row.owner_hash != al_owner_index_hash(owner->name, row.key))
 			outside = true;
-		*owned = add_row(*owned, &row);
+		*owned = add_owned_row(*owned, &row);
 	}
 	al_scan_end(scan);
 	return outside;
@@ -88,11 +88,11 @@ scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
 
 /* Add the row that an owner was generated for; false: it is in another block. */
 static bool
-find_in_place(Relation rel, const AlOwner *owner, uint32 place, List **owned)
+find_in_block(Relation rel, const AlOwner *owner, uint32 block_bits, List **owned)
 {
 	BlockNumber blocks = RelationGetNumberOfBlocks(rel);
 
-	for (uint64 block = place; block < blocks; block += AL_OWNER_PLACES)
+	for (uint64 block = block_bits; block < blocks; block += AL_OWNER_BLOCKS)
 	{
 		AlScan		scan;
 
@@ -126,7 +126,7 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 			continue;
 		al_row_read(rel, &tuple, &row);
 		if (row.owner && al_owner_equal(al_string(row.owner), owner->name))
-			*owned = add_row(*owned, &row);
+			*owned = add_owned_row(*owned, &row);
 		else
 			heap_freetuple(row.tuple);
 	}
@@ -143,12 +143,12 @@ List *
 al_owner_rows(Relation rel, const AlOwner *owner)
 {
 	List	   *owned = NIL;
-	uint32		place;
+	uint32		block_bits;
 	AlScan		scan;
 
 	PreventCommandIfParallelMode("functions of atomic_lock");
-	if (al_owner_read_place(owner->name, &place) && place != AL_OWNER_IN_INDEX &&
-		!find_in_place(rel, owner, place, &owned))
+	if (al_owner_read_block(owner->name, &block_bits) && block_bits != AL_OWNER_IN_INDEX &&
+		!find_in_block(rel, owner, block_bits, &owned))
 	{
 		al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
 		(void) scan_for_owner(rel, &scan, owner, &owned);

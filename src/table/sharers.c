@@ -208,7 +208,7 @@ read_slot(SlotScan *scan, ItemPointer tid, int32 slot, bool whole, AlHolding *ho
 
 /* Add a row that was read, as a whole or not, to a list */
 static List *
-add_row(SlotScan *scan, List *rows, const AlHolding *holding)
+add_shared_row(SlotScan *scan, List *rows, const AlHolding *holding)
 {
 	AlHolding  *copy = palloc(sizeof(AlHolding));
 
@@ -238,7 +238,7 @@ count_row(SlotScan *scan, AlRows *rows, AlHolding *longest, const AlHolding *row
 			longest[1] = *row;
 	}
 	else if (al_is_closed(row, now))
-		rows->shared = add_row(scan, rows->shared, row);
+		rows->shared = add_shared_row(scan, rows->shared, row);
 }
 
 /*
@@ -290,7 +290,7 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 		found++;
 		live += al_is_live(&holding, now);
 		if (whole)
-			rows->shared = add_row(&scan, rows->shared, &holding);
+			rows->shared = add_shared_row(&scan, rows->shared, &holding);
 		else
 			count_row(&scan, rows, longest, &holding, now);
 	}
@@ -298,7 +298,7 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 	al_table_set_crowd(key, found > FEW);
 	/* One of them may be the owner's own. */
 	for (int i = 0; i < (int) lengthof(longest) && rows->more > 0; i++, rows->more--)
-		rows->shared = add_row(&scan, rows->shared, &longest[i]);
+		rows->shared = add_shared_row(&scan, rows->shared, &longest[i]);
 	end_slots(&scan);
 }
 
@@ -355,7 +355,7 @@ sample(Relation rel, const AlKey *key, int32 slot, int most, List **over)
 			continue;
 		found++;
 		if (!al_is_live(&holding, now) && !al_is_closed(&holding, now))
-			*over = add_row(&scan, *over, &holding);
+			*over = add_shared_row(&scan, *over, &holding);
 	}
 	end_slots(&scan);
 	return found;
@@ -378,7 +378,7 @@ al_sharers_over(Relation rel, const AlKey *key)
 	if (over != NIL || found == SAMPLES * SAMPLE)
 		return over;
 	/* A sample began among the highest slots, or there is no crowd. */
-	found = sample(rel, key, AL_SLOT_EXCLUSIVE + 1, FEW + 1, &over);
+	found = sample(rel, key, AL_SLOT_FIRST_SHARED, FEW + 1, &over);
 	al_table_set_crowd(key, found > FEW);
 	return over;
 }
@@ -402,17 +402,17 @@ al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token)
 }
 
 /* A live holding, and when it ends */
-typedef struct Place
+typedef struct Seat
 {
 	TimestampTz end;
 	ItemPointerData tid;
-} Place;
+} Seat;
 
 static int
-compare_places(const void *a, const void *b)
+compare_seats(const void *a, const void *b)
 {
-	TimestampTz end_a = ((const Place *) a)->end;
-	TimestampTz end_b = ((const Place *) b)->end;
+	TimestampTz end_a = ((const Seat *) a)->end;
+	TimestampTz end_b = ((const Seat *) b)->end;
 
 	return end_a < end_b ? -1 : end_a > end_b;
 }
@@ -552,7 +552,7 @@ judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, in
  * Count who shares a key, where another may if they are fewer than "limit".  Further
  * ones are counted up to AL_MOST_COUNTED.
  *
- * With "is_claimed", the caller has claimed the places of the key (claim/claim.c), so
+ * With "is_claimed", the caller has claimed the seats of the key (claim/claim.c), so
  * nobody else is let in by a limit meanwhile.  Who was before has written a row: the
  * snapshot sees it, or knows the transaction as unfinished.  What an unfinished
  * transaction has let go is held, and what it has taken may be held.  Transactions that
@@ -560,7 +560,7 @@ judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, in
  * back.
  */
 void
-al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlPlaces *places)
+al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlSeats *seats)
 {
 	Counting	counting = {.key = key,.now = GetCurrentTimestamp()};
 	Snapshot	snapshot;
@@ -569,21 +569,21 @@ al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlP
 	ItemPointer tid;
 	int			most = Max(limit, AL_MOST_COUNTED);
 	int			size = 16;
-	Place	   *held = palloc(size * sizeof(Place));
+	Seat	   *held = palloc(size * sizeof(Seat));
 	int32		slot = -1;
 	Held		state = NOT_HELD;
 	bool		is_certain = false;
 
-	memset(places, 0, sizeof(AlPlaces));
-	places->soonest = DT_NOEND;
+	memset(seats, 0, sizeof(AlSeats));
+	seats->soonest = DT_NOEND;
 	/* What was live a moment ago may have been claimed since; what was not, may not. */
-	counting.may_rely = is_claimed && al_claim_is_others(key->hash);
+	counting.may_rely = is_claimed && al_claim_has_others(key->hash);
 	counting.next = ReadNextTransactionId();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	AL_TEST_POINT("counting");
-	al_table_scan_keys(keys, key, true, AL_SLOT_EXCLUSIVE + 1);
+	al_table_scan_keys(keys, key, true, AL_SLOT_FIRST_SHARED);
 	al_entries_begin(entries, rel, al_table_key_index(rel), snapshot, 2, keys);
-	while (places->held < most && (tid = al_entries_next(entries)) != NULL)
+	while (seats->held < most && (tid = al_entries_next(entries)) != NULL)
 	{
 		AlHolding	row;
 		Held		now;
@@ -599,29 +599,29 @@ al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed, AlP
 		now = judge_slot(&counting, entries, *tid, slot, &is_certain, &row);
 		if (now <= state)
 			continue;
-		if (now == MAY_BE_HELD && places->pending++ == 0)
+		if (now == MAY_BE_HELD && seats->pending++ == 0)
 		{
 			row.meta = NULL;	/* it may be gone before it is fetched */
-			places->one_pending = row;
+			seats->one_pending = row;
 		}
 		if (now == HELD)
 		{
-			places->pending -= state == MAY_BE_HELD;
-			if (places->held == size)
+			seats->pending -= state == MAY_BE_HELD;
+			if (seats->held == size)
 			{
 				size *= 2;
-				held = repalloc_huge(held, size * sizeof(Place));
+				held = repalloc_huge(held, size * sizeof(Seat));
 			}
-			held[places->held].end = row.expires_at;
-			held[places->held++].tid = row.tid;
-			places->soonest = Min(places->soonest, row.expires_at);
+			held[seats->held].end = row.expires_at;
+			held[seats->held++].tid = row.tid;
+			seats->soonest = Min(seats->soonest, row.expires_at);
 		}
 		state = now;
 	}
-	if (places->held >= limit && limit > 0)
+	if (seats->held >= limit && limit > 0)
 	{
-		qsort(held, places->held, sizeof(Place), compare_places);
-		read_version(rel, &held[places->held - limit].tid, &places->first);
+		qsort(held, seats->held, sizeof(Seat), compare_seats);
+		read_version(rel, &held[seats->held - limit].tid, &seats->first);
 	}
 	al_entries_end(entries);
 	UnregisterSnapshot(snapshot);

@@ -26,14 +26,14 @@ typedef struct AlRows
 } AlRows;
 
 /* Who is in the way of one more sharer where no more than a number may share */
-typedef struct AlPlaces
+typedef struct AlSeats
 {
 	int			held;			/* live holdings that others can see */
 	int			pending;		/* rows of unfinished transactions that may add to them */
 	AlHolding	one_pending;	/* one of those, with the process; or none */
 	TimestampTz soonest;		/* when the first of those held ends */
-	AlHolding	first;			/* when it ends, there is a place; only if held >= limit */
-} AlPlaces;
+	AlHolding	first;			/* when it ends, there is a seat; only if held >= limit */
+} AlSeats;
 
 extern List *al_sharers_of_owner(Relation rel, const AlKey *key, const AlOwner *owner,
 								 struct SnapshotData *given);
@@ -45,6 +45,6 @@ extern List *al_sharers_noted(Relation rel, const AlKey *key);
 extern List *al_sharers_over(Relation rel, const AlKey *key);
 extern int32 al_sharers_new_slot(Relation rel, const AlKey *key, int64 fencing_token);
 extern void al_sharers_count(Relation rel, const AlKey *key, int limit, bool is_claimed,
-							 AlPlaces *places);
+							 AlSeats *seats);
 
 #endif							/* AL_TABLE_SHARERS_H */

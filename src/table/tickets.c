@@ -3,7 +3,7 @@
  * tickets.c
  *		Rows of app_lock_queue: tickets, offers, and tickets that are void.
  *
- * Model: a ticket is a place in line for a key that no connection waits for.  Its number
+ * Model: a ticket is a position in the line for a key that no connection waits for.  Its number
  * is drawn where fencing tokens are drawn, so numbers rise in the order of arrival.  A
  * ticket is valid until it expires, and while the key is offered to it, unless a policy
  * keeps its role from the key.  It has lapsed if its owner did not take the key while that
@@ -154,7 +154,7 @@ begin_rows(AlScan *scan, Relation rel, const AlKey *key, StrategyNumber strategy
 
 /* Note until when there may be tickets, committed or not */
 static void
-count_tickets(void)
+recount(void)
 {
 	Relation	rel = al_open_queue(AccessShareLock);
 	SysScanDesc scan;
@@ -186,7 +186,7 @@ al_tickets_may_be(void)
 	if (al_tickets_none())
 		return false;
 	if (!al_tickets_is_counted() && !RecoveryInProgress())
-		count_tickets();
+		recount();
 	return al_tickets_any();
 }
 
@@ -469,8 +469,8 @@ al_tickets_list(AlString prefix, bool dirty)
 
 /* Write a row that only has a key, a number and an end, apart from "values" */
 static void
-insert_row(Relation rel, const AlKey *key, int64 number, TimestampTz expires_at,
-		   Datum *values, bool *nulls)
+insert_ticket(Relation rel, const AlKey *key, int64 number, TimestampTz expires_at,
+			  Datum *values, bool *nulls)
 {
 	VALUE(key) = PointerGetDatum(al_string_text(key->name));
 	VALUE(ticket) = Int64GetDatum(number);
@@ -495,7 +495,7 @@ al_ticket_insert(const AlKey *key, AlTicket *ticket)
 	VALUE(holder) = PointerGetDatum(ticket->holder);
 	VALUE(owner) = PointerGetDatum(ticket->owner);
 	VALUE(owner_hash) = Int64GetDatum(al_owner_index_hash(al_string(ticket->owner), key->name));
-	insert_row(rel, key, ticket->number, ticket->expires_at, values, nulls);
+	insert_ticket(rel, key, ticket->number, ticket->expires_at, values, nulls);
 	/* The row must be there first: whoever counts all may have missed it. */
 	al_tickets_note(ticket->expires_at);
 	if (!al_tickets_is_shared())
@@ -524,7 +524,7 @@ end_number(Relation rel, const AlKey *key, int64 void_number)
 	bool		nulls[Natts_queue];
 
 	memset(nulls, true, sizeof(nulls));
-	insert_row(rel, key, void_number, al_add_duration(GetCurrentTimestamp(), VOID_FOR), values, nulls);
+	insert_ticket(rel, key, void_number, al_add_duration(GetCurrentTimestamp(), VOID_FOR), values, nulls);
 }
 
 /* The offer of a ticket was not taken: end it.  The key is claimed. */
@@ -595,7 +595,7 @@ al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
 	if (!HeapTupleIsValid(tuple))
 	{
 		if (ticket->number != 0)
-			insert_row(rel, key, 0, until, values, nulls);
+			insert_ticket(rel, key, 0, until, values, nulls);
 	}
 	else if (ticket->number == 0)
 		written = al_heap_try_delete(rel, &tuple->t_self);
@@ -662,7 +662,7 @@ delete_void(const SweptKey *swept, const AlTicket *ticket)
  * be made or ended under a claim.
  */
 static List *
-end_key(const SweptKey *swept, List *keys, TimestampTz now, TimestampTz *next_due)
+end_swept_key(const SweptKey *swept, List *keys, TimestampTz now, TimestampTz *next_due)
 {
 	AlKey	   *key;
 
@@ -739,12 +739,12 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 		read_row(rel, tuple, &row, &offer);
 		if (swept.name == NULL || !al_string_equal(row.key, al_string(swept.name)))
 		{
-			keys = end_key(&swept, keys, now, next_due);
+			keys = end_swept_key(&swept, keys, now, next_due);
 			swept = (SweptKey) {.name = al_string_text(row.key)};
 		}
 		*removed += sweep_row(&swept, &row, now, next_due);
 	}
-	keys = end_key(&swept, keys, now, next_due);
+	keys = end_swept_key(&swept, keys, now, next_due);
 	al_scan_end(&scan);
 	table_close(rel, NoLock);
 	if (*removed >= max_rows)

@@ -11,7 +11,7 @@
 
 #include "atomic_lock.h"
 
-/* A ticket is a place in line for a key. */
+/* A ticket is a position in the line for a key. */
 typedef struct AlTicket
 {
 	ItemPointerData tid;

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * queue.c
+ * tickets.c
  *		lock_channel(), lock_ask(), lock_enqueue(), lock_leave(), lock_queue(): events, and
  *		waiting without a connection.
  *
@@ -29,8 +29,8 @@
 #include "lease/report.h"
 #include "lease/state.h"
 #include "lease/terms.h"
-#include "shmem/queue.h"
 #include "shmem/shmem.h"
+#include "shmem/waiters.h"
 #include "table/catalog.h"
 #include "table/events.h"
 #include "table/tickets.h"
@@ -106,7 +106,7 @@ enum
 	COLUMNS
 };
 
-/* lock_enqueue(key, owner, holder, offer, keep): the key, or a place in line */
+/* lock_enqueue(key, owner, holder, offer, keep): the key, or a ticket */
 AL_FUNCTION(atomic_lock_enqueue)
 {
 	Relation	rel = al_open_for_writing("lock_enqueue()");
@@ -117,7 +117,7 @@ AL_FUNCTION(atomic_lock_enqueue)
 	int64		keep;
 	AlResult	result;
 	AlTicket	ticket;
-	int			place = 0;
+	int			position = 0;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS] = {0};
 	TimestampTz expires_at;
@@ -131,7 +131,7 @@ AL_FUNCTION(atomic_lock_enqueue)
 	if (keep == 0)
 		keep = Min(DEFAULT_KEEP, al_policy_value(key.name, AL_MAX_TTL));
 
-	al_lease_enqueue(&rel, &key, &request, offer, keep, &result, &ticket, &place);
+	al_lease_enqueue(&rel, &key, &request, offer, keep, &result, &ticket, &position);
 	if (!al_is_granted(&result) && ticket.number == 0)
 		al_raise(&key, &result);
 	table_close(rel, NoLock);
@@ -139,7 +139,7 @@ AL_FUNCTION(atomic_lock_enqueue)
 	expires_at = ticket.number != 0 ? ticket.expires_at : result.holding.expires_at;
 	holder = result.outcome == AL_QUEUED ? cstring_to_text(result.first) : result.holding.holder;
 	values[STATUS] = CStringGetTextDatum(ticket.number != 0 ? "queued" : al_status_word(&result));
-	values[PLACE] = Int32GetDatum(place);
+	values[PLACE] = Int32GetDatum(position);
 	values[KEY] = PointerGetDatum(al_string_text(key.name));
 	values[EXPIRES_AT] = TimestampTzGetDatum(expires_at);
 	values[TTL_REMAINING] = al_interval_datum(expires_at == DT_NOEND ? 0 : expires_at - GetCurrentTimestamp());
@@ -154,7 +154,7 @@ AL_FUNCTION(atomic_lock_enqueue)
 	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
-/* lock_leave(key, owner): had the owner a place in line? */
+/* lock_leave(key, owner): had the owner a ticket? */
 AL_FUNCTION(atomic_lock_leave)
 {
 	Relation	rel = al_open_for_writing("lock_leave()");
@@ -169,7 +169,7 @@ AL_FUNCTION(atomic_lock_leave)
 	PG_RETURN_BOOL(has_left);
 }
 
-/* lock_queue(): a row for each ticket that is valid, in the order of keys and places */
+/* lock_queue(): a row for each ticket that is valid, in the order of keys and positions */
 AL_FUNCTION(atomic_lock_queue)
 {
 	enum
@@ -180,7 +180,7 @@ AL_FUNCTION(atomic_lock_queue)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Relation	rel = al_open_app_lock(AccessShareLock);
 	AlKey		key = {.hash = 0};
-	int			place = 0;
+	int			position = 0;
 	ListCell   *cell;
 
 	PreventCommandIfParallelMode("lock_queue()");
@@ -196,10 +196,10 @@ AL_FUNCTION(atomic_lock_queue)
 		if (key.hash == 0 || !al_string_equal(ticket->key, key.name))
 		{
 			al_key_init(&key, ticket->key);
-			place = 0;
+			position = 0;
 		}
 		values[Q_KEY] = PointerGetDatum(al_string_text(key.name));
-		values[Q_PLACE] = Int32GetDatum(++place + al_queue_count_before(&key, ticket->number));
+		values[Q_PLACE] = Int32GetDatum(++position + al_waiters_count_before(&key, ticket->number));
 		values[Q_HOLDER] = PointerGetDatum(ticket->holder);
 		nulls[Q_ROLE] = role == NULL;
 		values[Q_ROLE] = role ? DirectFunctionCall1(namein, CStringGetDatum(role)) : 0;

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * queue.c
+ * waiters.c
  *		The queue of waiters: join, sleep, wake.
  *
  * Model: anyone who waits for a key joins its queue, first come, first served.  A
@@ -11,7 +11,7 @@
  *
  * Only the first waiter is woken, and only the first may take the key, with three
  * exceptions.  An owner who was just given the key may also wait for it on another
- * connection; that waiter may take it from any place.  A waiter that would share the
+ * connection; that waiter may take it from any position.  A waiter that would share the
  * key with any number of others is open, and counts as first if all before it are open.
  * A waiter that converts its shared holding to exclusive goes before all others, who
  * cannot have the key earlier.
@@ -52,8 +52,8 @@
 #include "base/settings.h"
 #include "base/str.h"
 #include "base/testpoint.h"
-#include "shmem/queue.h"
 #include "shmem/shmem.h"
+#include "shmem/waiters.h"
 
 #ifdef AL_TEST_HOOKS
 #define LONGEST_SLEEP	AL_MS_TO_US(al_test_sleep_cap_ms)
@@ -117,7 +117,7 @@ init_queue(void *memory)
 	}
 }
 
-const AlShmemPart al_queue_part = {offsetof(Queue, slots), sizeof(Slot), init_queue, (void **) &queue};
+const AlShmemPart al_waiters_part = {offsetof(Queue, slots), sizeof(Slot), init_queue, (void **) &queue};
 
 static Bucket *
 bucket_of(uint64 hash)
@@ -290,7 +290,7 @@ wake_first(uint64 hash, int64 held_until)
  * of other waiters only, and was perhaps that of an open waiter itself.
  */
 void
-al_queue_wake_strict(uint64 hash)
+al_waiters_wake_strict(uint64 hash)
 {
 	int64		now;
 
@@ -319,7 +319,7 @@ al_queue_wake_strict(uint64 hash)
  * must be visible, and the claim gone.  Raises nothing.
  */
 void
-al_queue_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
+al_waiters_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 {
 	int64		until = PG_INT64_MIN;
 
@@ -355,8 +355,8 @@ clip(char *to, int size, AlString from)
  * than those of all tickets there are, or 0 where there is none.
  */
 void
-al_queue_join(const AlKey *key, const AlOwner *owner, bool is_shared,
-			  int max_holders, bool is_upgrade, int64 arrival, bool has_ticket, text *holder)
+al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
+				int max_holders, bool is_upgrade, int64 arrival, bool has_ticket, text *holder)
 {
 	Slot	   *slot;
 	AlWaiter   *waiter;
@@ -453,7 +453,7 @@ leave(bool granted, int holders)
  * holders, 0 if they were not counted.
  */
 void
-al_queue_leave(bool granted, int holders)
+al_waiters_leave(bool granted, int holders)
 {
 	if (my_slot == NULL)
 		return;
@@ -468,7 +468,7 @@ al_queue_leave(bool granted, int holders)
  * only one of them leaves.
  */
 bool
-al_queue_resign(const AlWaiter *others, int count)
+al_waiters_resign(const AlWaiter *others, int count)
 {
 	bool		complete = true;
 
@@ -487,7 +487,7 @@ al_queue_resign(const AlWaiter *others, int count)
 
 /* Before a look at the row: from now on, a wake-up ends the next sleep at once. */
 void
-al_queue_look(void)
+al_waiters_look(void)
 {
 	if (my_slot == NULL)
 		return;
@@ -500,7 +500,7 @@ al_queue_look(void)
 
 /*
  * Raise if the client is gone, whatever client_connection_check_interval says.  Such
- * a client must neither be granted a lock nor keep its place in the queue.
+ * a client must neither be granted a lock nor keep its position in the queue.
  */
 static void
 check_client(void)
@@ -519,7 +519,7 @@ check_client(void)
  * the key wakes us.  Raises what interrupts raise, also if the client is gone.
  */
 void
-al_queue_sleep(int64 microseconds, bool behind_claim)
+al_waiters_sleep(int64 microseconds, bool behind_claim)
 {
 	int64		end;
 
@@ -565,19 +565,19 @@ al_queue_sleep(int64 microseconds, bool behind_claim)
 
 /* The number that tells this waiter from earlier and later tickets */
 int64
-al_queue_arrival(void)
+al_waiters_arrival(void)
 {
 	return my_slot ? my_slot->waiter.arrival : PG_INT64_MAX;
 }
 
 /*
  * Would taking the key overtake a waiter?  An open acquire may overtake open waiters.  A
- * waiter has its place, and one who does not wait but has a ticket may overtake those who
+ * waiter has its position, and one who does not wait but has a ticket may overtake those who
  * arrived after that number.  If so, "first", unless it is NULL, is set to that waiter's
  * label.
  */
 bool
-al_queue_is_behind(const AlKey *key, bool open, int64 arrival, char **first)
+al_waiters_precede(const AlKey *key, bool open, int64 arrival, char **first)
 {
 	char		holder[AL_WAITER_HOLDER_BYTES];
 	bool		behind = false;
@@ -610,10 +610,10 @@ al_queue_is_behind(const AlKey *key, bool open, int64 arrival, char **first)
 
 /*
  * Is a waiter, or another one before it, not open?  *limited is set to whether all of those
- * wait for one of a limited number of places, and nobody to have the key exclusively.
+ * wait for one of a limited number of seats, and nobody to have the key exclusively.
  */
 bool
-al_queue_has_strict(const AlWaiter *waiter, bool *limited)
+al_waiters_has_strict(const AlWaiter *waiter, bool *limited)
 {
 	AlKey		key = al_waiter_key(waiter);
 	bool		found = false;
@@ -640,7 +640,7 @@ al_queue_has_strict(const AlWaiter *waiter, bool *limited)
 
 /* Does another owner wait to upgrade its shared holding?  Without a queue: yes */
 bool
-al_queue_has_upgrade(const AlKey *key, const AlOwner *owner)
+al_waiters_has_upgrade(const AlKey *key, const AlOwner *owner)
 {
 	bool		found = false;
 
@@ -660,7 +660,7 @@ al_queue_has_upgrade(const AlKey *key, const AlOwner *owner)
 
 /* The number of waiters for a key; -1 without a queue */
 int
-al_queue_count(const AlKey *key)
+al_waiters_count(const AlKey *key)
 {
 	int			count = 0;
 
@@ -677,7 +677,7 @@ al_queue_count(const AlKey *key)
 
 /* The number of waiters for a key that come before a ticket */
 int
-al_queue_count_before(const AlKey *key, int64 arrival)
+al_waiters_count_before(const AlKey *key, int64 arrival)
 {
 	int			count = 0;
 
@@ -692,7 +692,7 @@ al_queue_count_before(const AlKey *key, int64 arrival)
 
 /* Since when the longest waiter for a key waits; 0: nobody waits, or no queue */
 TimestampTz
-al_queue_since(const AlKey *key)
+al_waiters_since(const AlKey *key)
 {
 	TimestampTz since = 0;
 
@@ -736,14 +736,14 @@ collect(const AlString *owner, int *count)
 }
 
 AlWaiter *
-al_queue_list(int *count)
+al_waiters_list(int *count)
 {
 	return collect(NULL, count);
 }
 
 /* Copy the waiter of a backend; false if it does not wait.  We have attached. */
 bool
-al_queue_of_backend(int pid, AlWaiter *waiter)
+al_waiters_of_backend(int pid, AlWaiter *waiter)
 {
 	bool		found = false;
 
@@ -762,14 +762,14 @@ al_queue_of_backend(int pid, AlWaiter *waiter)
 }
 
 AlWaiter *
-al_queue_of_owner(AlString owner, int *count)
+al_waiters_of_owner(AlString owner, int *count)
 {
 	return collect(&owner, count);
 }
 
 /* This transaction sweeps, so its claims are on keys that are free. */
 void
-al_queue_sweep_begin(void)
+al_waiters_sweep_begin(void)
 {
 	if (queue)
 		pg_atomic_write_u32(&queue->slots[al_my_proc_number()].sweeping, MyProcPid);
@@ -777,7 +777,7 @@ al_queue_sweep_begin(void)
 
 /* The sweeping transaction is over, and its claims are gone.  Raises nothing. */
 void
-al_queue_sweep_end(void)
+al_waiters_sweep_end(void)
 {
 	if (queue)
 		pg_atomic_write_u32(&queue->slots[al_my_proc_number()].sweeping, 0);
@@ -785,7 +785,7 @@ al_queue_sweep_end(void)
 
 /* Does a process sweep?  Then its claims will be gone soon. */
 bool
-al_queue_is_sweeping(int pid)
+al_waiters_is_sweeping(int pid)
 {
 	for (int i = 0; queue && i < MaxBackends; i++)
 	{

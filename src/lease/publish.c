@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * record.c
+ * publish.c
  *		What is to be told of holdings that begin and end.
  *
  * Model: a verb that ends a holding says so here once, and here is decided who is told:
@@ -22,9 +22,9 @@
 #include "base/key.h"
 #include "base/policy.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
+#include "claim/tx_holdings.h"
 #include "lease/line.h"
-#include "lease/record.h"
+#include "lease/publish.h"
 #include "shmem/tickets.h"
 #include "table/catalog.h"
 #include "table/events.h"
@@ -52,8 +52,8 @@ word_of(AlEndedBy ended_by)
  * A holding ended, as it was before.  The reason is that of an administrator, or NULL.
  */
 void
-al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
-			  AlEndedBy ended_by, const text *reason)
+al_publish_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
+			   AlEndedBy ended_by, const text *reason)
 {
 	const char *word;
 	bool		is_ticketed = !al_tickets_none() && al_tickets_any();
@@ -86,7 +86,7 @@ al_record_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
  * those who are next in line are offered what it has let go of, and listeners are told.
  */
 void
-al_record_commit(bool is_prepared)
+al_publish_commit(bool is_prepared)
 {
 	bool		has_ends;
 	ListCell   *cell;
@@ -94,20 +94,20 @@ al_record_commit(bool is_prepared)
 	/* Almost always there is nobody to be told. */
 	if (!al_policy_any() && al_tickets_none() && !al_line_has_let_go() && !al_events_any())
 		return;
-	has_ends = al_held_count() > 0 && (al_policy_any() || al_tickets_any());
+	has_ends = al_tx_count() > 0 && (al_policy_any() || al_tickets_any());
 
 	/* It may have dropped the extension. */
 	if ((has_ends || al_line_has_let_go()) && al_is_installed())
 	{
 		/* The last statement's snapshot has gone. */
 		PushActiveSnapshot(GetTransactionSnapshot());
-		foreach(cell, has_ends ? al_held_mine(NULL) : NIL)
+		foreach(cell, has_ends ? al_tx_mine(NULL) : NIL)
 		{
 			const AlHolding *holding = lfirst(cell);
 			AlKey		key;
 
 			al_key_init(&key, holding->key);
-			al_record_end(&key, holding, GetCurrentTimestamp(), AL_ENDED_TRANSACTION, NULL);
+			al_publish_end(&key, holding, GetCurrentTimestamp(), AL_ENDED_TRANSACTION, NULL);
 		}
 		/* Nobody may rely on the end of a prepared transaction; a sweep will offer the key. */
 		if (!is_prepared)
@@ -122,7 +122,7 @@ al_record_commit(bool is_prepared)
 
 /* The transaction is over. */
 void
-al_record_forget(void)
+al_publish_forget(void)
 {
 	al_line_forget();
 	al_events_forget();

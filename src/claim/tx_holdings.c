@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * held.c
+ * tx_holdings.c
  *		Holdings with the lifetime of a transaction.
  *
  * Model: such a holding is a claim on the key (claim/claim.c).  It excludes
@@ -32,8 +32,8 @@
 #include "base/str.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
-#include "claim/held.h"
 #include "claim/holding.h"
+#include "claim/tx_holdings.h"
 #include "shmem/shmem.h"
 
 typedef struct Version
@@ -95,12 +95,12 @@ static int	size = 0;
 static bool is_shown = false;	/* others see any of them */
 
 static void
-init_memory(void *address)
+init_shown(void *address)
 {
 	al_shmem_init_lock(&((Memory *) address)->lock);
 }
 
-const AlShmemPart al_held_part = {offsetof(Memory, sets), sizeof(ShownSet), init_memory, (void **) &memory};
+const AlShmemPart al_tx_part = {offsetof(Memory, sets), sizeof(ShownSet), init_shown, (void **) &memory};
 
 static bool
 is_held(const Version *version)
@@ -202,8 +202,8 @@ show(void)
 }
 
 /*
- * The place of an ended holding of the same key and owner, of which no rollback to a
- * savepoint can bring back another version; or -1.  Its place is used again, so that
+ * The index of an ended holding of the same key and owner, of which no rollback to a
+ * savepoint can bring back another version; or -1.  Its index is used again, so that
  * an owner that takes a lock over and over does not make the list longer.
  */
 static int
@@ -222,18 +222,18 @@ find_ended(const AlHolding *holding, uint64 hash, int level)
 
 /*
  * Put a version on top of the list.  If no savepoint lies between, it takes the
- * place of the previous version, or of an ended holding that find_ended() has found.
+ * index of the previous version, or of an ended holding that find_ended() has found.
  * The holding must not be in the list itself, which may move, and what it points to
- * must last as long as the list.  Returns the place.
+ * must last as long as the list.  Returns the index.
  */
 static int
 push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 {
 	int			level = GetCurrentTransactionNestLevel();
-	int			place = previous >= 0 ? previous : find_ended(holding, hash, level);
+	int			index = previous >= 0 ? previous : find_ended(holding, hash, level);
 	Version    *version;
 
-	if (place < 0 || versions[place].level != level)
+	if (index < 0 || versions[index].level != level)
 	{
 		if (count == size)
 		{
@@ -244,15 +244,15 @@ push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 				MemoryContextAlloc(TopTransactionContext, new_size * sizeof(Version));
 			size = new_size;
 		}
-		place = count++;
-		versions[place].previous = previous;
+		index = count++;
+		versions[index].previous = previous;
 		if (previous >= 0)
-			versions[previous].next = place;
+			versions[previous].next = index;
 	}
 
-	version = &versions[place];
+	version = &versions[index];
 	version->holding = *holding;
-	version->holding.held = place;
+	version->holding.tx_index = index;
 	version->hash = hash;
 	version->ended = ended;
 	version->forced = false;
@@ -260,7 +260,7 @@ push(const AlHolding *holding, uint64 hash, int previous, bool ended)
 	version->next = -1;
 	al_claimed_changed();
 	show();
-	return place;
+	return index;
 }
 
 static text *
@@ -275,7 +275,7 @@ keep_text(AlString string)
 
 /* Note a new holding of a key that this transaction has claimed. */
 void
-al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
+al_tx_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
 {
 	AlHolding	copy = *holding;
 
@@ -285,31 +285,31 @@ al_held_add(const AlKey *key, const AlOwner *owner, const AlHolding *holding)
 	(void) push(&copy, key->hash, -1, false);
 }
 
-/* Note that a holding of al_held_mine() has changed in place, or changed owners. */
+/* Note that a holding of al_tx_mine() has changed in place, or changed owners. */
 void
-al_held_change(const AlHolding *holding, const AlOwner *owner)
+al_tx_change(const AlHolding *holding, const AlOwner *owner)
 {
 	AlHolding	copy = *holding;
 
-	copy.key = versions[holding->held].holding.key;
+	copy.key = versions[holding->tx_index].holding.key;
 	copy.owner = keep_text(owner->name);
 	copy.holder = keep_text(al_string(holding->holder));
-	(void) push(&copy, versions[holding->held].hash, holding->held, false);
+	(void) push(&copy, versions[holding->tx_index].hash, holding->tx_index, false);
 }
 
-/* Note that a holding of al_held_mine() is over; forced: by an administrator. */
+/* Note that a holding of al_tx_mine() is over; forced: by an administrator. */
 void
-al_held_end(const AlHolding *holding, bool forced)
+al_tx_end(const AlHolding *holding, bool forced)
 {
-	Version		version = versions[holding->held];
-	int			place = push(&version.holding, version.hash, holding->held, true);
+	Version		version = versions[holding->tx_index];
+	int			index = push(&version.holding, version.hash, holding->tx_index, true);
 
-	versions[place].forced = forced;
+	versions[index].forced = forced;
 }
 
 /* Copies of the holdings of this transaction, all or those of a key: AlHolding * */
 List *
-al_held_mine(const AlKey *key)
+al_tx_mine(const AlKey *key)
 {
 	List	   *holdings = NIL;
 
@@ -329,7 +329,7 @@ al_held_mine(const AlKey *key)
 
 /* A copy of the earliest holding of a key that ended here, not by force; or NULL */
 const AlHolding *
-al_held_ended(const AlKey *key)
+al_tx_ended(const AlKey *key)
 {
 	AlHolding  *first = NULL;
 
@@ -349,7 +349,7 @@ al_held_ended(const AlKey *key)
 }
 
 int
-al_held_count(void)
+al_tx_count(void)
 {
 	int			held = 0;
 
@@ -364,9 +364,9 @@ make_holding(bool is_shared, int pid)
 	AlHolding  *holding = palloc0(sizeof(AlHolding));
 
 	ItemPointerSetInvalid(&holding->tid);
-	holding->held = -1;
+	holding->tx_index = -1;
 	holding->lifetime = AL_TRANSACTION;
-	holding->slot = is_shared ? AL_SLOT_EXCLUSIVE + 1 : AL_SLOT_EXCLUSIVE;
+	holding->slot = is_shared ? AL_SLOT_FIRST_SHARED : AL_SLOT_EXCLUSIVE;
 	holding->expires_at = DT_NOEND;
 	holding->pid = pid;
 	return holding;
@@ -408,7 +408,7 @@ look_at(int proc)
  * are not shown, or prepared, only the mode is known, and "holder" is NULL.
  */
 List *
-al_held_by_others(const AlKey *key)
+al_tx_by_others(const AlKey *key)
 {
 	List	   *procs = al_claim_transactions(key->hash, false);
 	List	   *exclusive;
@@ -450,10 +450,10 @@ al_held_by_others(const AlKey *key)
  * other transaction holds the key.
  */
 AlHolding *
-al_held_elsewhere(const AlKey *key, const AlOwner *owner, bool *is_in_use)
+al_tx_elsewhere(const AlKey *key, const AlOwner *owner, bool *is_in_use)
 {
 	AlHolding  *unknown = NULL;
-	List	   *others = al_held_by_others(key);
+	List	   *others = al_tx_by_others(key);
 	ListCell   *cell;
 
 	*is_in_use = others != NIL;
@@ -471,7 +471,7 @@ al_held_elsewhere(const AlKey *key, const AlOwner *owner, bool *is_in_use)
 
 /* What other backends show of their holdings in this database */
 List *
-al_held_shown(void)
+al_tx_shown(void)
 {
 	List	   *holdings = NIL;
 
@@ -491,7 +491,7 @@ al_held_shown(void)
 
 /* Undo what was made at a level; 0: the transaction is over.  Raises nothing. */
 void
-al_held_abort(int level)
+al_tx_abort(int level)
 {
 	bool		changed = false;
 
@@ -513,7 +513,7 @@ al_held_abort(int level)
 
 /* What was made at a level of nesting now belongs to the outer level. */
 void
-al_held_commit(int level)
+al_tx_commit(int level)
 {
 	for (int i = count - 1; i >= 0 && versions[i].level >= level; i--)
 		versions[i].level = level - 1;
