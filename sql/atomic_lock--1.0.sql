@@ -1,5 +1,7 @@
 /* sql/atomic_lock--1.0.sql */
 
+-- Copyright (c) 2026, atomic_lock contributors
+
 -- complain if script is sourced in psql, rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION atomic_lock" to load this file. \quit
 

@@ -1,6 +1,8 @@
 /*
  * atomic_lock.h
  *		Words, limits, and the few types that every layer needs.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef ATOMIC_LOCK_H
 #define ATOMIC_LOCK_H

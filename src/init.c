@@ -3,6 +3,8 @@
  * init.c
  *		Module start.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: the module need not be preloaded; calling one of its functions loads it.
  * Everything that each session needs is registered here and nowhere else.
  *

@@ -3,6 +3,8 @@
  * xact.c
  *		The order of what happens at commit, abort, PREPARE and savepoints.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: nobody should rely on the order in which PostgreSQL calls several callbacks
  * of one kind.  So this file alone registers callbacks for transactions and resource
  * owners, and calls the modules in the order that they need.

@@ -3,6 +3,8 @@
  * access.c
  *		What scripts of the extension call, and functions that grant access.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a script begins with app_lock_begin_script(), and ends by giving new objects
  * to the roles that have their level, with app_lock_repeat_access().  A library runs
  * the scripts of all versions up to its own, so these functions do not ask for the

@@ -4,6 +4,8 @@
  *		force_release(), lock_try_force_release(), lock_steal(): functions for
  *		administrators.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking rules: those of lease/release.c and lease/acquire.c.
  *
  *-------------------------------------------------------------------------

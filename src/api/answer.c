@@ -3,6 +3,8 @@
  * answer.c
  *		Answers of SQL functions.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

@@ -3,6 +3,8 @@
  * args.c
  *		Arguments of SQL functions, checked.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: each function takes an argument by number, and returns a valid value or
  * raises 22004 for a NULL, 22021 for a text that is invalid in the encoding of the
  * database, 22023 for any other invalid value.  An owner is a secret,

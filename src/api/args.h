@@ -1,6 +1,8 @@
 /*
  * args.h
  *		Arguments of SQL functions, checked.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_API_ARGS_H
 #define AL_API_ARGS_H

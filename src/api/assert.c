@@ -3,6 +3,8 @@
  * assert.c
  *		lock_assert(), lock_assert_fence(): pin a holding.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking rules: those of pins (lease/pin.c).
  *
  *-------------------------------------------------------------------------

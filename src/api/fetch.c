@@ -3,6 +3,8 @@
  * fetch.c
  *		lock_fetch(): lock a row's key, then read the row.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: what a transaction reads before it has the lock may be stale once it has it.
  * So the key is claimed, the row is read with a snapshot taken after that, and only
  * then the lease is written; if there is no such row, nothing has been.  Row security may

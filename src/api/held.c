@@ -3,6 +3,8 @@
  * held.c
  *		lock_held(), lock_heartbeat(): what an owner has, and whether it still does.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: an owner that comes back, after a restart or on another connection, asks
  * what it has.  Its rows are found by table/owner_rows.c, and what it holds by
  * transactions has no rows.  A heartbeat extends key by key, and says of each what

@@ -3,6 +3,8 @@
  * history.c
  *		lock_held_at(): who held a key at a moment.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: lock_history says from when to when each grant lasted.  The end of a lease that
  * has expired is written there when somebody takes or sweeps its row, and until then
  * its row in app_lock tells the end.

@@ -3,6 +3,8 @@
  * key.c
  *		lock_key(): make a key of parts.  lock_partition(): where it belongs.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: there are two functions of this name.  PostgreSQL takes the one for text where
  * all parts are text, or parameters and literals whose type is not known.  It would
  * refuse a parameter without a type if there was only the other one, which takes "any".

@@ -3,6 +3,8 @@
  * lock.c
  *		SQL-callable functions for applications: check, call, answer.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: each function checks its arguments, opens app_lock, calls one verb of lease/
  * and turns the outcome into an answer, or into the error that lease/report.c has for
  * it.  No function here is strict: a NULL argument that means nothing raises 22004,

@@ -4,6 +4,8 @@
  *		lock_set_policy(), lock_drop_policy(), lock_policy(): what an administrator has
  *		ruled for keys with a prefix.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking rules: those of table/policies.c.
  *
  *-------------------------------------------------------------------------

@@ -3,6 +3,8 @@
  * replication.c
  *		app_lock_keep_own(), a trigger: a subscriber keeps its own locks.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: locks, the line and the history belong to one server.  A publication FOR ALL
  * TABLES has these tables too.  Rows of the publisher would end locks of the subscriber,
  * and a key that both servers have would end the replication of all tables with a

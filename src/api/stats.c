@@ -3,6 +3,8 @@
  * stats.c
  *		lock_stats(), lock_contention(): what was counted.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking rules: those of shmem/stat.c and shmem/contention.c.
  *
  *-------------------------------------------------------------------------

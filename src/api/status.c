@@ -3,6 +3,8 @@
  * status.c
  *		What people see: the state of one key, and of all keys.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: these functions read the newest committed state at every isolation level,
  * write nothing, and work in read-only transactions and on standbys.  An owner is a
  * secret: only the session that presents it (atomic_lock.owner) sees it.  A fencing

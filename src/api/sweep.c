@@ -3,6 +3,8 @@
  * sweep.c
  *		lock_sweep(), and the status of the background sweep.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking rules: those of sweep/sweep.c.  The locks of AlStats and AlSweeper are held
  * to copy a few fields, and over nothing that may raise.
  *

@@ -4,6 +4,8 @@
  *		lock_channel(), lock_ask(), lock_enqueue(), lock_leave(), lock_queue(): events, and
  *		waiting without a connection.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking rules: those of lease/enqueue.c.
  *
  *-------------------------------------------------------------------------

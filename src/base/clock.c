@@ -3,6 +3,8 @@
  * clock.c
  *		Clocks and durations.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking: none.
  *
  *-------------------------------------------------------------------------

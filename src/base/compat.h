@@ -3,6 +3,8 @@
  * compat.h
  *		Differences between PostgreSQL versions, and every version switch of the tree.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef AL_BASE_COMPAT_H

@@ -2,6 +2,8 @@
  * errors.h
  *		SQLSTATEs of atomic_lock.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Class LK is ours.  Where a condition of PostgreSQL fits, we use that one.
  */
 #ifndef AL_BASE_ERRORS_H

@@ -3,6 +3,8 @@
  * hash.c
  *		Hashes of keys and owners that nobody can predict.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: claims are heavyweight locks, whose tags hold 64 bits, and everybody can
  * read the tags in pg_locks.  If anybody could compute a hash, or derive it from the
  * tags of other keys, they could construct a key that makes the users of another key

@@ -1,6 +1,8 @@
 /*
  * hash.h
  *		Hashes of keys and owners that nobody can predict.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_HASH_H
 #define AL_BASE_HASH_H

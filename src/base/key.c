@@ -3,6 +3,8 @@
  * key.c
  *		Keys, and how a value becomes a part of a key.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: lock_key(), guards and lock_fetch() make parts of keys here, so that the same
  * values make the same key everywhere.
  *

@@ -1,6 +1,8 @@
 /*
  * key.h
  *		Keys, and parts of keys.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_KEY_H
 #define AL_BASE_KEY_H

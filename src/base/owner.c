@@ -3,6 +3,8 @@
  * owner.c
  *		Owners, which prove a holding, and the generated ones among them.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: an owner is a secret.  So no message contains one, and owners are compared
  * in constant time.
  *

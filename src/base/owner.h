@@ -1,6 +1,8 @@
 /*
  * owner.h
  *		Owners, which prove a holding.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_OWNER_H
 #define AL_BASE_OWNER_H

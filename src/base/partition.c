@@ -3,6 +3,8 @@
  * partition.c
  *		Which server a key belongs to.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: where keys are spread over several servers, each of them has one partition of the
  * keys.  Routers send a call to where the key belongs.  If two routers disagree, two
  * servers would grant the same key.  So a server refuses keys of other partitions, and one

@@ -3,6 +3,8 @@
  * policy.c
  *		Policies: what an administrator has ruled for keys with a prefix.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: each part of what holds for a key is decided by the policy with the longest
  * prefix of the key that rules this part, and where there is none, by a setting.  The
  * rest of the extension asks here for one part of one key, and does not look at

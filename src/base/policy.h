@@ -1,6 +1,8 @@
 /*
  * policy.h
  *		Policies: what an administrator has ruled for keys with a prefix.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_BASE_POLICY_H
 #define AL_BASE_POLICY_H

@@ -3,6 +3,8 @@
  * settings.c
  *		Settings, and variables that tests can set.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: durations are real settings with milliseconds as their unit, so that both
  * '500ms' and '30d' fit.
  *

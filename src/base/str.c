@@ -3,6 +3,8 @@
  * str.c
  *		Strings of bytes that are not terminated.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: keys, owners and labels are bytes, without case folding, normalization or
  * collation.
  *

@@ -3,6 +3,8 @@
  * testpoint.c
  *		Points at which a test can stop a backend.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a test chooses one point by atomic_lock.test_pause_at, or stops at all of
  * them with the module of test/explore.  That module finds us by a rendezvous variable.
  *

@@ -2,6 +2,8 @@
  * testpoint.h
  *		Points at which a test can stop a backend, or make it fail.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * A test point exists if the module was built with AL_TEST_HOOKS, or the server with
  * injection points; otherwise it costs nothing.  It must not be in a critical
  * section, nor under an LWLock.

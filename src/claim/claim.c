@@ -3,6 +3,8 @@
  * claim.c
  *		Claims: what an unfinished transaction has on a key.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a claim is a heavyweight lock on the 64-bit hash of a key, held until its
  * transaction ends.  Whoever changes a holding claims its key first, so that nobody
  * else can be changing the holding until the change is visible to all or undone.

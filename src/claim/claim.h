@@ -1,6 +1,8 @@
 /*
  * claim.h
  *		Claims: what an unfinished transaction has on a key.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_CLAIM_CLAIM_H
 #define AL_CLAIM_CLAIM_H

@@ -3,6 +3,8 @@
  * claimed.c
  *		The keys that the current transaction has claimed.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: when the transaction ends, or rolls back to a savepoint, its claims go, and
  * those who wait for these keys are woken.  They are woken after the outcome is
  * visible and the claims are gone, that is, when the resource owner has released its

@@ -1,6 +1,8 @@
 /*
  * claimed.h
  *		The keys that the current transaction has claimed.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_CLAIM_CLAIMED_H
 #define AL_CLAIM_CLAIMED_H

@@ -3,6 +3,8 @@
  * durability.c
  *		How durable the commit of a transaction is.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: the durability of a transaction follows from what it did with locks.  A
  * transaction that granted or extended a lease commits with synchronous_commit at
  * least "on", because an acknowledged grant must survive a crash.  A transaction

@@ -3,6 +3,8 @@
  * holding.c
  *		What is true of a holding, by itself, the clock and the policy of its key.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a key has one exclusive holding, or any number of shared ones.  A holding
  * is live while it is not released, the clock is before expires_at, and the session
  * or transaction with which it ends still runs.  One that is over may keep its key closed

@@ -1,6 +1,8 @@
 /*
  * holding.h
  *		Holdings, and what is true of one.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_CLAIM_HOLDING_H
 #define AL_CLAIM_HOLDING_H

@@ -3,6 +3,8 @@
  * tx_holdings.c
  *		Holdings with the lifetime of a transaction.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: such a holding is a claim on the key (claim/claim.c).  It excludes
  * everything else that is done with the key, and goes when the transaction ends,
  * prepared or not.  It has no row and needs no transaction id.  Who has the key is

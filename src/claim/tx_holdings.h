@@ -1,6 +1,8 @@
 /*
  * tx_holdings.h
  *		Holdings with the lifetime of a transaction.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_CLAIM_TX_HOLDINGS_H
 #define AL_CLAIM_TX_HOLDINGS_H

@@ -3,6 +3,8 @@
  * protect.c
  *		lock_protect(), lock_unprotect(): put a guard on a table, or take it off.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a guard is two triggers (guard/trigger.c), one for rows and one for
  * TRUNCATE.  Ordinary commands make and drop them with the caller's privileges, and
  * there is no other record, so dumps and renames keep the guard.  PostgreSQL clones

@@ -3,6 +3,8 @@
  * template.c
  *		Key templates: how a guard makes the key of a row.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a template is text with names of columns in braces.  Values are escaped as
  * lock_key() escapes parts.  The text is not, so a ":" in it separates parts.  A template
  * is read again for each statement and relation, and the columns are looked up by name.

@@ -1,6 +1,8 @@
 /*
  * template.h
  *		Key templates.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_GUARD_TEMPLATE_H
 #define AL_GUARD_TEMPLATE_H

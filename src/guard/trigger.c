@@ -3,6 +3,8 @@
  * trigger.c
  *		The guard of a table: no write without the lock that covers the row.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: lock_protect() puts a trigger on the table, and nothing else records that
  * the table is protected.  Before a row is written, the trigger makes the row's key
  * from its template, and pins that key (lease/pin.c) for the owner in

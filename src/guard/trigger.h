@@ -1,6 +1,8 @@
 /*
  * trigger.h
  *		The guard of a table.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_GUARD_TRIGGER_H
 #define AL_GUARD_TRIGGER_H

@@ -3,6 +3,8 @@
  * acquire.c
  *		Acquire one key or a set, with or without waiting; convert; steal.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a key is attempted (lease/attempt.c).  If that is refused and the request
  * waits, the key is attempted again in the queue (shmem/waiters.c).  Then the grant is
  * written (lease/grant.c).

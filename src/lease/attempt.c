@@ -3,6 +3,8 @@
  * attempt.c
  *		One attempt to get a key: may it be granted, and under which claim?
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: look, claim, look again, as in lease/state.c.  The first look only has to
  * find the usual refusals and which claim is needed.  The look under the claim
  * decides, and under the claim the grant is written (lease/grant.c).

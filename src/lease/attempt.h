@@ -1,6 +1,8 @@
 /*
  * attempt.h
  *		An attempt to get a key, from the first look to the grant.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_ATTEMPT_H
 #define AL_LEASE_ATTEMPT_H

@@ -3,6 +3,8 @@
  * deadlock.c
  *		Deadlocks among waiters.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: the waits-for graph has sessions as its nodes.  A waiter waits for
  *
  *	- each session that waits in the queue for the owner of a lease in its way;

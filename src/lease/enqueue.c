@@ -3,6 +3,8 @@
  * enqueue.c
  *		Taking and giving up a ticket for a key.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: whoever cannot acquire a key takes a ticket instead (lease/line.c), which is
  * renewed by asking again.  An owner has one ticket for a key.
  *

@@ -1,6 +1,8 @@
 /*
  * enqueue.h
  *		Taking and giving up a ticket for a key.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_ENQUEUE_H
 #define AL_LEASE_ENQUEUE_H

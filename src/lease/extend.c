@@ -3,6 +3,8 @@
  * extend.c
  *		Extending a lease.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking rules: those of lease/state.c.
  *
  *-------------------------------------------------------------------------

@@ -3,6 +3,8 @@
  * grant.c
  *		Writing what an attempt was granted.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a holding keeps its row unless its mode changes.  The exclusive holding has
  * the row in slot 0.  A shared one takes the row of a shared holding that is over, or
  * a new row.  A holding with the lifetime of a transaction has no row (claim/tx_holdings.c).

@@ -3,6 +3,8 @@
  * line.c
  *		The line for a key: those who wait for it without a connection.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: who may be granted a key is decided by an attempt (lease/attempt.c).  The line
  * only says whose turn it is: that of the ticket with the lowest number (table/tickets.c),
  * or of a waiter who came before (shmem/waiters.c).  Waiters and tickets are one line, in

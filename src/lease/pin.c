@@ -3,6 +3,8 @@
  * pin.c
  *		Pins: relying on a holding until the transaction ends.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a pin is a claim (AL_CLAIM_PIN) by a transaction that has found its owner's
  * holding live.  While the pin lasts, other transactions may extend the holding, but
  * cannot take, release, transfer, convert, force or sweep it, not even after it has

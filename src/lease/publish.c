@@ -3,6 +3,8 @@
  * publish.c
  *		What is to be told of holdings that begin and end.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a verb that ends a holding says so here once, and here is decided who is told:
  * the history (table/history.c), listeners (table/events.c), and who is next in line
  * (lease/line.c).  A holding with the lifetime of a transaction ends with the commit.

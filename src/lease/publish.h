@@ -1,6 +1,8 @@
 /*
  * publish.h
  *		What is to be told of holdings that begin and end.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_PUBLISH_H
 #define AL_LEASE_PUBLISH_H

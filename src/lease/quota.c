@@ -3,6 +3,8 @@
  * quota.c
  *		How many keys a role may hold.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a policy with max_keys_per_role limits the number of different keys that a role
  * holds under it.  A key is under the policy that rules this part for the key.  Keys are
  * counted when a holding begins, from the rows in app_lock.  No count is stored that could

@@ -1,6 +1,8 @@
 /*
  * quota.h
  *		How many keys a role may hold.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_QUOTA_H
 #define AL_LEASE_QUOTA_H

@@ -3,6 +3,8 @@
  * release.c
  *		Ending holdings: release by the owner, and end by an administrator.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Locking rules: those of lease/state.c.  An administrator does not wait for a claim,
  * but is told who has it.
  *

@@ -3,6 +3,8 @@
  * report.c
  *		Refusals in words.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: one file turns outcomes of verbs into errors, so that all functions use the
  * same words.  A message names the key and the holder's label, both with control
  * characters escaped, and never an owner.

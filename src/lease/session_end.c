@@ -3,6 +3,8 @@
  * session_end.c
  *		Ending what a session holds, when the session ends.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a holding with the lifetime of a session is a row that names the session
  * (shmem/session.c).  It is over when that session does not run any more, however the
  * session ended.

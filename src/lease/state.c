@@ -3,6 +3,8 @@
  * state.c
  *		The state of a key, and what an owner may do with it.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: look, claim, look again.  A verb first looks at the rows of the key without
  * any lock.  If that look refuses the caller, the verb ends and has written nothing.
  * Otherwise it claims the key and looks again.  What it sees under the claim stays

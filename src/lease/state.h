@@ -1,6 +1,8 @@
 /*
  * state.h
  *		The state of a key, and the outcomes of verbs.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_LEASE_STATE_H
 #define AL_LEASE_STATE_H

@@ -3,6 +3,8 @@
  * terms.c
  *		What policies and settings make of a request.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a verb that changes a key asks here, before it looks at the key, whether the
  * caller may, and for how long it gets what it asks for.  What exceeds a limit is
  * refused with an error, which names the key and the policy or the setting.  A ttl that

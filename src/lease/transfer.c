@@ -3,6 +3,8 @@
  * transfer.c
  *		Handing a holding over to another owner.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: the holding keeps its row and its limit on life, since the key was never
  * free.  Where it is shared and the new owner shares the key already, the two become
  * one.

@@ -3,6 +3,8 @@
  * contention.c
  *		The most contended keys: those most often refused or waited for.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: time is divided into windows of five minutes.  A key has counts for the
  * current window and the one before, so the figures cover five to ten minutes.  A
  * few hundred keys of all databases have entries.  The hash of a key selects a set of

@@ -3,6 +3,8 @@
  * hint.c
  *		Where the row of a key was last seen.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: while any snapshot in the database is old, such as a waiter's, row versions
  * that have died since cannot be removed.  The index then finds the current row of a
  * busy key behind all of its former versions, at a cost that grows with each update.

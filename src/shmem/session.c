@@ -3,6 +3,8 @@
  * session.c
  *		Which sessions still run, and when the others had ended.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a holding with the lifetime of a session names its backend by process id
  * and start time.  Everybody can see whether that backend still runs.
  *

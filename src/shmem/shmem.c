@@ -3,6 +3,8 @@
  * shmem.c
  *		Where our shared memory is.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: each module that needs shared memory has a part of it.  The module states
  * the size of the part, initializes it, and keeps a pointer to it.  init.c lists the
  * parts.

@@ -1,6 +1,8 @@
 /*
  * shmem.h
  *		Where our shared memory is.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SHMEM_SHMEM_H
 #define AL_SHMEM_SHMEM_H

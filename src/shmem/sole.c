@@ -3,6 +3,8 @@
  * sole.c
  *		Keys that have no row but the one in slot 0.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: anyone who wants such a key exclusively need not look for shared holdings.
  * Unlike a hint, an entry is believed.  A transaction enters a key under its
  * exclusive claim, if it has found nothing else in the index: no row, not even a

@@ -1,6 +1,8 @@
 /*
  * sole.h
  *		Keys that have no row but the one in slot 0.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SHMEM_SOLE_H
 #define AL_SHMEM_SOLE_H

@@ -3,6 +3,8 @@
  * stat.c
  *		Counting what happens to locks, per database.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: what a transaction does counts when it commits or is prepared, since nobody
  * learns what becomes of a prepared transaction.  A rollback to a savepoint undoes
  * counts too.  What a transaction was refused counts at once, since the refusal may

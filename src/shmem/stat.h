@@ -1,6 +1,8 @@
 /*
  * stat.h
  *		Counters in shared memory, and what the sweep notes there.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SHMEM_STAT_H
 #define AL_SHMEM_STAT_H

@@ -4,6 +4,8 @@
  *		Until when this database may have tickets: positions in the line that no connection
  *		waits for.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: tickets are rows of a table, and most databases have none.  So that an acquire
  * or a release need not look, there is a moment for each database (shmem/stat.h): until
  * then, a ticket may be valid.  It only rises.  A session that writes a ticket raises it

@@ -1,6 +1,8 @@
 /*
  * tickets.h
  *		Until when this database may have tickets.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SHMEM_TICKETS_H
 #define AL_SHMEM_TICKETS_H

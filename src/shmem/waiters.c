@@ -3,6 +3,8 @@
  * waiters.c
  *		The queue of waiters: join, sleep, wake.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: anyone who waits for a key joins its queue, first come, first served.  A
  * wake-up is not a grant.  It only makes the waiter look at the row again, and only
  * the row and the claim decide.  A waiter joins, looks, and then sleeps.  Those who

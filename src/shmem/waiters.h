@@ -1,6 +1,8 @@
 /*
  * waiters.h
  *		Calls that wait for a key, in the order of their arrival.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SHMEM_WAITERS_H
 #define AL_SHMEM_WAITERS_H

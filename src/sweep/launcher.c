@@ -3,6 +3,8 @@
  * launcher.c
  *		The background sweep: the launcher.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: where the module is preloaded, a launcher without a database runs whenever
  * the server can be written to.  Every sweep_interval it starts workers, one after the
  * other, for the databases where something may be due.  A worker stays only as long

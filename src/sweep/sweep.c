@@ -3,6 +3,8 @@
  * sweep.c
  *		A sweep: remove rows of app_lock that are over.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: nothing depends on a sweep.  An expired lease is free at once, and the next
  * grant of its key reuses the row; a sweep removes the rows of keys that nobody uses
  * any more.  A row is over lock_delay after its lease expired or its session died, or

@@ -1,6 +1,8 @@
 /*
  * sweep.h
  *		Sweeping rows of app_lock that are over.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SWEEP_SWEEP_H
 #define AL_SWEEP_SWEEP_H

@@ -3,6 +3,8 @@
  * worker.c
  *		The background sweep: the worker that visits a database.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: the worker sweeps in batches, each in its own transaction, and rests between
  * them.  If somebody wants the database or locks the table, the worker leaves, and the
  * launcher sends another one at the next interval.

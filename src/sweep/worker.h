@@ -1,6 +1,8 @@
 /*
  * worker.h
  *		The worker that sweeps a database.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_SWEEP_WORKER_H
 #define AL_SWEEP_WORKER_H

@@ -3,6 +3,8 @@
  * app_lock.c
  *		Reading and writing app_lock.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: rows are read and written directly, below the executor.  That is fast, and
  * it runs no code of users: no triggers, no rules, no row security, no expressions.
  * The callers check permissions, read-only transactions and recovery;

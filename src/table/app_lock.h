@@ -1,6 +1,8 @@
 /*
  * app_lock.h
  *		Reading and writing app_lock.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_APP_LOCK_H
 #define AL_TABLE_APP_LOCK_H

@@ -3,6 +3,8 @@
  * audit.c
  *		Rows of lock_audit: who ended a lease by force, and why.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a forced end of a lease leaves a row in lock_audit, in the same
  * transaction, and a message in the server log, which stays when the transaction
  * rolls back.  Both tell the key, who had it, who ended it and why.  The former

@@ -1,6 +1,8 @@
 /*
  * audit.h
  *		Rows of lock_audit.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_AUDIT_H
 #define AL_TABLE_AUDIT_H

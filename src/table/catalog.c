@@ -3,6 +3,8 @@
  * catalog.c
  *		Where the objects of the extension are in this database.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: the extension may be in any schema, and may be dropped and created again
  * during a session.  So OIDs are looked up when they are first needed, without
  * search_path, and are forgotten when the relation cache says that one of the

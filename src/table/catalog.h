@@ -1,6 +1,8 @@
 /*
  * catalog.h
  *		Where the objects of the extension are in this database.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_CATALOG_H
 #define AL_TABLE_CATALOG_H

@@ -3,6 +3,8 @@
  * entries.c
  *		Rows of app_lock that an index leads to.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: the caller has a snapshot and reads the entries of an index one by one.  Each
  * leads to a chain of versions, of which the snapshot sees one at most.  At every
  * isolation level this takes no predicate locks: PostgreSQL takes those for MVCC

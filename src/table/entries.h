@@ -1,6 +1,8 @@
 /*
  * entries.h
  *		Rows of app_lock that an index leads to.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_ENTRIES_H
 #define AL_TABLE_ENTRIES_H

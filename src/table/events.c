@@ -3,6 +3,8 @@
  * events.c
  *		Events: what listeners are told of a key, by NOTIFY.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: an event is noted when the thing is done, and sent by the commit that makes it
  * true.  What is rolled back sends nothing.  Neither does a prepared transaction, for
  * which PostgreSQL has no NOTIFY: nobody who waits for a key of another shall keep that

@@ -1,6 +1,8 @@
 /*
  * events.h
  *		Events: what listeners are told of a key, by NOTIFY.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_EVENTS_H
 #define AL_TABLE_EVENTS_H

@@ -3,6 +3,8 @@
  * fence.c
  *		Fencing tokens: numbers that rise with every grant.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a token is the next number of the sequence app_lock_fence, drawn while the
  * key is claimed, so two grants of a key draw in the order in which they are
  * granted.

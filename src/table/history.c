@@ -3,6 +3,8 @@
  * history.c
  *		Rows of lock_history: who held what, from when to when.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: where the policy of a key asks for history, each grant has a row, which the
  * transaction writes that makes the grant.  The one that ends the grant adds when and
  * why.  If nobody ends a lease, whoever takes or sweeps its row does that, and until

@@ -1,6 +1,8 @@
 /*
  * history.h
  *		Rows of lock_history: who held what, from when to when.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_HISTORY_H
 #define AL_TABLE_HISTORY_H

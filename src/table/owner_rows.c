@@ -3,6 +3,8 @@
  * owner_rows.c
  *		Which rows of app_lock an owner has.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: app_lock_owner_idx finds rows by their owner, but an entry in it costs
  * space and an update that is not HOT.  So the row of a single exclusive lease whose
  * owner was generated with it is not in the index.  Instead, the owner says in which

@@ -1,6 +1,8 @@
 /*
  * owner_rows.h
  *		Which rows an owner has.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_OWNER_ROWS_H
 #define AL_TABLE_OWNER_ROWS_H

@@ -3,6 +3,8 @@
  * pending.c
  *		What unfinished transactions of others have written of keys.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a transaction that has a key in hand has written a row version that nobody
  * else sees yet, with the label of the holder.  A dirty snapshot sees it, and who
  * wrote it.  That costs those who write nothing.  It is for people, and for those who

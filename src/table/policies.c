@@ -3,6 +3,8 @@
  * policies.c
  *		Reading and writing policies.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a policy is a row of app_lock_policy, with null for each part that it leaves
  * to shorter prefixes and settings.  Each role whose members may change the keys has a
  * row of app_lock_policy_role, so that a dump can leave out those that have been dropped:

@@ -3,6 +3,8 @@
  * row.c
  *		Rows of app_lock, taken apart and formed.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: table/catalog.c has checked that the columns are those of table/columns.h.
  * A row may have fewer columns than the table, because nulls at its end are left
  * out, or because it is older than a column.  Missing columns are null.

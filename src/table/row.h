@@ -1,6 +1,8 @@
 /*
  * row.h
  *		Rows of app_lock, taken apart and formed.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_ROW_H
 #define AL_TABLE_ROW_H

@@ -3,6 +3,8 @@
  * scan.c
  *		Scans of our tables that see the newest committed state.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a snapshot is taken for each scan, at every isolation level.  Predicate
  * locks are taken for MVCC snapshots only, so a SERIALIZABLE transaction scans with
  * SnapshotAny and applies the MVCC snapshot itself.

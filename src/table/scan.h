@@ -1,6 +1,8 @@
 /*
  * scan.h
  *		Scans that see the newest committed state.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_SCAN_H
 #define AL_TABLE_SCAN_H

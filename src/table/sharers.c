@@ -3,6 +3,8 @@
  * sharers.c
  *		Rows of the shared holdings of a key.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a key may have thousands of sharers, so what a call costs must not grow with
  * them.  What one owner has of a key is found by the index of owners, which has every
  * row of a shared holding.  Who is asked who shares a key counts to a number, reads a

@@ -1,6 +1,8 @@
 /*
  * sharers.h
  *		Rows of the shared holdings of a key.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_SHARERS_H
 #define AL_TABLE_SHARERS_H

@@ -3,6 +3,8 @@
  * tickets.c
  *		Rows of app_lock_queue: tickets, offers, and tickets that are void.
  *
+ * Copyright (c) 2026, atomic_lock contributors
+ *
  * Model: a ticket is a position in the line for a key that no connection waits for.  Its number
  * is drawn where fencing tokens are drawn, so numbers rise in the order of arrival.  A
  * ticket is valid until it expires, and while the key is offered to it, unless a policy

@@ -1,6 +1,8 @@
 /*
  * tickets.h
  *		Rows of app_lock_queue: tickets, offers, and tickets that are void.
+ *
+ * Copyright (c) 2026, atomic_lock contributors
  */
 #ifndef AL_TABLE_TICKETS_H
 #define AL_TABLE_TICKETS_H
