@@ -12,6 +12,7 @@
 #include "storage/itemptr.h"
 
 #include "atomic_lock.h"
+#include "shmem/sole.h"
 
 /*
  * A holding: a row of app_lock, or what a transaction holds without a row (tx_holdings.c).
@@ -21,8 +22,7 @@ typedef struct AlHolding
 {
 	ItemPointerData tid;		/* invalid: there is no row yet, or never */
 	HeapTuple	tuple;
-	bool		is_alone;		/* slot 0: the key had no other rows at the look */
-	bool		is_new;			/* nor this row, not even a dead or unfinished one */
+	AlSole		sole;			/* slot 0: what the look found out about other rows */
 	bool		has_owner_hash;
 	AlLifetime	lifetime;
 	int64		fencing_token;
@@ -39,7 +39,7 @@ typedef struct AlHolding
 	struct varlena *meta;		/* jsonb, may be toasted; NULL: none */
 	int			pid;			/* of the session, or of the transaction; or 0 */
 	TimestampTz backend_start;	/* of the session */
-	int			tx_index;			/* AL_TRANSACTION: its index in tx_holdings.c */
+	int			tx_index;		/* AL_TRANSACTION: its index in tx_holdings.c */
 	TimestampTz granted_at;		/* AL_TRANSACTION: when it got its fencing token */
 } AlHolding;
 

@@ -32,7 +32,6 @@
 
 #include "atomic_lock.h"
 #include "base/compat.h"
-#include "base/policy.h"
 #include "base/settings.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
@@ -127,8 +126,7 @@ find_predecessor(const AlAttempt *attempt)
 	const AlHolding *first = NULL;
 	ListCell   *cell;
 
-	if (!al_claimed_has(attempt->key->hash) ||
-		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) <= 0)
+	if (attempt->terms.max_lifetime <= 0 || !al_claimed_has(attempt->key->hash))
 		return NULL;
 	first = al_tx_ended(attempt->key);
 	foreach(cell, list_concat(lcons(unconstify(AlHolding *, &attempt->state.rows.exclusive),
@@ -154,8 +152,7 @@ is_past_life(const AlAttempt *attempt)
 {
 	const AlHolding *began = attempt->own ? attempt->own : attempt->predecessor;
 
-	if (began == NULL || attempt->lifetime == AL_TRANSACTION ||
-		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) <= 0)
+	if (began == NULL || attempt->lifetime == AL_TRANSACTION || attempt->terms.max_lifetime <= 0)
 		return false;
 	if (attempt->own && attempt->own->lifetime != AL_TRANSACTION &&
 		(attempt->own->expires_at != DT_NOEND || attempt->lifetime == AL_SESSION))
@@ -313,8 +310,7 @@ static AlLook
 rows_to_see(const AlAttempt *attempt)
 {
 	/* find_predecessor() wants to see what this transaction has kept. */
-	if (al_claimed_has(attempt->key->hash) &&
-		al_policy_value(attempt->key->name, AL_MAX_LIFETIME) > 0)
+	if (attempt->terms.max_lifetime > 0 && al_claimed_has(attempt->key->hash))
 		return AL_LOOK_ALL;
 	return attempt->request->is_shared ? AL_LOOK_OWN : AL_LOOK_SOME;
 }
@@ -332,7 +328,7 @@ look(Relation rel, AlAttempt *attempt, bool all)
 	const AlAcquire *request = attempt->request;
 	AlState    *state = &attempt->state;
 
-	attempt->made = al_sole_entries(attempt->key);
+	attempt->entries = al_sole_entries(attempt->key);
 	al_table_find(rel, attempt->key, &state->rows.exclusive);
 	state->rows.shared = NIL;
 	state->rows.more = 0;
@@ -362,19 +358,18 @@ static void
 look_again(Relation rel, AlAttempt *attempt)
 {
 	AlState    *state = &attempt->state;
-	bool		made = attempt->made == 0 ||
-		attempt->made != al_sole_entries(attempt->key);
+	bool		is_unchanged = al_sole_is_unchanged(attempt->key, attempt->entries);
 
-	if (made || !state->rows.exclusive.is_new)
+	if (!is_unchanged || state->rows.exclusive.sole != AL_SOLE_NONE)
 		al_table_find_again(rel, attempt->key, &state->rows.exclusive);
 	state->rows.shared = NIL;
 	state->rows.more = 0;
 	if (attempt->claim.mode == AL_CLAIM_EXTEND)
 		return;
-	if (made)
-		state->rows.exclusive.is_alone = false;
+	if (!is_unchanged)
+		state->rows.exclusive.sole = AL_SOLE_UNKNOWN;
 	al_find_shared(rel, attempt->key, &attempt->request->owner, rows_to_see(attempt), state);
-	if (attempt->claim.mode == AL_CLAIM_TAKE && state->rows.exclusive.is_alone &&
+	if (attempt->claim.mode == AL_CLAIM_TAKE && state->rows.exclusive.sole != AL_SOLE_UNKNOWN &&
 		!al_has_new_storage(rel))
 		al_sole_set(attempt->key, true);
 }
@@ -463,42 +458,28 @@ explain_claim(AlAttempt *attempt)
 }
 
 /*
- * An owner that does not hold a key cannot convert it: make sure by a look at all
- * rows at once.  What it holds by a transaction elsewhere, or has acquired in one that
- * is unfinished, is in the way until that ends.
+ * An owner that does not hold a key cannot convert it: make sure of that.  What it holds
+ * by a transaction of another session, or has acquired in one that is unfinished, is in the
+ * way until that ends.
  */
 static void
 judge_at_once(Relation rel, AlAttempt *attempt)
 {
 	AlResult   *result = attempt->result;
-	AlHolding  *elsewhere = al_tx_elsewhere(attempt->key, &attempt->request->owner,
-											&result->is_in_use);
-	bool		was_claimed;
+	AlOwnClaim	ask = {.rel = rel, .key = attempt->key, .owner = &attempt->request->owner, .result = result};
+	const AlHolding *elsewhere = al_where_is_it(&ask, al_claim_has_others(attempt->key->hash));
 
-	do
+	if (elsewhere == NULL)
 	{
-		was_claimed = al_claim_has_others(attempt->key->hash);
-		al_look(rel, attempt->key, &attempt->request->owner, AL_LOOK_SOME, &attempt->state);
+		attempt->state = ask.state;
 		result->outcome = judge(attempt);
-		if (attempt->own == NULL && elsewhere == NULL && was_claimed)
-			elsewhere = al_pending_find(rel, attempt->key, &attempt->request->owner);
-		/* What had a claim at the look may have been committed after it. */
-	} while (attempt->own == NULL && elsewhere == NULL && was_claimed &&
-			 !al_claim_has_others(attempt->key->hash));
-	if (attempt->own == NULL && elsewhere && elsewhere->lifetime != AL_TRANSACTION)
-	{
-		result->outcome = AL_CLAIMED;
-		result->holding = *elsewhere;
-		result->blocker = elsewhere->pid;
+		return;
 	}
-	else if (attempt->own == NULL && elsewhere)
-	{
-		/* A holding that is not shown in shared memory has no label to tell. */
-		result->outcome = elsewhere->holder ? AL_HELD : AL_CLAIMED;
-		result->holding = *elsewhere;
-		result->others = 0;
-		result->blocker = elsewhere->pid;
-	}
+	/* A holding that is not shown in shared memory has no label to tell. */
+	result->outcome = elsewhere->lifetime == AL_TRANSACTION && elsewhere->holder ? AL_HELD : AL_CLAIMED;
+	result->others = elsewhere->lifetime == AL_TRANSACTION ? 0 : -1;
+	result->blocker = elsewhere->pid;
+	result->holding = *elsewhere;
 }
 
 /* Does the grant take one of a limited number of seats? */

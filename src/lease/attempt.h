@@ -21,7 +21,7 @@ typedef struct AlAttempt
 	AlTerms		terms;			/* on which the key is granted */
 	AlResult   *result;
 	AlState		state;
-	uint64		made;			/* al_sole_entries() before the first look */
+	uint64		entries;		/* al_sole_entries() before the first look */
 	AlHolding  *own;			/* the owner's holding, in the state; or NULL */
 	bool		is_shared;		/* how the owner is to have the key: as the request says, or as */
 	AlLifetime	lifetime;		/* the owner has it already, where the request keeps that */

@@ -220,7 +220,7 @@ put_shared(Relation rel, AlAttempt *attempt, AlHolding *holding)
 	}
 	if (put_over_any(rel, attempt, own_rows, false, holding))
 		return;
-	if (!rows->exclusive.is_alone &&
+	if (rows->exclusive.sole == AL_SOLE_UNKNOWN &&
 		(put_over_any(rel, attempt, al_sharers_noted(rel, attempt->key), true, holding) ||
 		 put_over_any(rel, attempt, al_sharers_over(rel, attempt->key), true, holding)))
 		return;

@@ -160,9 +160,9 @@ al_find_shared(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look
 {
 	state->rows.shared = NIL;
 	state->rows.more = 0;
-	if (!state->rows.exclusive.is_alone && al_sole_is_known(key))
-		state->rows.exclusive.is_alone = true;
-	if (!state->rows.exclusive.is_alone)
+	if (state->rows.exclusive.sole == AL_SOLE_UNKNOWN && al_sole_is_known(key))
+		state->rows.exclusive.sole = AL_SOLE_ROW;
+	if (state->rows.exclusive.sole == AL_SOLE_UNKNOWN)
 		look_at_rows(rel, key, owner, look, AL_SLOT_FIRST_SHARED, NULL, &state->rows);
 }
 
@@ -175,18 +175,18 @@ al_find_shared(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look
 void
 al_look(Relation rel, const AlKey *key, const AlOwner *owner, AlLook look, AlState *state)
 {
-	uint64		made = al_sole_entries(key);
+	uint64		entries = al_sole_entries(key);
 	Snapshot	snapshot;
 
 	PreventCommandIfParallelMode("functions of atomic_lock");
 	state->rows.shared = NIL;
 	state->rows.more = 0;
 	state->mine = al_tx_mine(key);
-	if (made != 0 && al_sole_is_known(key))
+	if (entries != 0 && al_sole_is_known(key))
 	{
 		al_table_find(rel, key, &state->rows.exclusive);
 		/* There are no other rows unless the index was given an entry meanwhile. */
-		if (made == al_sole_entries(key))
+		if (al_sole_is_unchanged(key, entries))
 			return;
 	}
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -400,17 +400,60 @@ al_judge_all(AlOwnClaim *ask)
 }
 
 /*
- * Judge without a claim whether the owner may do something with its holding.  The
- * cheap look is enough to say that it may, or that somebody else has the key
- * exclusively.  Otherwise returns what to wait for: what another session's
- * transaction holds, or may hold, for the owner, or will hold when it commits, or the
- * expired lease that it is extending; or NULL.
+ * Where is the holding of an owner that a first look at the rows has not found?  Looks
+ * through the transactions of other sessions, then the rows at one moment, then the rows
+ * that other transactions have not committed: a holding can move on only in that order.
+ * ask->own: in a row, or in a transaction of this session.  Otherwise returns what another
+ * session's transaction holds, or may hold, for the owner, or will hold when it commits,
+ * or the expired lease that it is extending; NULL: the owner does not hold the key.
+ * "is_claimed": another transaction had claimed the key before this call.
+ */
+AlHolding *
+al_where_is_it(AlOwnClaim *ask, bool is_claimed)
+{
+	AlHolding  *elsewhere = al_tx_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
+
+	if (!al_judge_all(ask) && ask->result->outcome == AL_EXPIRED)
+	{
+		/*
+		 * If another call of the owner extends it, that one began before the lease expired.  A
+		 * call that only waits as we do has the same claim, so wait once for each end.
+		 */
+		if (ask->waited_end != ask->result->holding.expires_at &&
+			al_claim_is_extended(ask->key, ask->owner, al_is_shared(&ask->result->holding)))
+		{
+			ask->waited_end = ask->result->holding.expires_at;
+			return &ask->result->holding;
+		}
+		(void) al_judge_all(ask);
+	}
+	if (ask->own || elsewhere || !is_claimed)
+		return ask->own ? NULL : elsewhere;
+
+	/* Without a claim it is a row that was written by hand, which is not waited for. */
+	elsewhere = al_pending_find(ask->rel, ask->key, ask->owner);
+	if (elsewhere && !(ItemPointerIsValid(&ask->waited) &&
+						ItemPointerEquals(&elsewhere->tid, &ask->waited)))
+	{
+		ask->waited = elsewhere->tid;
+		return elsewhere;
+	}
+	/* The transaction may have committed its row between the two looks. */
+	if (!al_judge_all(ask) && ask->result->outcome == AL_NOT_FOUND &&
+		al_pending_find(ask->rel, ask->key, NULL))
+		ask->result->is_in_use = true;
+	return NULL;
+}
+
+/*
+ * Judge without a claim whether the owner may do something with its holding.  The cheap
+ * look is enough to say that it may, or that another owner has the key exclusively.
+ * Otherwise returns what al_where_is_it() does.
  */
 static AlHolding *
 look_for_own(AlOwnClaim *ask)
 {
 	AlState    *state = &ask->state;
-	AlHolding  *elsewhere;
 	bool		was_seen = ask->seen != NULL;
 	bool		is_claimed;
 
@@ -431,40 +474,9 @@ look_for_own(AlOwnClaim *ask)
 	is_claimed = al_claim_has_others(ask->key->hash);
 	if (!is_claimed && al_is_live(&state->rows.exclusive, ask->result->at))
 		return NULL;
-
-	/* Transactions come before rows, for the reason given at al_holdings_of_key(). */
 	AL_TEST_POINT("not-own");
-	elsewhere = al_tx_elsewhere(ask->key, ask->owner, &ask->result->is_in_use);
-	if (!al_judge_all(ask) && ask->result->outcome == AL_EXPIRED)
-	{
-		/*
-		 * If another call of the owner extends it, that one began before the lease expired.  A
-		 * call that only waits as we do has the same claim, so wait once for each end.
-		 */
-		if (ask->waited_end != ask->result->holding.expires_at &&
-			al_claim_is_extended(ask->key, ask->owner, al_is_shared(&ask->result->holding)))
-		{
-			ask->waited_end = ask->result->holding.expires_at;
-			return &ask->result->holding;
-		}
-		(void) al_judge_all(ask);
-	}
-	/* Who was given a row goes over all that the owner holds, and not yet this. */
-	if (ask->own || elsewhere || !is_claimed || was_seen)
-		return ask->own ? NULL : elsewhere;
-
-	/* Without a claim it is a row that was written by hand, which is not waited for. */
-	elsewhere = al_pending_find(ask->rel, ask->key, ask->owner);
-	if (elsewhere && !(ItemPointerIsValid(&ask->waited) &&
-						ItemPointerEquals(&elsewhere->tid, &ask->waited)))
-	{
-		ask->waited = elsewhere->tid;
-		return elsewhere;
-	}
-	if (!al_judge_all(ask) && ask->result->outcome == AL_NOT_FOUND &&
-		al_pending_find(ask->rel, ask->key, NULL))
-		ask->result->is_in_use = true;
-	return NULL;
+	/* A caller that passes "seen" iterates over committed holdings, and skips others. */
+	return al_where_is_it(ask, is_claimed && !was_seen);
 }
 
 /* al_claim_own(), but for AL_FORCED */

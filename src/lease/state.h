@@ -89,6 +89,7 @@ typedef struct AlTerms
 {
 	int64		ttl;			/* microseconds; 0: no end but that of the lifetime */
 	int			max_holders;	/* that may share it, with the owner; 0: any number */
+	int64		max_lifetime;	/* of the lease with its extensions, microseconds; 0: no limit */
 } AlTerms;
 
 /* The holdings of a key, as far as they were looked for */
@@ -140,6 +141,7 @@ extern AlOutcome al_judge_owner(const AlState *state, const AlOwner *owner,
 								AlResult *result, AlHolding **own);
 extern void al_tell_forced(const AlKey *key, const AlOwner *owner, AlResult *result);
 extern AlHolding *al_judge_all(AlOwnClaim *ask);
+extern AlHolding *al_where_is_it(AlOwnClaim *ask, bool is_claimed);
 extern AlHolding *al_claim_own(AlOwnClaim *ask);
 extern bool al_await_own(Relation rel, const AlKey *key, const AlOwner *owner, int64 *waited);
 extern bool al_put_over(Relation rel, const AlKey *key, AlHolding *holding);

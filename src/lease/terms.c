@@ -190,6 +190,7 @@ al_terms_of(const AlKey *key, AlAcquire *request, AlTerms *terms)
 		raise_range(key, "wait", "0", AL_MAX_WAIT, "atomic_lock.max_wait");
 	terms->ttl = 0;
 	terms->max_holders = 0;
+	terms->max_lifetime = al_policy_value(key->name, AL_MAX_LIFETIME);
 	if (request->is_convert)
 		return;
 

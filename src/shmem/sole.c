@@ -100,6 +100,13 @@ al_sole_entries(const AlKey *key)
 	return pg_atomic_read_u64(&entries[CELLS + key->hash % COUNTERS]) + 1;
 }
 
+/* Was no index entry made for this key since al_sole_entries() returned "since"? */
+bool
+al_sole_is_unchanged(const AlKey *key, uint64 since)
+{
+	return since != 0 && since == al_sole_entries(key);
+}
+
 /* Count an index entry that was made.  The key is still claimed. */
 void
 al_sole_entry_made(const AlKey *key)

@@ -152,13 +152,12 @@ find_by_index(Relation rel, const AlKey *key, int32 slot, Snapshot snapshot,
 }
 
 /*
- * Find the row in slot 0 of a key by the index.  "is_alone" is set to whether the
- * key has no entries for other slots, and to false where too many old versions would
- * have to be looked at.  "is_new" is set to whether the key has no entry at all.
+ * Find the row in slot 0 of a key by the index.  *sole says which entries the
+ * key has; AL_SOLE_UNKNOWN also where too many old versions would have to be looked at.
  */
 static bool
 find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *holding,
-			   bool *is_alone, bool *is_new)
+			   AlSole *sole)
 {
 	AlEntries	entries;
 	ScanKeyData keys[2];
@@ -166,17 +165,17 @@ find_exclusive(Relation rel, const AlKey *key, Snapshot snapshot, AlHolding *hol
 	int			more = 0;
 	bool		found = false;
 
-	*is_alone = *is_new = true;
+	*sole = AL_SOLE_NONE;
 	al_table_scan_keys(keys, key, false, AL_SLOT_EXCLUSIVE);
 	al_entries_begin(&entries, rel, al_table_key_index(rel), snapshot, 1, keys);
 	while ((tid = al_entries_next(&entries)) != NULL)
 	{
 		HeapTupleData tuple;
 
-		*is_new = false;
+		*sole = AL_SOLE_ROW;
 		if (al_entries_slot(&entries) != AL_SLOT_EXCLUSIVE || (found && ++more > 8))
 		{
-			*is_alone = false;
+			*sole = AL_SOLE_UNKNOWN;
 			break;
 		}
 		if (!found && al_entries_row(&entries, tid, &tuple))
@@ -461,8 +460,7 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 {
 	Snapshot	snapshot;
 	bool		found;
-	bool		is_alone;
-	bool		is_new;
+	AlSole		sole;
 
 	if (al_table_is_crowd(key))
 		return al_table_find_slot(rel, key, AL_SLOT_EXCLUSIVE, holding);
@@ -471,13 +469,12 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 	found = al_table_find_by_hint(rel, key, AL_SLOT_EXCLUSIVE, snapshot, holding);
 	if (!found)
 	{
-		found = find_exclusive(rel, key, snapshot, holding, &is_alone, &is_new);
+		found = find_exclusive(rel, key, snapshot, holding, &sole);
 		if (found)
 			al_hint_set(key->hash, AL_SLOT_EXCLUSIVE, &holding->tid);
 		else
 			al_table_no_row(key, AL_SLOT_EXCLUSIVE, holding);
-		holding->is_alone = is_alone;
-		holding->is_new = is_new;
+		holding->sole = sole;
 	}
 	UnregisterSnapshot(snapshot);
 	if (found)

@@ -47,7 +47,7 @@ al_row_read(Relation rel, HeapTuple tuple, AlHolding *holding)
 	holding->ttl = DatumGetInt64(VALUE(ttl_us));
 	holding->slot = DatumGetInt32(VALUE(slot));
 	holding->role = DatumGetObjectId(VALUE(role));
-	holding->is_alone = holding->is_new = false;
+	holding->sole = AL_SOLE_UNKNOWN;
 	holding->key = al_string(DatumGetTextPP(VALUE(key)));
 	holding->holder = DatumGetTextPP(VALUE(holder));
 	holding->owner = IS_NULL(owner) ? NULL : DatumGetTextPP(VALUE(owner));

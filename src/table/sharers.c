@@ -251,8 +251,8 @@ count_row(SlotScan *scan, AlRows *rows, AlHolding *longest, const AlHolding *row
  * say "at least 100 others" of one that is named to an owner that has one itself.  The
  * list has a live one if there is any.
  *
- * rows->exclusive.is_alone is set to whether the index has no entries for shared
- * holdings, dead or alive.  Where first_slot is above 0, nothing else of it is set.
+ * rows->exclusive.sole says whether the index has no entries for shared holdings, dead or
+ * alive.  Where first_slot is above 0, nothing else of it is set.
  */
 void
 al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snapshot given,
@@ -296,7 +296,7 @@ al_sharers_look(Relation rel, const AlKey *key, int32 first_slot, bool all, Snap
 		else
 			count_row(&scan, rows, longest, &holding, now);
 	}
-	rows->exclusive.is_alone = is_alone;
+	rows->exclusive.sole = is_alone ? AL_SOLE_ROW : AL_SOLE_UNKNOWN;
 	al_table_set_crowd(key, found > FEW);
 	/* One of them may be the owner's own. */
 	for (int i = 0; i < (int) lengthof(longest) && rows->more > 0; i++, rows->more--)
