@@ -61,6 +61,17 @@ release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, voi
 		al_report_doubt();
 }
 
+/* The transaction has ended: forget what this backend knows of it. */
+static void
+forget_transaction(void)
+{
+	al_stat_abort();
+	al_tx_abort(0);
+	al_publish_forget();
+	al_claimed_changed();
+	al_durability_at_end();
+}
+
 static void
 xact_callback(XactEvent event, void *arg)
 {
@@ -73,26 +84,21 @@ xact_callback(XactEvent event, void *arg)
 			AL_TEST_POINT("before-commit");
 			break;
 		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			if (event != XACT_EVENT_ABORT)
-			{
-				al_durability_after_commit(event == XACT_EVENT_PREPARE);
-				if (al_tx_count() > 0)
-					al_stat_count(AL_COUNT_RELEASES, al_tx_count());
-				al_stat_commit();
-			}
-			/* Who is in line for what it held is to be offered that. */
-			else if (al_tx_count() > 0 && al_tickets_any())
-				al_line_missed();
+			al_durability_after_commit(event == XACT_EVENT_PREPARE);
+			if (al_tx_count() > 0)
+				al_stat_count(AL_COUNT_RELEASES, al_tx_count());
+			al_stat_commit();
 			/* The claims of a prepared transaction stay, but no session has them. */
 			if (event == XACT_EVENT_PREPARE)
 				al_claimed_forget();
-			al_stat_abort();
-			al_tx_abort(0);
-			al_publish_forget();
-			al_claimed_changed();
-			al_durability_at_end();
+			forget_transaction();
+			break;
+		case XACT_EVENT_ABORT:
+			/* The background sweep offers what it held to those in line. */
+			if (al_tx_count() > 0 && al_tickets_any())
+				al_line_missed();
+			forget_transaction();
 			break;
 		case XACT_EVENT_PARALLEL_PRE_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:

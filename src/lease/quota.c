@@ -69,7 +69,7 @@ typedef struct Counted
 	const AlKey **keys;			/* in order */
 	int			new_keys;
 	bool		in_transaction; /* some of them without a row */
-	const AlKey *ticket;			/* of a new ticket; or NULL */
+	const AlKey *ticket;		/* of a new ticket; or NULL */
 	int			tickets;		/* counted: tickets of the role */
 } Counted;
 
@@ -289,7 +289,7 @@ raise_quota(const Counted *quota, int held)
 			(al_errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("lock \"%s\" would be one key too many for its role", al_display(key->name)),
 			 errdetail("Role \"%s\" holds %d of at most %d keys, by the policy for prefix \"%s\".%s",
-					   role ? al_display(al_cstring(role)) : "?", Max(limit, held), limit,
+					   role ? al_display(al_cstring(role)) : "?", held, limit,
 					   al_display(quota->policy->prefix),
 					   quota->tickets == 0 ? "" :
 					   psprintf("  Places in line count, too: %d.", quota->tickets)),

@@ -161,6 +161,48 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, A
 }
 
 /*
+ * Write what was handed over, with "share", which the new owner had before; ttl in
+ * microseconds, AL_NO_TTL leaves the end as it is.  False: it has expired, and nothing is
+ * written.
+ */
+static bool
+write_handed_over(AlOwnClaim *from, const AlOwner *new_owner, text *holder, Oid role, int64 ttl,
+				  AlHolding *share)
+{
+	AlHolding  *own = from->own;
+	AlHolding	former = *own;
+
+	/* The quotas may have been waited for. */
+	if (!al_is_live(own, from->result->at))
+		return false;
+	if (!al_string_equal(from->owner->name, new_owner->name))
+	{
+		AlState		former_rows;
+
+		al_look(from->rel, from->key, new_owner, AL_LOOK_OWN, &former_rows);
+		al_forget_released(from->rel, from->key, new_owner, &former_rows.rows, false, false);
+	}
+	own->fencing_token = al_fence_draw(1);
+	if (ttl != AL_NO_TTL)
+	{
+		own->ttl = ttl;
+		own->expires_at = Min(al_add_duration(from->result->at, ttl), al_end_of_life(own));
+	}
+	own->holder = holder;
+	own->role = role;
+	own->owner = al_string_text(new_owner->name);
+	own->has_owner_hash = true;
+	own->owner_hash = al_owner_index_hash(new_owner->name, from->key->name);
+	if (own->lifetime != AL_TRANSACTION)
+		return write_row(from, new_owner, &former, share);
+	al_end_mine(from->key, &from->state, new_owner, own, AL_ENDED_TRANSFERRED);
+	al_publish_end(from->key, &former, from->result->at, AL_ENDED_TRANSFERRED, NULL);
+	own->granted_at = from->result->at;
+	al_tx_change(own, new_owner);
+	return true;
+}
+
+/*
  * Hand what an owner holds over to another owner; ttl in microseconds, AL_NO_TTL leaves
  * the end as it is.  Outcomes: AL_ACQUIRED; those of al_claim_own(),
  * AL_LIFETIME_EXCEEDED, AL_NO_LEASE.  Raises 42501, 22023, 53400.
@@ -173,8 +215,6 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 	AlOwnClaim	from = {rel, key, owner, AL_CLAIM_TAKE, .result = result};
 	AlClaim		to_claim = {0};
 	AlHolding  *share = NULL;
-	AlHolding  *own;
-	AlHolding	former;
 	AlQuotaUse	use = {.key = key, .role = role, .is_new = true};
 	List	   *quotas;
 
@@ -183,68 +223,30 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		ttl = al_terms_new_ttl(key, ttl);
 	if (!claim_both(&from, new_owner, ttl, &to_claim, &share))
 		return;
-	own = from.own;
-	if (ttl != AL_NO_TTL && al_end_of_life(own) <= result->at)
+	if (ttl != AL_NO_TTL && al_end_of_life(from.own) <= result->at)
 	{
 		drop_claims(&from, &to_claim);
 		result->outcome = AL_LIFETIME_EXCEEDED;
 		return;
 	}
 	result->outcome = AL_ACQUIRED;
-	if (own->lifetime == AL_TRANSACTION && share && give_to_lease(&from, new_owner, share))
+	use.in_transaction = from.own->lifetime == AL_TRANSACTION;
+	if (!use.in_transaction || share == NULL || !give_to_lease(&from, new_owner, share))
 	{
-		(void) al_tickets_drop(key, new_owner);
-		return;
-	}
-	former = *own;
-	use.in_transaction = own->lifetime == AL_TRANSACTION;
-	quotas = al_quota_claim(rel, &use, 1, new_owner);
-	if (quotas != NIL)
-	{
-		/* Others may have been waited for. */
-		result->at = GetCurrentTimestamp();
-		if (!al_is_live(own, result->at))
+		bool		is_written;
+
+		quotas = al_quota_claim(rel, &use, 1, new_owner);
+		if (quotas != NIL)
+			result->at = GetCurrentTimestamp();
+		is_written = write_handed_over(&from, new_owner, holder, role, ttl, share);
+		al_quota_end(quotas);
+		if (!is_written)
 		{
-			al_quota_end(quotas);
 			drop_claims(&from, &to_claim);
 			result->outcome = AL_EXPIRED;
 			return;
 		}
+		result->holding = *from.own;
 	}
-
-	if (!al_string_equal(owner->name, new_owner->name))
-	{
-		AlState		former_rows;
-
-		al_look(rel, key, new_owner, AL_LOOK_OWN, &former_rows);
-		al_forget_released(rel, key, new_owner, &former_rows.rows, false, false);
-	}
-	own->fencing_token = al_fence_draw(1);
-	if (ttl != AL_NO_TTL)
-	{
-		own->ttl = ttl;
-		own->expires_at = Min(al_add_duration(result->at, ttl), al_end_of_life(own));
-	}
-	own->holder = holder;
-	own->role = role;
-	own->owner = al_string_text(new_owner->name);
-	own->has_owner_hash = true;
-	own->owner_hash = al_owner_index_hash(new_owner->name, key->name);
-	if (own->lifetime == AL_TRANSACTION)
-	{
-		al_end_mine(key, &from.state, new_owner, own, AL_ENDED_TRANSFERRED);
-		al_publish_end(key, &former, result->at, AL_ENDED_TRANSFERRED, NULL);
-		own->granted_at = result->at;
-		al_tx_change(own, new_owner);
-	}
-	else if (!write_row(&from, new_owner, &former, share))
-	{
-		al_quota_end(quotas);
-		drop_claims(&from, &to_claim);
-		result->outcome = AL_EXPIRED;
-		return;
-	}
-	al_quota_end(quotas);
 	(void) al_tickets_drop(key, new_owner);
-	result->holding = *own;
 }
