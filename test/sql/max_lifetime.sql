@@ -54,8 +54,8 @@ SELECT acquired_at = :'alice' AS same_since, expires_at = acquired_at + interval
 SELECT acquired_at = :'alice' AS of_the_first, expires_at <= acquired_at + interval '1 h' AS within FROM lock_transfer('shared', 'bob-1', 'carol-1');
 SELECT acquired_at AS dora FROM lock_acquire('shared', '30 min', 'dora-1', 'shared') \gset
 SELECT acquired_at = :'alice' AS of_the_first, expires_at <= acquired_at + interval '1 h' AS within FROM lock_transfer('shared', 'carol-1', 'dora-1', ttl => '1 h');
--- merging an older and a newer holding adds no time to the older, and takes none from what the
--- new owner had
+-- merging an older and a newer holding adds no time to the older, and takes none from the
+-- former holding of the new owner
 CREATE FUNCTION t.age(k text, o text) RETURNS void LANGUAGE sql AS $$UPDATE app_lock SET acquired_at = acquired_at - interval '40 min', expires_at = expires_at - interval '40 min' WHERE key = k AND owner = o$$;
 SELECT count(lock_acquire(k, '1 h', o, 'shared')) FROM unnest('{join-1,join-2}'::text[]) k, unnest('{alice-1,bob-1}'::text[]) o;
 SELECT t.age('join-1', 'alice-1'), t.age('join-2', 'bob-1');

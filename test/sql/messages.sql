@@ -5,8 +5,8 @@
 --
 -- Error messages escape control characters, and never contain an owner
 --
--- Properties: each refusal has its SQLSTATE, in PostgreSQL's message style, names the key, and
--- says who holds it, since and until when, and in which mode. Keys, labels and words are
+-- Properties: each refusal has its SQLSTATE, in PostgreSQL's message style, and gives the key,
+-- the holder's label and mode, and the start and end of the lease. Keys, labels and words are
 -- escaped, so that no one can forge a line of the log.
 --
 -- Turns red when: a message shows an owner or a raw control character, lacks the key, or has

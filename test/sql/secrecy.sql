@@ -6,9 +6,9 @@
 --
 -- Properties: a fencing token works only together with the owner, and is shown only to the
 -- owner and to monitors; with the token alone, no caller can pin a holding and so keep its
--- owner from releasing it. Whatever foreign code runs within a call, the owner is the one at
--- the beginning of the call, the only privilege needed is EXECUTE, and no lock is left to a
--- session whose user did not ask for it.
+-- owner from releasing it. Foreign code that runs within a call cannot change the call's owner.
+-- The only privilege needed is EXECUTE. No lock is left to a session whose user did not ask for
+-- it.
 --
 -- Turns red when: a token pins, or is shown, without its owner; a setting that changes during a
 -- call changes the owner; USAGE on the schema is required where the call does not name it; an
