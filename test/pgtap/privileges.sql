@@ -75,7 +75,7 @@ SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT * FROM lock_policy(''k'')'
 SELECT is(pg_temp.code_as('regress_al_fresh', 'SELECT (lock_acquire(''k'', owner => ''o'', mode => ''shared'', lifetime => ''session'')).status, (lock_convert(''k'', ''o'')).status, (lock_transfer(''k'', ''o'', ''p'')).status'), '00000', 'level user may lock in each mode and lifetime, convert and transfer');
 SELECT lock_revoke_access('regress_al_fresh', 'user') \g /dev/null
 SELECT is(pg_temp.may('regress_al_fresh'), '{}', 'level user is revoked completely');
-SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || call)), '{42501}', 'with sets, conversion and hand-over')
+SELECT is(array_agg(DISTINCT pg_temp.code_as('regress_al_fresh', 'SELECT ' || call)), '{42501}', 'after the revoke, sets, conversions, transfers, asserts, tickets and fetches are refused')
 FROM unnest(ARRAY['lock_acquire_all(ARRAY[''k''])', 'lock_try_acquire_all(ARRAY[''k''])', 'lock_convert(''k'', ''o'')', 'lock_transfer(''k'', ''o'', ''p'')',
 	'lock_channel(''k'')', 'lock_ask(''k'')', 'lock_enqueue(''k'', ''o'')', 'lock_leave(''k'', ''o'')',
 	'lock_assert(''k'', ''o'')', 'lock_assert_fence(''k'', 1, ''o'')', 'lock_fetch(NULL::pg_temp.another_s, ''1'', owner => ''o'')']) call;
