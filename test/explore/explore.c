@@ -228,7 +228,7 @@ go_on(Slot *slot, uint32 pass)
 	sem_post(&slot->go_on);
 }
 
-/* The state of the session whose step this is: it runs until it has passed the points that it may pass. */
+/* The state of the session whose step this is.  It runs until it has passed its number of points. */
 static State
 state_of_moving(int pid, char how, uint32 visits, uint32 pass)
 {

@@ -103,8 +103,8 @@ class Session:
 @dataclass
 class Step:
     choice: int
-    others: dict        # what else could have gone on, and whether that is a preemption
-    point: str          # where it stood
+    others: dict        # the alternatives of each step, and whether each is a preemption
+    point: str          # the point where the session stood
 
 
 class Explorer:
@@ -126,7 +126,7 @@ class Explorer:
         self.steps_taken, self.order, self.late = [], [], set()
 
     def stop_at(self, stops):
-        """At which points sessions stop from now on"""
+        """Set the points at which sessions stop from now on"""
         self.stops = stops
         while self.sessions:
             self.sessions.pop().conn.close()
@@ -162,7 +162,7 @@ class Explorer:
         raise TimeoutError(f'{sql} does not begin: {states[me]}')
 
     def walk(self, session, sql=None):
-        """Let a session alone come to its end, of a statement or altogether"""
+        """Let a session finish its statement, or end, without the others"""
         until = time.monotonic() + LIMIT
         _, states = self.begin(session, [session], sql, MANY) if sql else self.step([session], session, MANY)
         while states[0][0] not in 'IG':
@@ -173,7 +173,7 @@ class Explorer:
         return session.answer() if sql else None
 
     def must(self, session, sql):
-        """Let a session alone make a statement that has to succeed"""
+        """Let a session execute a statement that must succeed, without the others"""
         answer = self.walk(session, sql)
         if answer[:1] == ('error',):
             raise RuntimeError(f'{sql}: {answer}')
@@ -214,10 +214,10 @@ class Explorer:
         state = [READY if program else DONE for program in programs]
         point = [''] * n
         answers = [[] for _ in range(n)]
-        waits = [False] * n         # for others to do something
+        waits = [False] * n         # pauses until others have acted
         hours = scenario.clock
         current = None
-        is_missed = False           # a sweep is to make an offer
+        is_missed = False           # a sweep must make an offer
         self.steps_taken = steps = []
         self.order, self.late = [], set()
 
@@ -344,7 +344,7 @@ class Explorer:
         return True
 
     def clear(self, sessions, state):
-        """Bring all sessions to an end"""
+        """End all sessions"""
         for session, how in zip(sessions, state):
             if session in self.sessions and how in (BLOCKED, STOPPED):
                 self.ask(f'SELECT pg_cancel_backend({session.pid})')
@@ -395,7 +395,7 @@ class Verdicts:
         return {judge.comparable(found[1]) for found in self.explorer.search(self.scenario, programs, 0) if found}
 
     def complaint(self, outcome):
-        """None, or what is wrong"""
+        """None, or the name of the contradiction"""
         if outcome not in self.seen:
             self.seen[outcome] = self.judge(outcome)
         return self.seen[outcome]
@@ -430,7 +430,7 @@ def replay(explorer, scenario, schedule):
 
 
 def turns(steps):
-    """Where each session stood when the schedule came to it"""
+    """The point of each session when the schedule came to it"""
     return ' '.join(step.point or '-' for i, step in enumerate(steps) if i == 0 or step.choice != steps[i - 1].choice)
 
 
@@ -447,7 +447,7 @@ def show(scenario, steps, outcome):
 
 
 def complaints_of(explorer, scenario, verdicts, outcome, known):
-    """What is wrong with the last schedule, in words"""
+    """Descriptions of the contradictions of the last schedule"""
     found = [judge.broken_order(scenario, outcome, explorer.order), judge.broken_promise(scenario, outcome, explorer.late), verdicts.complaint(outcome)]
     return [what for what in found if what and not known.explains(scenario, outcome, what)]
 
@@ -470,7 +470,7 @@ def explore(explorer, scenario, bound, seconds, known, dice):
 
 
 def replay_found(explorer, path, known, report):
-    """Replay what was found once: lines "SCENARIO <tab> SCHEDULE <tab> TURNS <tab> WHAT WAS WRONG" """
+    """Replay earlier findings: lines "SCENARIO <tab> SCHEDULE <tab> TURNS <tab> WHAT WAS WRONG" """
     for name, schedule, expected, _ in (line.split('\t') for line in judge.lines_of(path)):
         scenario = scenarios.named(name)
         verdicts = Verdicts(explorer, scenario)

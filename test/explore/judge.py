@@ -21,7 +21,7 @@ class Final:
     status: tuple
     claims: int
     history: tuple
-    grown: int          # how far the counters are from the rows
+    grown: int          # differences between the counters and the rows
     audit: tuple
     written: int
     is_closed: bool
@@ -89,7 +89,7 @@ def refused(outcome):
 
 
 def some_refused(outcome):
-    """Sets of calls that were refused, which should have done nothing; small sets first"""
+    """Sets of refused calls, which should have had no effect; small sets first"""
     calls = refused(outcome)
     return itertools.chain.from_iterable(itertools.combinations(calls, r) for r in range(1, len(calls) + 1))
 
@@ -104,7 +104,7 @@ def left_out(outcome, calls):
 
 
 def broken_rules(scenario, outcome):
-    """Names of rules that do not hold"""
+    """Names of the broken rules"""
     final = outcome.final
     live = [row for row in final.rows if row[2]]
     blocked = [answers for answers in outcome.answers if answers and answers[-1] == ('blocked',)]

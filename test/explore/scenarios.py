@@ -25,8 +25,8 @@ def block(call, *after, before=('BEGIN',)):
     return lambda o: [*before, call(o), *(with_owner(sql)(o) for sql in after)]
 
 
-# The calls of one session.  A name with a star is for holders: a scenario needs a state in
-# which the owner has the key, or another call that gives the owner the key.
+# The calls of one session. A name with a star needs a holder: a state in which the owner has the
+# key, or another call that gives the owner the key.
 SINGLE = {
     'acquire': acquire(),
     'share': acquire(", mode => 'shared'"),
@@ -74,7 +74,7 @@ BLOCKS = {
     'session[end]': lambda o: [SINGLE['session'](o), 'DISCONNECT'],
 }
 CALLS = {**{name: (lambda o, call=call: [call(o)]) for name, call in SINGLE.items()}, **BLOCKS}
-# These give something to the other owner
+# these give something to the other owner
 GIVES = {'give*', 'give[tx]*', 'transfer_all*'}
 
 
@@ -88,8 +88,8 @@ POLICY = "SELECT lock_set_policy('{k}', %s)"
 
 @dataclass
 class State:
-    """What is done before: SQL, or CLOCK: two hours pass.  "third" is a session of its own, which does
-    third[0] before, and the others as its program"""
+    """What happens before the scenario: SQL, or CLOCK, which lets two hours pass. "third" is a
+    session of its own, which executes third[0] before the scenario, and the rest as its program"""
     setup: list
     holders: str = ''
     third: tuple = ()
@@ -125,7 +125,7 @@ STATES = {
     'releasing': State([lease('a')], 'a', third=(['BEGIN', "SELECT lock_release('{k}', '{a}')"], 'COMMIT')),
     'prepared': State([], third=(['BEGIN', lease('c'), "PREPARE TRANSACTION '{c}'"], "COMMIT PREPARED '{c}'")),
 }
-# Leases end meanwhile
+# leases expire meanwhile
 EXPIRING = ('a', 'sa', 'a+b', 'sc', 'a,ticket b', 'a,ticket c', 'offered b', 'min_hold')
 
 
@@ -155,7 +155,7 @@ def pair(state, x, y, clock=0, same=False):
 
 
 def is_of_interest(state, x, y, same):
-    """Does a call that is for holders have one, or may it?"""
+    """Whether a call that needs a holder has one, or may have one"""
     has = [o in STATES[state].holders for o in ('a', 'a' if same else 'b')]
     if x[-1] == '*' and not has[0] and not (y in GIVES and has[1]):
         return False
@@ -168,7 +168,7 @@ def is_of_interest(state, x, y, same):
 
 
 def three():
-    """Where the order of waiters matters"""
+    """Scenarios in which the order of waiters matters"""
     wait, release, enqueue = SINGLE['wait'], SINGLE['release*'], SINGLE['enqueue']
     programs = {
         'a: release, wait, wait': [[release('a')], [wait('b'), release('b')], [wait('c'), release('c')]],
