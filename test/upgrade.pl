@@ -200,7 +200,7 @@ SELECT force_release('forced', 'is ill');
 SELECT status FROM lock_steal('stolen', 'ann', 'is away', '1 hour', 'Ann');
 }), "t\nacquired", "$db: audited ends");
 
-	# A crash ends a session, of which only the row remains.
+	# A crash ends a session.  Only its row remains.
 	my $session = $node->background_psql($db);
 	is(ask($session, q{SELECT status FROM lock_acquire('session', owner => 'bob', lifetime => 'session')}), 'acquired', "$db: for a session");
 	$node->stop('immediate');
@@ -422,7 +422,7 @@ sub try_mode
 
 	if ($mode eq 'copy' && !$next)
 	{
-		# Whoever goes back finds what he has left.
+		# A user who returns to the old cluster finds its leases.
 		$node = $source;
 		$node->append_conf('postgresql.conf', $settings);
 		$node->start;

@@ -4,7 +4,7 @@
 #
 #   cycles   the same ten keys acquired and released CYCLES times without vacuum, and
 #            a tenth of that beside an old snapshot
-#   shared   a tenth of CYCLES in which ten owners share a key and release it without
+#   shared   ten owners share a key and release it a tenth of CYCLES times without
 #            vacuum, and the same beside a thousand other sharers
 #   held     pairs while up to HELD other leases are held
 #   once     ONCE keys, each used a single time and swept
@@ -13,8 +13,8 @@
 #   backend  memory of a backend over CALLS calls
 #   first    the first call of a backend
 #
-# Things that are compared take turns, in another order each round, and ratios are taken within
-# a round. growth.tsv has a line for each figure.
+# The compared runs alternate, in another order each round, and each ratio is that of one
+# round. growth.tsv has a line for each figure.
 
 growths=()
 for growth in ${GROWTH:-cycles shared held once owner memory backend first}; do
@@ -48,7 +48,7 @@ growth_row() {
 	printf '%s\n' "$*" >>"$growth_runs"
 }
 
-# growth_database NAME [USED]: creates a database in which USED keys have been used
+# growth_database NAME [USED]: creates a database with USED keys that have been used
 growth_database() {
 	growth_drop "$1"
 	as_user "$AL_BIN/createdb" -h "$socket" -U postgres "$1"

@@ -48,7 +48,7 @@
 #define KEY				"handoff"
 #define MAX_SESSIONS	1000
 
-/* Executions after which the server has settled on a plan */
+/* Executions before the server keeps a plan */
 #define WARM_UPS		6
 
 /* A free key must be granted within this time. */

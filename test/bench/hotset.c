@@ -62,7 +62,7 @@
 #define REFUSED_KEYS	8
 #define OWN_KEYS		100000
 
-/* Executions after which the server has settled on a plan */
+/* Executions before the server keeps a plan */
 #define WARM_UPS		6
 
 /* The lease, in seconds */

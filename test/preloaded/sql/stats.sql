@@ -200,7 +200,7 @@ SELECT lock_sweep(1000) > 0 AS swept;
 SELECT replace(t.counted(), ', waits 1', '') AS counted;
 SELECT t.adds_up();
 
--- What ran out and keeps its key closed, until an administrator opens it or takes it
+-- Expired leases that keep their key closed until an administrator opens or steals it
 SELECT lock_set_policy('min ', min_hold => '1 hour');
 SELECT count(lock_acquire('min ' || i, '20 ms', 'alice-1')) FROM generate_series(1, 2) i;
 SELECT count(lock_acquire('min 3', ttl, o, 'shared')) FROM (VALUES ('alice-1', interval '20 ms'), ('bob-1', '20 ms'), ('carol-1', '1 hour')) v (o, ttl);
@@ -230,7 +230,7 @@ SELECT status FROM lock_try_acquire('held', wait => '40 ms');
 SELECT status FROM lock_try_acquire('held', wait => '20 ms');
 SELECT waits, timeouts, refusals, total_wait >= longest_wait AS total, longest_wait > '0' AS longest, longest_wait < total_wait AS less
 FROM lock_stats WHERE database = current_database();
--- one that was worth it; on a slow machine the first lease may be over too soon
+-- a wait that was granted; on a slow machine the first lease may expire before the wait
 DO $$
 BEGIN
 	FOR i IN 1 .. 1000 LOOP
