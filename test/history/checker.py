@@ -493,7 +493,7 @@ class Checker:
             elif row['status'] == 'acquired' and before is not None and before.mode == mode:
                 self.to_prove.append(('certain', before, record, key, owner))
             if before is not None and row['status'] == 'acquired' and record['lifetime'] == 'transaction':
-                # The transaction counts the rest of the lease as another holder.
+                # Calls with max_holders count the rest of the lease as another holder.
                 self.may_have(record, key, fate[2], holds=False)
             if before is not None:
                 # If this is undone, the earlier grant continues, which we do not track.

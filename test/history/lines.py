@@ -324,7 +324,7 @@ class Lines:
                 yield holding
 
     def since(self, key, owner, moment):
-        """Since when the owner may have had a ticket that was valid at the given moment"""
+        """The earliest begin of a ticket that the owner may have at that moment"""
         had = self.asked.get((key, owner), []) + [(t.inv, t.last) for t in self.of_owner.get((key, owner), ())]
         return min((begin for begin, end in had if end >= moment), default=moment)
 
