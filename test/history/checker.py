@@ -335,8 +335,8 @@ class Checker:
         return [(record, fate or ('unknown', record['inv'], math.inf)) for record, fate in zip(records, fates)]
 
     def gone(self, record):
-        """When the backend had ended, and the effects of a kill had, if the connection ended with
-        this call"""
+        """When the backend had ended, if the connection ended with this call; not before the end
+        of faults that had begun"""
         moment = max(record['comp'], record.get('gone', 0))
         return max([moment] + [end for begin, end, _, _ in self.history.faults if begin <= moment])
 
