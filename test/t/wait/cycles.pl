@@ -1,5 +1,5 @@
-# Cycles of waiters, each in as few steps as possible.  wait/not_granted has more
-# cycles, and the other ways in which a wait ends.
+# Cycles of waiters, each built in as few steps as possible.  wait/not_granted has more
+# cycles, and the other ways for a wait to end.
 #
 # Properties: a cycle can consist of three owners that wait for each other's leases, of two
 # waiters and a row lock or a seat of a limited key, or of two sessions that wait for the end

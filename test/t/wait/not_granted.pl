@@ -272,7 +272,7 @@ is(answer($two), 'acquired', '... the abort of the victim lets the other acquire
 ask($one, 'ROLLBACK');
 ask($two, 'ROLLBACK');
 
-# Four transactions, each of which wants the key of the next, at the same moment
+# Four transactions that want each other's keys in a ring, at the same moment
 ask($ring[$_], "BEGIN; SELECT lock_acquire('ring-$_', '1 hour', 'secret-$_')") for (0 .. 3);
 start($ring[$_], "SELECT status FROM lock_acquire('ring-" . (($_ + 1) % 4) . "', '1 hour', 'secret-$_', wait => '5 min'); SELECT lock_release_all('secret-$_'); COMMIT") for (0 .. 3);
 my @outcomes = map { answer($_) } @ring[ 0 .. 3 ];

@@ -2,13 +2,13 @@
 #
 # Properties: waits are granted, time out and end with the lease as with a preloaded
 # library.  From PostgreSQL 17 on there is a queue, too, which the first session to use it
-# makes.  Before 17 there is none: waiters look at intervals, lock_waiters cannot know the
+# makes.  Before 17 there is no queue: waiters look at intervals, lock_waiters cannot know the
 # waiters, and raises an error with the reason.  Sweeping is done by hand, and
 # lock_sweeper_status() says so; counters are there where a queue is.
 #
 # Turns red when: waiting needs the preload; the queue ends with the session
 # that made it, or each session has its own; polls continue for ever, or there are
-# none; lock_waiters shows an empty queue where there is none; counters are all
+# none; lock_waiters shows an empty queue where no queue exists; counters are all
 # zero there, or the sweep needs them.
 
 use strict;

@@ -1,6 +1,6 @@
 # Waiting for a lock: which waiter gets it, when, and what others see meanwhile.
 #
-# Properties: waiters get the key in the order in which they came, and nothing overtakes
+# Properties: waiters get the key in the order of arrival, and nothing overtakes
 # them; every end of a holding ends a wait, and not before that end is committed; a wait
 # ends by itself when the lease expires or the time to wait has passed; the newest committed
 # state decides at every isolation level; a waiter has no lock on app_lock, leaves the queue
@@ -163,7 +163,7 @@ is(answer($two), "reacquired|$token", 'two waits of one owner: one lease');
 ask($one, q{SELECT lock_release('same', 'waiter')});
 
 #
-# What ends a wait
+# All ways to end a wait with a grant
 #
 $holder = play_endings(
 	$node, $holder, $one, $two,
@@ -314,7 +314,7 @@ is(ask($disappointed, q{SELECT status FROM lock_acquire('k', '1 hour', 'me', wai
 end($dropping, $disappointed);
 
 #
-# What lock_waiters and lock_status show of waiters
+# Waiters in lock_waiters and lock_status
 #
 
 # Keys that are longer than their part in shared memory, with a character
