@@ -8,7 +8,7 @@
 # since its share keeps them out anyway; a second upgrade would wait for ever and is refused
 # at once; a writer that converts to shared lets the readers at the head of the queue in.
 #
-# Turns red when: readers are let in one after the other; a stream of readers
+# Turns red when: readers get in one after the other; a stream of readers
 # keeps a writer out; readers still wait behind a writer that has given up; a writer
 # gets in beside a reader; an upgrade waits behind waiters that it blocks.
 
