@@ -389,7 +389,7 @@ al_waiters_join(const AlKey *key, const AlOwner *owner, bool is_shared,
 	Assert(my_slot == NULL && waiter->id == 0);
 	Assert(key->name.len <= AL_MAX_KEY_BYTES && owner->name.len <= AL_MAX_OWNER_BYTES);
 	Assert(max_holders >= 0 && !(is_upgrade && is_shared));
-	Assert(arrival > 0 || (arrival == 0 && !has_ticket));
+	Assert(arrival > 0 || !has_ticket);
 	LWLockAcquire(&queue->lock, LW_EXCLUSIVE);
 	waiter->hash = key->hash;
 	waiter->check = key->check;

@@ -99,7 +99,7 @@ insert_grant(const AlKey *key, const AlHolding *holding, TimestampTz acquired_at
 
 	LOCAL_FCINFO(client_addr, 0);
 
-	Assert(holding->owner != NULL && holding->holder != NULL && holding->fencing_token > 0);
+	Assert(holding->owner != NULL && holding->holder != NULL);
 	VALUE(key) = PointerGetDatum(al_string_text(key->name));
 	VALUE(mode) = CStringGetTextDatum(al_is_shared(holding) ? "shared" : "exclusive");
 	VALUE(fencing_token) = Int64GetDatum(holding->fencing_token);
@@ -285,7 +285,8 @@ al_history_trim(Relation app_lock, int64 max_rows, TimestampTz *from)
 		ItemPointerData tid = tuple->t_self;
 
 		*from = DatumGetTimestampTz(heap_getattr(tuple, column, desc, &is_null));
-		if ((has_no_end ? is_orphan(app_lock, tuple, desc, &looked) : DatumGetTimestampTz(ended_at) < before) &&
+		if ((has_no_end ? is_orphan(app_lock, tuple, desc, &looked) :
+			 DatumGetTimestampTz(ended_at) < before) &&
 			al_heap_try_delete(rel, &tid))
 			trimmed++;
 	}
