@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * init.c
- *		Module start.
+ *		The start of the module in each process.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: the module need not be preloaded; calling one of its functions loads it.
- * Everything that each session needs is registered here and nowhere else.
+ * Model: the module need not be preloaded; a call of one of its functions loads it.
+ * This file registers everything that a session needs, and hands to the lower layers
+ * the functions that read our tables for them.
  *
  *-------------------------------------------------------------------------
  */

@@ -1,21 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * xact.c
- *		The order of what happens at commit, abort, PREPARE and savepoints.
+ *		The order of steps at commit, abort, PREPARE and savepoints.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: nobody should rely on the order in which PostgreSQL calls several callbacks
- * of one kind.  So this file alone registers callbacks for transactions and resource
- * owners, and calls the modules in the order that they need.
+ * Model: PostgreSQL promises no order for several callbacks of one kind.  So only this
+ * file registers callbacks for transactions and resource owners, and calls the modules
+ * in the order that they need (steps 6 and 9 of atomic_lock.h):
  *
- * Locking: none of its own.  Nothing here raises after pre-commit.
+ *	1. Before the commit: publish ends and make offers, then choose the durability.
+ *	2. After the commit, with all locks still held: restore the session's durability,
+ *	   add to the counters, and forget what the transaction held.
+ *	3. When the locks have been released: wake waiters, then the launcher, and tell the
+ *	   client if its grant is in doubt.
+ *
+ * Locking: none of its own.  After pre-commit, no step raises.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "utils/resowner.h"
 
 #include "base/testpoint.h"
@@ -32,13 +39,11 @@
 #include "table/events.h"
 #include "xact.h"
 
-/*
- * At the end of a transaction, this runs after xact_callback().  A subtransaction
- * that commits keeps its locks.
- */
+/* Step 3, after xact_callback().  A subtransaction that commits keeps its locks. */
 static void
 release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel, void *arg)
 {
+	Assert(CritSectionCount == 0);
 	if (phase == RESOURCE_RELEASE_BEFORE_LOCKS && isTopLevel)
 		AL_TEST_POINT("before-release");
 	if (phase != RESOURCE_RELEASE_AFTER_LOCKS)
@@ -72,6 +77,7 @@ forget_transaction(void)
 	al_durability_at_end();
 }
 
+/* Steps 1 and 2 */
 static void
 xact_callback(XactEvent event, void *arg)
 {
@@ -89,13 +95,13 @@ xact_callback(XactEvent event, void *arg)
 			if (al_tx_count() > 0)
 				al_stat_count(AL_COUNT_RELEASES, al_tx_count());
 			al_stat_commit();
-			/* The claims of a prepared transaction stay, but no session has them. */
+			/* The claims of a prepared transaction stay, but belong to no session. */
 			if (event == XACT_EVENT_PREPARE)
 				al_claimed_forget();
 			forget_transaction();
 			break;
 		case XACT_EVENT_ABORT:
-			/* The background sweep offers what it held to those in line. */
+			/* A rollback frees keys too, but cannot offer them: leave that to a sweep. */
 			if (al_tx_count() > 0 && al_tickets_any())
 				al_line_missed();
 			forget_transaction();
@@ -113,6 +119,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 {
 	int			level = GetCurrentTransactionNestLevel();
 
+	Assert(level > 1);
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		al_tx_abort(level);

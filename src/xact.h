@@ -1,6 +1,6 @@
 /*
  * xact.h
- *		What happens when a transaction ends.
+ *		The order of steps at the end of a transaction.
  *
  * Copyright (c) 2026, atomic_lock contributors
  */

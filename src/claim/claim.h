@@ -1,6 +1,6 @@
 /*
  * claim.h
- *		Claims: what an unfinished transaction has on a key.
+ *		Claims: locks on keys that an unfinished transaction has.
  *
  * Copyright (c) 2026, atomic_lock contributors
  */
@@ -12,14 +12,14 @@
 
 #include "atomic_lock.h"
 
-/* What a claim on a key is for; claim.c has the lock mode of each */
+/* The purpose of a claim on a key; claim.c has the lock mode of each */
 typedef enum AlClaimMode
 {
 	AL_CLAIM_PIN,				/* to rely on a holding */
 	AL_CLAIM_SHARE,				/* to begin or end a shared holding */
 	AL_CLAIM_SHARE_EXTEND,		/* to extend a shared holding */
 	AL_CLAIM_EXTEND,			/* to extend the exclusive holding */
-	AL_CLAIM_TAKE				/* anything else */
+	AL_CLAIM_TAKE				/* for anything else */
 } AlClaimMode;
 
 typedef struct AlClaim
@@ -27,8 +27,8 @@ typedef struct AlClaim
 	uint64		hash;			/* of the key; 0: no claim */
 	uint64		holding;		/* of the shared holding, or 0 */
 	AlClaimMode mode;
-	bool		is_pin;			/* even where the mode is stronger */
-	bool		first;			/* the transaction had no claim on the key */
+	bool		is_pin;			/* it is for a pin, even if the mode is stronger */
+	bool		first;			/* the transaction had no claim on the key before */
 } AlClaim;
 
 extern void al_claim(AlClaim *claim, const AlKey *key, const AlOwner *owner,

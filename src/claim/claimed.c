@@ -5,13 +5,15 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: when the transaction ends, or rolls back to a savepoint, its claims go, and
- * those who wait for these keys are woken.  They are woken after the outcome is
- * visible and the claims are gone, that is, when the resource owner has released its
- * locks.  The pins on a key (lease/pin.c) go with its claim, since they are worth no
- * more than the claim.
+ * Model: step 6 in atomic_lock.h.  When the transaction ends, or rolls back to a
+ * savepoint, its claims end, and the waiters for these keys are woken.  This happens when
+ * the resource owner has released its locks, so the outcome is visible and the claims
+ * are gone.  The pins on a key (lease/pin.c) end with its claim, which protects them.
  *
- * Locking: none of its own.  Nothing here raises once the commit has begun.
+ * A key has an entry for each level of nesting that has claimed it, in the order of the
+ * levels: a rollback drops the entries of its level, and what is left is still claimed.
+ *
+ * Locking: none of its own.  Once the commit has begun, no function here raises.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,15 +38,15 @@ typedef struct ClaimedKey
 	uint64		owner_hash;		/* of the owner it was granted to, or 0 */
 	int			level;			/* of nesting at which it was claimed */
 	int			count;			/* of claims; 0: all given back */
-	int			previous;		/* its entry of an outer level, or -1 */
+	int			previous;		/* index of the key's entry of an outer level; or -1 */
 	int			changes;		/* claims that are for more than a pin */
-	int			freed;			/* holdings ended, less those that began */
+	int			freed;			/* holdings ended, minus holdings begun */
 	int32		slot;			/* of the row that was written last ... */
 	ItemPointerData row;		/* ... and where it is; invalid: none */
 	AlPin	   *pins;			/* newest first, then those of outer levels */
 } ClaimedKey;
 
-/* Where the newest entry of a key is */
+/* The index of the newest entry of a key */
 typedef struct ClaimedIndex
 {
 	uint64		hash;
@@ -79,7 +81,7 @@ static bool wake_pending = false;	/* a subtransaction is being rolled back */
 static bool has_no_limit = false;	/* this transaction may claim any number */
 static uint64 changes = 1;		/* see al_claimed_changes() */
 
-/* Forget all claims: they are over, or belong to a prepared transaction now. */
+/* Forget all claims: they have ended, or belong to a prepared transaction now. */
 void
 al_claimed_forget(void)
 {
@@ -108,6 +110,7 @@ find_claimed(uint64 hash)
 static void
 unlink_claimed(const ClaimedKey *key)
 {
+	Assert(keys > 0 && key->previous < claims);
 	if (key->previous >= 0)
 		claimed_index_lookup(by_hash, key->hash)->index = key->previous;
 	else
@@ -118,8 +121,8 @@ unlink_claimed(const ClaimedKey *key)
 }
 
 /*
- * Drop the entries of a level and those nested in it, and wake those who wait for
- * their keys.  On commit, leave hints to the rows that were written.
+ * Drop the entries of a level and those nested in it, and wake the waiters for their
+ * keys.  On commit, leave hints to the rows that were written.  Raises nothing.
  */
 static void
 wake(int level, bool committed)
@@ -156,6 +159,7 @@ al_claimed_released(bool committed)
 void
 al_claimed_subabort(int level)
 {
+	Assert(level > 1);
 	al_claimed_changed();
 	wake_pending = claims > 0 && claimed[claims - 1].level >= level;
 }
@@ -180,6 +184,7 @@ al_claimed_subcommit(int level)
 	int			first = claims;
 	int			kept;
 
+	Assert(level > 1);
 	while (first > 0 && claimed[first - 1].level >= level)
 		first--;
 	kept = first;
@@ -217,8 +222,8 @@ al_claimed_subcommit(int level)
 }
 
 /*
- * Make room for the note of a claim before the claim is taken, since nothing may
- * fail afterwards.  Raises 54000 if it would be one key too many.
+ * Make room for the note of a claim before the claim is taken, since a note must not
+ * fail afterwards.  Raises 54000 if the transaction would claim one key too many.
  */
 void
 al_claimed_reserve(uint64 hash)
@@ -245,7 +250,7 @@ al_claimed_reserve(uint64 hash)
 		claimed_index_grow(by_hash, (uint64) by_hash->size * 2);
 }
 
-/* Let this transaction claim any number of keys, to its end. */
+/* Let this transaction claim any number of keys, until it ends. */
 void
 al_claimed_lift_limit(void)
 {
@@ -261,9 +266,7 @@ al_claimed_add(uint64 hash, bool is_pin)
 	ClaimedIndex *entry = claimed_index_insert(by_hash, hash, &found);
 	ClaimedKey *key = found ? &claimed[entry->index] : NULL;
 
-	/*
-	 * One entry for each level: its rollback may leave a weaker claim, and so wakes.
-	 */
+	/* One entry for each level: its rollback may leave a weaker claim, and wakes waiters. */
 	if (key == NULL || key->level < level)
 	{
 		ClaimedKey	new_key = {.hash = hash, .level = level, .previous = -1};
@@ -276,6 +279,7 @@ al_claimed_add(uint64 hash, bool is_pin)
 		else
 			keys++;
 		Assert(claimed != NULL && claims < claims_size);
+		Assert(claims == 0 || claimed[claims - 1].level <= level);
 		entry->index = claims;
 		key = &claimed[claims++];
 		*key = new_key;
@@ -298,6 +302,8 @@ al_claimed_remove(uint64 hash, bool is_pin)
 
 	if (key == NULL)
 		return;
+	Assert(key->level == GetCurrentTransactionNestLevel());
+	Assert(key->count > 0 && (is_pin || key->changes > 0));
 	if (!is_pin)
 		key->changes--;
 	if (--key->count > 0)
@@ -324,7 +330,7 @@ al_claimed_has(uint64 hash)
 	return find_claimed(hash) != NULL;
 }
 
-/* The transaction has ended so many holdings of the key, or begun them. */
+/* The transaction has ended "holdings" of the key; negative: it has begun them. */
 void
 al_claimed_freed(uint64 hash, int holdings)
 {
@@ -334,7 +340,10 @@ al_claimed_freed(uint64 hash, int holdings)
 		key->freed += holdings;
 }
 
-/* Has it ended more holdings of a key than it has begun?  Nobody else has their places yet. */
+/*
+ * Has this transaction ended more holdings of a key than it has begun?  Until it ends, no
+ * other transaction can take their seats.
+ */
 bool
 al_claimed_has_freed(uint64 hash)
 {
@@ -346,6 +355,7 @@ al_claimed_has_freed(uint64 hash)
 	return freed > 0;
 }
 
+/* The number of keys that this transaction has claimed, tickets included */
 int
 al_claimed_count(void)
 {
@@ -353,10 +363,10 @@ al_claimed_count(void)
 }
 
 /*
- * Note that a lease was granted or extended under a claim of this transaction.
- * Waiters that look again before "held_until" (0: not known) need not be woken at
- * commit, except those who wait for the same owner.  Where the key is shared and this
- * was not the only change, another one may have freed a seat.
+ * Note that a lease was granted or extended under a claim of this transaction.  Waiters
+ * that look again before "held_until" (0: not known) need not be woken at commit, except
+ * waiters of the same owner.  If the key is shared and this was not the only change,
+ * another change may have freed a seat, so waiters are woken in any case.
  */
 void
 al_claimed_granted(const AlKey *key, const AlOwner *owner, TimestampTz held_until,
@@ -400,7 +410,7 @@ al_claimed_pin(uint64 hash, AlPin *pin, TimestampTz held_until)
 
 /*
  * This number changes whenever this transaction changes a holding or rolls back to a
- * savepoint, and when it ends.  While the number is the same, what was seen of a
+ * savepoint, and when it ends.  While the number is the same, an earlier look at a
  * holding under a claim or pin of this transaction is still true.
  */
 uint64
@@ -416,14 +426,15 @@ al_claimed_changed(void)
 }
 
 /*
- * Note where the row of a holding was written.  Its location becomes a hint at commit:
- * before that, it would lead others to a version that they do not see.
+ * Note the location of a row that was written.  It becomes a hint at commit: before that,
+ * the hint would lead others to a version that they do not see.
  */
 void
 al_claimed_written(uint64 hash, int32 slot, ItemPointer row)
 {
 	ClaimedKey *key = find_claimed(hash);
 
+	Assert(ItemPointerIsValid(row));
 	if (key)
 	{
 		key->slot = slot;

@@ -12,8 +12,8 @@
 #include "atomic_lock.h"
 
 /*
- * A holding that the transaction has pinned: nobody else can end it before the
- * transaction ends.  See lease/pin.c.
+ * A holding that the transaction has pinned: no other transaction can end it before
+ * this one ends.  See lease/pin.c.
  */
 typedef struct AlPin
 {

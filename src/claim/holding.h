@@ -1,6 +1,6 @@
 /*
  * holding.h
- *		Holdings, and what is true of one.
+ *		Holdings, and questions about one.
  *
  * Copyright (c) 2026, atomic_lock contributors
  */
@@ -15,8 +15,8 @@
 #include "shmem/sole.h"
 
 /*
- * A holding: a row of app_lock, or what a transaction holds without a row (tx_holdings.c).
- * Pointers lead into "tuple", or to values that are yet to be written.
+ * A holding: a row of app_lock, or a holding with the lifetime of a transaction, which
+ * has no row (tx_holdings.c).  Pointers lead into "tuple", or to values yet to be written.
  */
 typedef struct AlHolding
 {
@@ -28,13 +28,13 @@ typedef struct AlHolding
 	int64		fencing_token;
 	TimestampTz acquired_at;
 	TimestampTz expires_at;
-	int64		ttl;
+	int64		ttl;			/* microseconds */
 	int64		owner_hash;
 	int32		slot;
-	Oid			role;			/* that acquired it */
+	Oid			role;			/* the role that acquired it */
 	AlString	key;
 	text	   *holder;
-	text	   *owner;			/* NULL: after force_release, or not known */
+	text	   *owner;			/* NULL: ended by force, or not known */
 	TimestampTz released_at;	/* 0: not released; a row has it in expires_at */
 	struct varlena *meta;		/* jsonb, may be toasted; NULL: none */
 	int			pid;			/* of the session, or of the transaction; or 0 */

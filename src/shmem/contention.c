@@ -9,7 +9,7 @@
  * current window and the one before, so the figures cover five to ten minutes.  A
  * few hundred keys of all databases have entries.  The hash of a key selects a set of
  * eight entries.  A new key replaces the least contended key of its set.  So the most
- * contended keys have entries, and lack only the counts from before.
+ * contended keys have entries, and lack only what was counted before they got one.
  *
  * Locking rules: counters are atomic.  An entry changes its key or window under the
  * lock of this part.  If that lock is not free, nothing is counted, so a refusal
@@ -32,12 +32,12 @@
 typedef struct Contended
 {
 	pg_atomic_uint64 tag;		/* hash of key and database; 0: unused */
-	pg_atomic_uint64 window;	/* the latest that was counted in */
-	pg_atomic_uint64 refusals[2];	/* even and odd windows, as below */
+	pg_atomic_uint64 window;	/* the latest window with a count */
+	pg_atomic_uint64 refusals[2];	/* in even and odd windows, as below */
 	pg_atomic_uint64 waits[2];
-	pg_atomic_uint64 waited[2];
-	pg_atomic_uint64 longest[2];
-	pg_atomic_uint64 last_at;
+	pg_atomic_uint64 waited[2]; /* microseconds in total */
+	pg_atomic_uint64 longest[2];	/* microseconds */
+	pg_atomic_uint64 last_at;	/* a TimestampTz */
 	Oid			database;		/* the rest is under the lock */
 	int			key_length;
 	char		key[AL_MAX_KEY_BYTES];
@@ -122,6 +122,7 @@ move_to(Contended *entry, uint64 window)
 {
 	uint64		last = pg_atomic_read_u64(&entry->window);
 
+	Assert(LWLockHeldByMeInMode(&memory->lock, LW_EXCLUSIVE));
 	if (is_current(last, window))
 		return;
 	clear(entry, window);
@@ -130,12 +131,16 @@ move_to(Contended *entry, uint64 window)
 	pg_atomic_write_u64(&entry->window, window);
 }
 
-/* The entry of a key, or NULL; without the lock, only one in the current window */
+/*
+ * The entry of a key, or NULL.  Without the lock, only an entry in the current window is
+ * found.
+ */
 static Contended *
 find(uint64 tag, uint64 window, bool is_locked)
 {
 	Contended  *set = memory->entries[tag % SETS];
 
+	Assert(is_locked == LWLockHeldByMeInMode(&memory->lock, LW_EXCLUSIVE));
 	for (int i = 0; i < WAYS; i++)
 	{
 		if (pg_atomic_read_u64(&set[i].tag) == tag &&
@@ -152,6 +157,8 @@ replace(const AlKey *key, uint64 tag, uint64 window)
 	Contended  *set = memory->entries[tag % SETS];
 	Contended  *least = &set[0];
 
+	Assert(LWLockHeldByMeInMode(&memory->lock, LW_EXCLUSIVE));
+	Assert(key->name.len <= AL_MAX_KEY_BYTES);
 	for (int i = 1; i < WAYS; i++)
 	{
 		if (score(&set[i], window) < score(least, window))
@@ -168,7 +175,7 @@ replace(const AlKey *key, uint64 tag, uint64 window)
 }
 
 /*
- * Count a refusal of a key, or a wait of so many microseconds.  Raises nothing and
+ * Count a refusal of a key, or a wait of "waited" microseconds.  Raises nothing and
  * waits for nothing.
  */
 void
@@ -180,6 +187,7 @@ al_contention_count(const AlKey *key, TimestampTz at, bool is_wait, int64 waited
 	int			i = window & 1;
 	uint64		before;
 
+	Assert(waited >= 0);
 	if (memory == NULL)
 		return;
 	entry = find(tag, window, false);
@@ -209,9 +217,11 @@ al_contention_count(const AlKey *key, TimestampTz at, bool is_wait, int64 waited
 		;
 }
 
+/* Forget the keys of a database.  We have attached. */
 void
 al_contention_reset(Oid database)
 {
+	Assert(memory != NULL);
 	LWLockAcquire(&memory->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < SETS * WAYS; i++)
 	{
@@ -226,12 +236,13 @@ al_contention_reset(Oid database)
 	LWLockRelease(&memory->lock);
 }
 
-/* Copy the counts of an entry; false if it has none of this database. */
+/* Copy the counts of an entry; false if it has none for a key of this database. */
 static bool
 copy_row(Contended *entry, uint64 window, AlContention *row)
 {
 	uint64		last = pg_atomic_read_u64(&entry->window);
 
+	Assert(LWLockHeldByMe(&memory->lock));
 	if (entry->database != MyDatabaseId || pg_atomic_read_u64(&entry->tag) == 0)
 		return false;
 	row->refusals = row->waits = row->waited = row->longest = 0;
@@ -270,6 +281,7 @@ al_contention_list(int *count)
 	uint64		window = GetCurrentTimestamp() / WINDOW;
 	AlContention *rows = palloc(SETS * WAYS * sizeof(AlContention));
 
+	Assert(memory != NULL);
 	*count = 0;
 	LWLockAcquire(&memory->lock, LW_SHARED);
 	for (int i = 0; i < SETS * WAYS; i++)

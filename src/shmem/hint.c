@@ -5,12 +5,11 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: while any snapshot in the database is old, such as a waiter's, row versions
- * that have died since cannot be removed.  The index then finds the current row of a
- * busy key behind all of its former versions, at a cost that grows with each update.
- * So anyone who finds a row leaves a hint to its location, and anyone who has written a
- * row leaves one after the commit.  The next look begins there and follows the chain
- * of updates.
+ * Model: while a snapshot in the database is old, such as a waiter's, row versions that
+ * have died since cannot be removed.  The index then finds the current row of a busy key
+ * behind all of its former versions, at a cost that grows with each update.  So a lookup
+ * leaves a hint to the location of the row, and a write leaves one after the commit.  The
+ * next lookup begins there and follows the chain of updates.
  *
  * Hints are not believed.  table/app_lock.c accepts only a visible row version with
  * the key and slot, and there is only one.  So hints need no locks, may be lost, and
@@ -32,7 +31,7 @@
 #include "shmem/shmem.h"
 
 #define HINTS		(256 * 1024)
-#define LOCAL_HINTS	8192		/* of each session without shared memory */
+#define LOCAL_HINTS	8192		/* for each session without shared memory */
 
 static pg_atomic_uint64 *hints = NULL;
 static uint32 hint_count = HINTS;
@@ -52,8 +51,8 @@ hint_hash(uint64 key_hash, int32 slot)
 }
 
 /*
- * The cell of a hint; NULL if this session could attach to shared memory but has
- * not, since a mere look at locks must not fail for lack of memory.  Without shared
+ * The cell of a hint.  NULL if this session could attach to shared memory and has not:
+ * a function that only shows locks must not fail for lack of memory.  Without shared
  * memory, the first call allocates, and may raise 53200.
  */
 static pg_atomic_uint64 *
@@ -68,7 +67,7 @@ cell_of(uint64 hash)
 	return hints ? &hints[hash % hint_count] : NULL;
 }
 
-/* Where the row in a slot of a key may be; false without a hint. */
+/* Set *tid to where the row in a slot of a key may be; false if there is no hint. */
 bool
 al_hint_get(uint64 key_hash, int32 slot, ItemPointer tid)
 {
@@ -83,7 +82,7 @@ al_hint_get(uint64 key_hash, int32 slot, ItemPointer tid)
 }
 
 /*
- * Note that the current row in a slot of a key is here.  Raises nothing in a session
+ * Note that the current row in a slot of a key is at "tid".  Raises nothing in a session
  * that has called al_hint_get() before.
  */
 void
@@ -95,7 +94,8 @@ al_hint_set(uint64 key_hash, int32 slot, ItemPointer tid)
 		ItemPointerGetOffsetNumber(tid);
 	pg_atomic_uint64 *cell = cell_of(hash);
 
-	/* A write that changes nothing would take the cache line from others. */
+	Assert(ItemPointerIsValid(tid));
+	/* A write that changes nothing would take the cache line from other backends. */
 	if (cell && pg_atomic_read_u64(cell) != hint)
 		pg_atomic_write_u64(cell, hint);
 }

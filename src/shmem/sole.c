@@ -5,22 +5,21 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: anyone who wants such a key exclusively need not look for shared holdings.
- * Unlike a hint, an entry is believed.  A transaction enters a key under its
- * exclusive claim, if it has found nothing else in the index: no row, not even a
- * dead one that a rollback could bring back.  It enters nothing after it has created
- * or emptied the table, since a rollback would bring back rows.  A transaction
- * clears the entry under its shared claim, before it makes a shared row.  The two
- * claims exclude each other.
+ * Model: an exclusive acquire of such a key need not look for shared holdings.  Unlike a
+ * hint, an entry is believed.  A transaction enters a key under its exclusive claim, if
+ * the index has nothing else for the key: no row, not even a dead one that a rollback
+ * could bring back.  It enters nothing after it has created or emptied the table, since
+ * a rollback would bring back rows.  A transaction clears the entry under its shared
+ * claim, before it makes a shared row.  The two claims exclude each other.
  *
  * Keys with equal hashes share claims, but not entries: the hash gives the cell,
  * and the entry is the check (base/hash.c).  Entries may be lost at any time.
  *
- * Without an entry, one look before the claim suffices if no index entry was made
- * since.  This also holds for a key without any row, even an uncommitted one.  So
- * index entries are counted, by the hash of the key, while their makers have claims.
- * By the time that others can claim the key, an entry is counted, or their look has
- * seen it.
+ * Without an entry, the look before the claim suffices if no index entry was made
+ * since.  This also holds for a key without any row, even an uncommitted one.  So each
+ * transaction counts the index entries that it makes, by the hash of the key, while it
+ * has the claim.  When another transaction can claim the key, it either finds the entry
+ * counted, or its own look has seen the entry.
  *
  * All sessions must agree, so nothing is known without shared memory, or before a
  * session has attached to it.
@@ -51,10 +50,11 @@ init_sole(void *memory)
 
 const AlShmemPart al_sole_part = {(CELLS + COUNTERS) * sizeof(pg_atomic_uint64), 0, init_sole, (void **) &entries};
 
-/* The entry that a key has, and its cell */
+/* The entry that stands for a key, and its cell; they exist. */
 static uint64
 entry_of(const AlKey *key, pg_atomic_uint64 **cell)
 {
+	Assert(entries != NULL);
 	*cell = &entries[hash_combine64(key->hash, murmurhash32(MyDatabaseId)) % CELLS];
 	return hash_combine64(key->check, MyDatabaseId);
 }
@@ -91,7 +91,7 @@ al_sole_set(const AlKey *key, bool is_sole)
 		pg_atomic_write_u64(cell, entry);
 }
 
-/* How many index entries were made for this key and others, plus 1; 0: not known */
+/* 1 + the number of index entries made for this key and others; 0: not known */
 uint64
 al_sole_entries(const AlKey *key)
 {
@@ -107,7 +107,7 @@ al_sole_is_unchanged(const AlKey *key, uint64 since)
 	return since != 0 && since == al_sole_entries(key);
 }
 
-/* Count an index entry that was made.  The key is still claimed. */
+/* Count an index entry that the caller has made; it still has the claim on the key. */
 void
 al_sole_entry_made(const AlKey *key)
 {

@@ -1,26 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * tickets.c
- *		Until when this database may have tickets: positions in the line that no connection
- *		waits for.
+ *		Until when this database may have tickets.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: tickets are rows of a table, and most databases have none.  So that an acquire
- * or a release need not look, there is a moment for each database (shmem/stat.h): until
- * then, a ticket may be valid.  It only rises.  A session that writes a ticket raises it
- * before the commit, so no commit shows a ticket that others do not look for.  While
- * there are tickets, each call looks into the index of their table.
+ * Model: tickets are rows of a table, and most databases have none.  To spare each
+ * acquire and release a look into that table, shared memory has a deadline for each
+ * database (shmem/stat.h): until then, a ticket may be valid.  The deadline only rises.
+ * A session that writes a ticket raises the deadline before the commit, so it covers each
+ * ticket that others can see.  While there are tickets, each call looks into the index of
+ * their table.
  *
- * After a start of the server nothing is known of a database until a session has read
- * the table and raised the moment for all tickets (table/tickets.c).  Tickets that are
- * written meanwhile raise it as well, so the order does not matter.  A session whose
- * database had no entry of its own in the statistics takes it that there are tickets, and
- * raises the moment of the entry that all such databases share.  Others heed that moment,
- * too, since the database may get an entry of its own while the session goes on.
+ * After a start of the server the deadline is unknown until a session has read the table
+ * and raised the deadline for all tickets (table/tickets.c).  Tickets that are written
+ * meanwhile raise it as well, so the order does not matter.
  *
- * Without shared memory, a session has a moment of its own, which it finds by reading
- * the table.  A session that writes a ticket invalidates the table then, and all sessions
+ * A session whose database had no entry of its own in the statistics assumes that there
+ * are tickets, and raises the deadline of the entry that all such databases share.  All
+ * sessions heed that deadline too, since the database may get an entry of its own while
+ * the session runs.
+ *
+ * Without shared memory, a session has its own deadline, which it finds by reading the
+ * table.  A session that writes a ticket then invalidates the table, and all sessions
  * read it again.
  *
  * Locking: none; the words are atomic.
@@ -38,10 +40,10 @@
 static AlTicketed own;			/* used without shared memory */
 static bool was_forgotten;		/* since al_tickets_begin_count() */
 
-AlTicketed *al_tickets_here = NULL; /* that of this database; NULL: not known yet */
-AlTicketed *al_tickets_without_entry = &own;	/* that of databases without an entry */
+AlTicketed *al_tickets_here = NULL; /* of this database; NULL: not looked up yet */
+AlTicketed *al_tickets_without_entry = &own;	/* of databases without an entry */
 
-/* The moment of this database, or the one that databases without an entry share */
+/* The deadline of this database, or the one that databases without an entry share */
 static AlTicketed *
 ticketed(void)
 {
@@ -52,10 +54,12 @@ ticketed(void)
 	database = al_stat_database();
 	if (database == NULL)
 		return &own;
+	Assert(al_stats() != NULL);
 	al_tickets_without_entry = &al_stats()->databases[0].ticketed;
 	return al_tickets_here = &database->ticketed;
 }
 
+/* Has this database an entry of its own, or no need of one? */
 static bool
 has_entry(void)
 {
@@ -70,7 +74,7 @@ is_counted(void)
 	return pg_atomic_read_u64(&ticketed()->is_counted) != 0;
 }
 
-/* Until when a ticket may be valid, if they are counted; 0: there was none */
+/* Until when a ticket may be valid, if all are counted; 0: there was no ticket */
 static TimestampTz
 last_moment(void)
 {
@@ -79,14 +83,14 @@ last_moment(void)
 	return (TimestampTz) Max(until, pg_atomic_read_u64(&al_tickets_without_entry->until));
 }
 
-/* Are the tickets of this database counted, or need not be? */
+/* Does the deadline cover all tickets of this database, or is a count of no use? */
 bool
 al_tickets_is_counted(void)
 {
 	return is_counted() || !has_entry();
 }
 
-/* May there be a ticket that is valid? */
+/* May this database have a ticket that is valid? */
 bool
 al_tickets_any(void)
 {
@@ -99,7 +103,7 @@ al_tickets_any(void)
 	return until != 0 && GetCurrentTimestamp() <= until;
 }
 
-/* A ticket may be valid until a moment. */
+/* Raise the deadline: a ticket may be valid until then. */
 void
 al_tickets_note(TimestampTz until)
 {
@@ -111,13 +115,14 @@ al_tickets_note(TimestampTz until)
 		;
 }
 
+/* Do other sessions see the deadline that this session raises? */
 bool
 al_tickets_is_shared(void)
 {
 	return al_stats() != NULL;
 }
 
-/* Without shared memory: tickets may have been written. */
+/* Tickets may have been written: without shared memory, the deadline is unknown now. */
 void
 al_tickets_forget(void)
 {
@@ -126,14 +131,14 @@ al_tickets_forget(void)
 	was_forgotten = true;
 }
 
-/* The first ticket is about to be read. */
+/* The caller is about to read all tickets. */
 void
 al_tickets_begin_count(void)
 {
 	was_forgotten = false;
 }
 
-/* All tickets of this database have been noted. */
+/* The caller has read all tickets and called al_tickets_note() for each. */
 void
 al_tickets_end_count(void)
 {

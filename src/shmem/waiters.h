@@ -13,26 +13,26 @@
 #define AL_WAITER_HOLDER_BYTES	64
 
 /*
- * A waiter, with the whole key and owner, since hashes only lead to waiters and
- * decide nothing.  A longer label is cut between characters.
+ * A waiter, with the whole key and owner: hashes only lead to waiters and decide
+ * nothing.  A longer label is cut between characters.
  */
 typedef struct AlWaiter
 {
-	uint64		id;				/* of this wait, never reused; 0: none */
+	uint64		id;				/* of this wait, never reused; 0: not waiting */
 	uint64		hash;			/* of the key */
 	uint64		check;			/* of the key */
 	uint64		owner_hash;		/* 0: the owner is not generated yet */
 	TimestampTz since;
-	int64		due;			/* it looks again by then; al_monotonic_now() */
+	int64		due;			/* it looks again by then; of al_monotonic_now() */
 	Oid			database;
 	int			pid;
 	bool		is_shared;		/* the mode it wants */
-	int			max_holders;	/* that may share it then; 0: any number */
+	int			max_holders;	/* how many may share the key then; 0: no limit */
 	bool		is_upgrade;		/* it converts its owner's shared holding */
 	int64		arrival;		/* tickets with lower numbers come before it */
-	bool		has_ticket;		/* that has this number */
+	bool		has_ticket;		/* "arrival" is the number of its owner's ticket */
 	int16		key_length;
-	int16		owner_length;	/* 0: as owner_hash */
+	int16		owner_length;	/* 0: the owner is not generated yet */
 	char		holder[AL_WAITER_HOLDER_BYTES];
 	char		owner[AL_MAX_OWNER_BYTES];
 	char		key[AL_MAX_KEY_BYTES];

@@ -12,7 +12,7 @@
 #include "atomic_lock.h"
 #include "claim/holding.h"
 
-/* For al_table_find_by_hint(): the row that al_sharers_note_over() has noted */
+/* For al_table_find_by_hint(): the row that al_sharers_note_over() noted last */
 #define AL_SLOT_ANY		(-1)
 
 struct ScanKeyData;

@@ -14,7 +14,7 @@
 typedef struct AlForcedEnd
 {
 	TimestampTz at;
-	int64		fencing_token;	/* of what was ended */
+	int64		fencing_token;	/* of the ended holding */
 	char	   *action;
 	char	   *role;
 	text	   *reason;

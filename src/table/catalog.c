@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * catalog.c
- *		Where the objects of the extension are in this database.
+ *		Finding and opening the objects of the extension in this database.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: the extension may be in any schema, and may be dropped and created again
  * during a session.  So OIDs are looked up when they are first needed, without
  * search_path, and are forgotten when the relation cache says that one of the
- * relations has changed.  What other files rely on is checked here once after each
- * change: the extension has the version of this library, the relations are what the
- * install script made, and no index needs user code to be kept up to date.
+ * relations has changed.  After each change, this file checks once what other files rely
+ * on: the extension has the version of this library, the relations are as the install
+ * script made them, and no index needs user code to be kept up to date.
  *
  * A library serves the SQL objects of its own version and no others.  Each script of
  * the extension begins with al_begin_script(), which waits for all transactions that
@@ -27,6 +27,7 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/pg_am_d.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation_d.h"
@@ -264,8 +265,8 @@ raise_version(const char *version)
 }
 
 /*
- * The schema of the extension, and its version where that is not NULL.  Where the extension
- * is not installed, 0, or raises 42704.
+ * The schema of the extension; *version is set to its version unless "version" is NULL.
+ * If the extension is not installed, returns 0 with "missing_ok", or raises 42704.
  */
 static Oid
 extension_schema(bool missing_ok, char **version)
@@ -302,7 +303,7 @@ extension_schema(bool missing_ok, char **version)
 	return schema;
 }
 
-/* Our function without arguments, by the schema and not by its name; 0: it is not there */
+/* Our function with this name and no arguments, in the schema of the extension; 0: none */
 static Oid
 own_function(const char *name)
 {
@@ -311,7 +312,7 @@ own_function(const char *name)
 						   ObjectIdGetDatum(extension_schema(false, NULL)));
 }
 
-/* lock_guard(); 0: it is not there */
+/* The OID of lock_guard(); 0: it does not exist */
 Oid
 al_guard_function(void)
 {
@@ -319,9 +320,9 @@ al_guard_function(void)
 }
 
 /*
- * Look our relations up.  OIDs are valid only after the last one, and if there was
- * no invalidation meanwhile.  Where the extension is not installed or has another
- * version, returns false, or raises 42704 or 55000.
+ * Look our relations up.  The OIDs are valid if no invalidation came meanwhile.  If the
+ * extension is not installed or has another version, returns false with "missing_ok", or
+ * raises 42704 or 55000.
  */
 static bool
 look_up(bool missing_ok)
@@ -335,6 +336,10 @@ look_up(bool missing_ok)
 		return false;
 	if (strcmp(version, VERSION) != 0)
 	{
+		ereport(DEBUG1,
+				(al_hide_owners(),
+				 errmsg_internal("extension has version %s, library has version %s",
+								 version, VERSION)));
 		if (missing_ok)
 			return false;
 		raise_version(version);
@@ -352,10 +357,13 @@ look_up(bool missing_ok)
 	if (!app_lock_policy.checked || !app_lock_policy_role.checked)
 		al_policy_forget();
 	oids_valid = seen == invalidations;
+	ereport(DEBUG2,
+			(al_hide_owners(),
+			 errmsg_internal("looked up the relations of the extension after %u invalidations", seen)));
 	return true;
 }
 
-/* Raise 42704 or 55000 where this library cannot serve the extension. */
+/* Raise 42704 or 55000 if this library cannot serve the extension. */
 void
 al_check_version(void)
 {
@@ -364,9 +372,9 @@ al_check_version(void)
 }
 
 /*
- * A script begins, to make the version that the extension has already.  Raises 55000
- * where that is newer than the library.  No transaction that has written with one
- * version commits with another, so an update has app_lock for itself.
+ * The install or an update script begins; pg_extension already has the new version.
+ * Raises 55000 if that is newer than the library.  A transaction that has written with
+ * one version must not commit with another, so an update locks app_lock against all.
  */
 void
 al_begin_script(void)
@@ -381,6 +389,9 @@ al_begin_script(void)
 		return;
 	LockRelationOid(relid, AccessExclusiveLock);
 	CacheInvalidateRelcacheByRelid(relid);
+	ereport(DEBUG1,
+			(al_hide_owners(),
+			 errmsg_internal("script of version %s has locked app_lock", version)));
 }
 
 static void
@@ -392,7 +403,7 @@ raise_missing(const char *name)
 			 errhint("Drop the extension and create it again.")));
 }
 
-/* Find the labels of a type; false where it is not lock_mode. */
+/* Set the OIDs in "modes" from the labels of a type; false if it is not lock_mode. */
 static bool
 find_modes(Oid type)
 {
@@ -413,12 +424,13 @@ find_modes(Oid type)
 Datum
 al_mode_value(bool is_shared)
 {
+	Assert(OidIsValid(modes[is_shared]));
 	return ObjectIdGetDatum(modes[is_shared]);
 }
 
 /*
- * Raise 55000 unless a relation is what the install script made: a tuple that is
- * formed or read with other columns would be garbage.
+ * Raise 55000 unless a relation is as the install script made it: a tuple that is formed
+ * or read with other columns would be garbage.
  */
 static void
 check_definition(Relation rel, const CachedRelation *cached)
@@ -449,9 +461,9 @@ check_definition(Relation rel, const CachedRelation *cached)
 }
 
 /*
- * Has an index no condition, or that of app_lock_owner_idx, which we can apply?  The
- * condition is read from the catalog: the relation cache would simplify it, which
- * calls functions in it.
+ * Is an index without a condition, or is its condition that of app_lock_owner_idx, which
+ * we can apply?  The condition is read from the catalog: the relation cache would
+ * simplify it, and call functions in it.
  */
 static bool
 has_good_predicate(Relation rel, Relation index)
@@ -471,9 +483,9 @@ has_good_predicate(Relation rel, Relation index)
 }
 
 /*
- * Raise 55000 unless every index can be kept up to date without an executor: a
- * B-tree of plain columns, no deferrable or exclusion constraint, no other condition
- * than ours.  The primary key of app_lock, by which rows are found, is key and slot.
+ * Raise 55000 unless each index can be kept up to date without an executor: it is a
+ * B-tree of plain columns, with no deferrable or exclusion constraint, and no condition
+ * except ours.  The primary key of app_lock, which finds rows, must be key and slot.
  */
 static void
 check_indexes(Relation rel)
@@ -506,13 +518,14 @@ check_indexes(Relation rel)
 }
 
 /*
- * Open one of our relations.  Raises 42704 where the extension is not installed, and
- * 55000 where it has another version, or the relation is missing or changed so that
- * we cannot use it.  With "missing_ok", returns NULL where it is not there.
+ * Open one of our relations.  Raises 42704 if the extension is not installed, and 55000
+ * if it has another version, or if the relation is missing or changed so that we cannot
+ * use it.  With "missing_ok", returns NULL if the extension or the relation is missing.
  */
 static Relation
 open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
 {
+	Assert(IsTransactionState() && lockmode != NoLock);
 	for (;;)
 	{
 		Relation	rel;
@@ -558,7 +571,7 @@ open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
 	}
 }
 
-/* Open app_lock, and let the policies be up to date. */
+/* Open app_lock, and bring the policies of this session up to date. */
 Relation
 al_open_app_lock(LOCKMODE lockmode)
 {
@@ -623,9 +636,9 @@ al_is_installed(void)
 }
 
 /*
- * Open app_lock to write to it, without waiting for a lock.  Returns NULL where a
- * lock is not free, or, with "missing" set, where the extension is not installed or
- * has another version.
+ * Open app_lock to write to it, without waiting for a lock.  Returns NULL if a lock is
+ * not free.  Returns NULL and sets *missing if the extension is not installed or has
+ * another version.
  */
 Relation
 al_open_now(bool *missing)
@@ -645,7 +658,7 @@ al_open_now(bool *missing)
 	}
 	if (!OidIsValid(app_lock.oid) || !ConditionalLockRelationOid(app_lock.oid, RowExclusiveLock))
 		return NULL;
-	/* They may have to be read, and history and queue written to. */
+	/* The caller may have to read all of them, and to write to history and queue. */
 	for (int i = 0; i < (int) lengthof(others); i++)
 	{
 		bool		is_written = others[i] == &lock_history || others[i] == &app_lock_queue;
@@ -666,7 +679,7 @@ al_open_fence(LOCKMODE lockmode)
 	return open_cached(&fence, lockmode, false);
 }
 
-/* Open a table to read it, without waiting: NULL where that would be needed. */
+/* Open a table to read it; NULL if that would have to wait for a lock */
 static Relation
 open_now(CachedRelation *table)
 {
@@ -702,9 +715,9 @@ al_open_audit(LOCKMODE lockmode)
 }
 
 /*
- * May the current role see what others hold?  Those who may list it all do.  Whoever
- * asks by way of a view or function of somebody else need not have the right to look
- * into our schema, so the function is looked up without asking for that.
+ * May the current role see the holdings of others?  Yes if it may execute lock_status(),
+ * which lists them.  A caller that comes through a view or function of another role need
+ * not have USAGE on our schema, so the function is looked up without that check.
  */
 bool
 al_is_monitor(void)

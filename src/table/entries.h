@@ -19,9 +19,9 @@ typedef struct AlEntries
 {
 	struct IndexScanDescData *scan;
 	struct SnapshotData *snapshot;
-	Buffer		buffer;			/* of the last entry, pinned; or invalid */
-	Size		room;			/* on that page */
-	Size		length;			/* of the row that was found there; 0: none */
+	Buffer		buffer;			/* page of the last entry, pinned; or invalid */
+	Size		room;			/* free bytes on that page */
+	Size		length;			/* bytes of the row that was found there; 0: none */
 } AlEntries;
 
 extern void al_entries_begin(AlEntries *entries, Relation rel, Oid index,

@@ -1,20 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * owner_rows.c
- *		Which rows of app_lock an owner has.
+ *		Finding all rows of app_lock that an owner has.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: app_lock_owner_idx finds rows by their owner, but an entry in it costs
- * space and an update that is not HOT.  So the row of a single exclusive lease whose
- * owner was generated with it is not in the index.  Instead, the owner says in which
- * block the row was written (base/owner.c).  All other owners, generated or named by
+ * Model: app_lock_owner_idx finds rows by their owner, but an entry in it costs space and
+ * an update that is not HOT.  So the row of a single exclusive lease whose owner was
+ * generated with it is not in the index.  Instead, the owner has the number of the block
+ * in which the row was written (base/owner.c).  All other owners, generated or named by
  * the application, are in the index.
  *
- * A row moves to another block when an update finds no room, or when somebody
- * rewrites the table.  What an owner says is believed only if its row is in that
- * block, even a released one, since an owner is generated for one row.  Otherwise
- * the whole table is searched.
+ * A row moves to another block when an update finds no room, or when somebody rewrites
+ * the table.  If the block has a row of the owner outside the index, even a released one,
+ * that is the row, since an owner is generated for one row.  Otherwise the whole table is
+ * searched.
  *
  * Locking: none.  The caller has app_lock open.
  *
@@ -30,6 +30,7 @@
 #include "utils/snapmgr.h"
 
 #include "atomic_lock.h"
+#include "base/errors.h"
 #include "base/key.h"
 #include "base/owner.h"
 #include "base/str.h"
@@ -41,7 +42,7 @@
 #include "table/row.h"
 #include "table/scan.h"
 
-/* Add a copy of a row to those of an owner, unless the row is released. */
+/* Add a copy of a row to the list, unless the row is released. */
 static List *
 add_owned_row(List *owned, AlHolding *row)
 {
@@ -49,7 +50,7 @@ add_owned_row(List *owned, AlHolding *row)
 
 	if (row->released_at != 0)
 	{
-		/* There may be many of a worker that comes back to its keys. */
+		/* A worker that comes back to its keys may have many of them. */
 		heap_freetuple(row->tuple);
 		return owned;
 	}
@@ -88,7 +89,7 @@ scan_for_owner(Relation rel, AlScan *scan, const AlOwner *owner, List **owned)
 	return outside;
 }
 
-/* Add the row that an owner was generated for; false: it is in another block. */
+/* Add the row that an owner was generated for; false: it is not in its block. */
 static bool
 find_in_block(Relation rel, const AlOwner *owner, uint32 block_bits, List **owned)
 {
@@ -138,8 +139,8 @@ find_in_index(Relation rel, const AlOwner *owner, List **owned)
 
 /*
  * The rows of an owner that are not released: a list of AlOwned *, in no order, some
- * perhaps twice.  The block is searched before the index, so that a row that gets an
- * entry in between is found by one of them.
+ * perhaps twice.  The block is searched before the index, so that one of the searches
+ * finds a row that gets an index entry in between.
  */
 List *
 al_owner_rows(Relation rel, const AlOwner *owner)
@@ -152,6 +153,9 @@ al_owner_rows(Relation rel, const AlOwner *owner)
 	if (al_owner_read_block(owner->name, &block_bits) && block_bits != AL_OWNER_IN_INDEX &&
 		!find_in_block(rel, owner, block_bits, &owned))
 	{
+		ereport(DEBUG1,
+				(al_hide_owners(),
+				 errmsg_internal("row of an owner has left its block, searching all of app_lock")));
 		al_scan_begin(&scan, rel, InvalidOid, 0, NULL);
 		(void) scan_for_owner(rel, &scan, owner, &owned);
 	}

@@ -1,6 +1,6 @@
 /*
  * pending.h
- *		What unfinished transactions have written of keys.
+ *		Holdings that unfinished transactions have written.
  *
  * Copyright (c) 2026, atomic_lock contributors
  */
