@@ -27,7 +27,7 @@ al_add_duration(TimestampTz time, int64 duration)
 	return sum;
 }
 
-/* Microseconds of a clock that nobody can set and that all processes share */
+/* Microseconds of a clock that cannot be set; all processes share it */
 int64
 al_monotonic_now(void)
 {

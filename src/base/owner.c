@@ -8,10 +8,10 @@
  * Model: an owner is a secret.  So no message contains one, and owners are compared
  * in constant time.
  *
- * A generated owner is a UUID v4, of which 82 bits are random.  Its last 16 bits are
- * a checksum of the others.  The 24 bits before these are the lower bits of the
- * number of the block in which its row was written, or all set if the index of
- * owners has the row.  table/owner_rows.c says what the block is used for.
+ * A generated owner is a UUID v4 with 82 random bits, a block number of 24 bits and a
+ * checksum of 16 bits.  The block number has the lower bits of the number of the block
+ * where the owner's row was written; all bits are set if the index of owners has the
+ * row.  table/owner_rows.c finds rows by the block number.
  *
  * Locking: none.
  *
@@ -32,8 +32,8 @@
 #define SEED_INDEX	UINT64CONST(0x61746f6d69636f77)
 
 /*
- * Are these the same owner?  The time that this takes tells only an owner's length.
- * An empty owner equals none.
+ * Are these the same owner?  The running time reveals only the length of an owner.  An
+ * empty owner equals no owner.
  */
 bool
 al_owner_equal(AlString a, AlString b)
@@ -66,10 +66,10 @@ al_owner_is_setting(AlString owner)
 }
 
 /*
- * Copy the owner that the session presents, since user code may change the setting
- * later; false if there is none.  Raises 22021 if it is not valid in the encoding of
- * the database: the server checks neither the options that start a session, nor
- * settings of roles that were made in another database.
+ * Copy the owner that the session presents, because user code may change the setting
+ * later; false if the setting is empty.  Raises 22021 if the owner is not valid in the
+ * encoding of the database: the server checks neither the options of a connection
+ * request, nor a role's settings that were made in another database.
  */
 bool
 al_owner_of_session(AlString *owner)
@@ -97,7 +97,7 @@ owner_hash(AlString owner)
 	return hash.words[0];
 }
 
-/* An owner's shared holding of a key is claimed on this hash. */
+/* The hash on which an owner's shared holding of a key is claimed */
 uint64
 al_holding_hash(const AlKey *key, const AlOwner *owner)
 {
@@ -117,10 +117,10 @@ index_hash(AlString string)
 }
 
 /*
- * The value of app_lock.owner_hash, which finds the rows of an owner by its upper half,
- * and those of one key by both halves.  It has no secret, since another copy of the
- * database may read the rows (logical replication).  Rows that it leads to are
- * compared with the owner.
+ * The value of app_lock.owner_hash: the upper half finds all rows of an owner, both
+ * halves find those of one key.  The hash has no secret, because another copy of the
+ * database may read the rows (logical replication).  It only leads to rows; their owner
+ * is compared.
  */
 int64
 al_owner_index_hash(AlString owner, AlString key)
@@ -128,17 +128,18 @@ al_owner_index_hash(AlString owner, AlString key)
 	return (int64) ((uint64) index_hash(owner) << 32 | index_hash(key));
 }
 
-/* The first of the hashes of an owner with all keys, which differ in the lower half */
+/* The lowest value that al_owner_index_hash() has for an owner and any key */
 int64
 al_owner_first_hash(AlString owner)
 {
 	return (int64) ((uint64) index_hash(owner) << 32);
 }
 
-/* For an owner that exists already; al_owner_generate() makes a new one. */
+/* Fill in an owner that exists already; al_owner_generate() makes a new one */
 void
 al_owner_init(AlOwner *owner, AlString name)
 {
+	Assert(name.len <= AL_MAX_OWNER_BYTES);
 	owner->name = name;
 	owner->generated = owner->in_index = false;
 	owner->hash = owner_hash(name);
@@ -154,20 +155,21 @@ uuid_checksum(const unsigned char *uuid)
 }
 
 /*
- * Make an owner whose row is, or will be, in this block.  If owner->in_index, the
- * index of owners will have the row.
+ * Make an owner for a row in this block, or for a row that the index of owners will have
+ * (owner->in_index).
  */
 void
 al_owner_generate(AlOwner *owner, BlockNumber block)
 {
 	static const char hex[] = "0123456789abcdef";
-	static unsigned char pool[32 * UUID_BYTES]; /* calls are dearer than bytes */
+	static unsigned char pool[32 * UUID_BYTES]; /* a call costs more than its bytes */
 	static int	left = 0;
 	unsigned char uuid[UUID_BYTES];
 	char	   *out = palloc(UUID_CHARS);
 	uint16		checksum;
 	uint32		block_bits = block % AL_OWNER_BLOCKS;
 
+	Assert(owner->generated);
 	if (left == 0)
 	{
 		if (!pg_strong_random(pool, sizeof(pool)))
@@ -201,13 +203,13 @@ al_owner_generate(AlOwner *owner, BlockNumber block)
 		*out++ = hex[uuid[i] >> 4];
 		*out++ = hex[uuid[i] & 0x0f];
 	}
-	/* A holding that only its block leads to is claimed by its key alone. */
+	/* A holding that is found only by its block is claimed by its key alone. */
 	owner->hash = owner->in_index ? owner_hash(owner->name) : 0;
 }
 
 /*
- * Could al_owner_generate() have made this?  True for all that it made, and for one
- * in 65536 other UUIDs.  "block_bits" is what the owner says about its row.
+ * Could al_owner_generate() have made this owner?  True for each owner that it made, and
+ * for one in 65536 other UUIDs.  Sets "block_bits" to the block number in the owner.
  */
 bool
 al_owner_read_block(AlString owner, uint32 *block_bits)
@@ -238,7 +240,7 @@ al_owner_read_block(AlString owner, uint32 *block_bits)
 	return uuid_checksum(uuid) == (uuid[14] << 8 | uuid[15]);
 }
 
-/* Does a generated owner say that its row is in this block? */
+/* Is this the block number in a generated owner? */
 bool
 al_owner_names_block(const AlOwner *owner, BlockNumber block)
 {

@@ -11,7 +11,7 @@
 
 #include "atomic_lock.h"
 
-/* How many blocks an owner can tell apart; the last value stands for the index. */
+/* Number of blocks that an owner can tell apart; the last value stands for the index */
 #define AL_OWNER_BLOCKS		(UINT32_C(1) << 24)
 #define AL_OWNER_IN_INDEX	(AL_OWNER_BLOCKS - 1)
 

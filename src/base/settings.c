@@ -5,8 +5,7 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: durations are real settings with milliseconds as their unit, so that both
- * '500ms' and '30d' fit.
+ * Model: durations are real numbers of milliseconds, so that both '500ms' and '30d' fit.
  *
  *-------------------------------------------------------------------------
  */
@@ -75,7 +74,7 @@ static const struct config_enum_entry release_durability_options[] = {
 	{NULL, 0, false}
 };
 
-/* The message must not show the owner, as the server's own would. */
+/* Refuse a long owner with a message that, unlike the server's own, does not show it */
 static bool
 check_owner(char **newval, void **extra, GucSource source)
 {
@@ -87,7 +86,7 @@ check_owner(char **newval, void **extra, GucSource source)
 	return false;
 }
 
-/* Nobody has checked the encoding of the new value yet. */
+/* The encoding of the new value has not been checked yet. */
 static void
 assign_owner(const char *newval, void *extra)
 {
@@ -101,8 +100,8 @@ assign_fencing_token(const char *newval, void *extra)
 }
 
 /*
- * The fencing tokens that the session presents, pointers to int64, or NIL.  Raises 22023
- * for a value that is no list of tokens.
+ * The fencing tokens that the session presents, as pointers to int64; NIL if the setting
+ * is empty.  Raises 22023 for a value that is not a list of tokens.
  */
 List *
 al_session_tokens(void)
@@ -134,8 +133,8 @@ al_session_tokens(void)
 }
 
 /*
- * Is this one of the fencing tokens that the session presents?  True where it presents
- * none.  Raises 22023 as al_session_tokens() does.
+ * Does the session present this fencing token, or none at all?  Raises 22023 as
+ * al_session_tokens() does.
  */
 bool
 al_is_session_token(int64 token)
@@ -156,7 +155,7 @@ al_is_session_token(int64 token)
 	return token == accepted_token;
 }
 
-/* Split sweep_databases into names that point into "copy"; false if it is no list. */
+/* Split sweep_databases into names that point into "copy"; false if it is not a list */
 bool
 al_split_names(const char *list, char **copy, List **names)
 {
@@ -178,7 +177,7 @@ check_sweep_databases(char **newval, void **extra, GucSource source)
 	return ok;
 }
 
-/* What a policy can replace is looked up as al_policy_settings */
+/* Policies can replace these; readers use al_policy_settings, in microseconds */
 static double default_ttl_ms = 5 * MINUTE_MS;
 static double max_ttl_ms = 24 * HOUR_MS;
 static double max_wait_ms = 5 * MINUTE_MS;
@@ -203,14 +202,15 @@ define_duration(const char *name, const char *short_desc, const char *long_desc,
 				double *variable, double min, double max, GucContext context,
 				GucRealAssignHook assign)
 {
+	Assert(min <= *variable && *variable <= max);
 	DefineCustomRealVariable(name, short_desc, long_desc, variable, *variable,
 							 min, max, context, GUC_UNIT_MS, NULL, assign, NULL);
 }
 
 /*
- * Raise 42501 if the client has sent a setting as it connected that its role may not set.
- * The library was not there to refuse it then.  PostgreSQL would do that now, but what an
- * administrator has set is lost already: nothing but our default would be left.
+ * Raise 42501 if the connection request had a setting that the client's role may not set.
+ * At that time, the library was not loaded to refuse it.  PostgreSQL would refuse it now,
+ * and leave our default, because the administrator's value is already overwritten.
  */
 static void
 refuse_from_client(void)
@@ -250,7 +250,7 @@ al_settings_init(void)
 							   "The owner proves who holds a lock. Set it for the transaction, and not on a connection of a pool.",
 							   &al_owner_setting, "", PGC_USERSET, 0,
 							   check_owner, assign_owner, NULL);
-	/* No check: a value from before the library was loaded would be dropped with a warning. */
+	/* Checked at use: a check hook would drop a bad value from before the load with a warning. */
 	DefineCustomStringVariable("atomic_lock.fencing_token",
 							   "Sets the fencing tokens of the grants that guards and lock_assert accept.",
 							   "The value is a comma-separated list. If it is empty, they accept any grant of the owner.",

@@ -22,7 +22,7 @@ typedef struct AlTemplatePiece
 	AlPart		part;
 } AlTemplatePiece;
 
-/* A template as it was read for a relation */
+/* A template, read for one relation */
 typedef struct AlTemplate
 {
 	Oid			relid;

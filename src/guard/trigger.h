@@ -9,7 +9,7 @@
 
 #include "base/compat.h"
 
-/* Triggers fire in the order of their names, and these names sort last. */
+/* Triggers fire in the order of their names; these names sort last. */
 #define AL_ROW_TRIGGER		"~atomic_lock_guard"
 #define AL_TRUNCATE_TRIGGER	"~atomic_lock_guard_truncate"
 
