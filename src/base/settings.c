@@ -240,11 +240,10 @@ refuse_from_client(void)
 	}
 }
 
-void
-al_settings_init(void)
+/* The identity of the caller, and how long a lock may last */
+static void
+define_terms(void)
 {
-	if (!process_shared_preload_libraries_in_progress)
-		refuse_from_client();
 	DefineCustomStringVariable("atomic_lock.owner",
 							   "Sets the owner that functions use if they are given none.",
 							   "The owner proves who holds a lock. Set it for the transaction, and not on a connection of a pool.",
@@ -281,6 +280,12 @@ al_settings_init(void)
 					"Sets how long rows of lock_history are kept after the grant ended.",
 					"The sweep deletes older ones.",
 					&al_history_retention_ms, 0, 100 * YEAR_MS, PGC_SIGHUP, NULL);
+}
+
+/* The behaviour of calls */
+static void
+define_behaviour(void)
+{
 	DefineCustomEnumVariable("atomic_lock.on_reacquire",
 							 "Sets what an acquire does if the owner already holds the lock.",
 							 NULL, &al_on_reacquire, AL_REACQUIRE_EXTEND,
@@ -299,6 +304,12 @@ al_settings_init(void)
 							 "Makes guards refuse writes to rows whose lock is not held.",
 							 "If this is off, guards let everything pass. Turn it off for maintenance only.",
 							 &al_enforce_guards, true, PGC_SUSET, 0, NULL, NULL, NULL);
+}
+
+/* The sweep, and limits that protect the server */
+static void
+define_limits(void)
+{
 	define_duration("atomic_lock.sweep_interval",
 					"Sets the pause between two background sweeps.",
 					"0 turns the background sweep off.",
@@ -329,7 +340,12 @@ al_settings_init(void)
 							"Sets which partition of the keys this server has, counted from 0.",
 							"-1 refuses all keys, as while a partition moves.", &al_partition, -1, -1, INT_MAX,
 							PGC_SUSET, 0, NULL, NULL, NULL);
+}
+
 #ifdef AL_TEST_HOOKS
+static void
+define_test_settings(void)
+{
 	define_duration("atomic_lock.test_sleep_cap",
 					"Sets the longest sleep of a waiter.", NULL,
 					&al_test_sleep_cap_ms, 1, YEAR_MS, PGC_USERSET, NULL);
@@ -352,6 +368,19 @@ al_settings_init(void)
 	DefineCustomRealVariable("atomic_lock.test_notify_full",
 							 "Sets how full the notification queue is when events are left out.",
 							 NULL, &al_test_notify_full, 0.5, 0, 1, PGC_USERSET, 0, NULL, NULL, NULL);
+}
+#endif
+
+void
+al_settings_init(void)
+{
+	if (!process_shared_preload_libraries_in_progress)
+		refuse_from_client();
+	define_terms();
+	define_behaviour();
+	define_limits();
+#ifdef AL_TEST_HOOKS
+	define_test_settings();
 #endif
 	MarkGUCPrefixReserved("atomic_lock");
 }
