@@ -5,10 +5,10 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: each function takes an argument by number, and returns a valid value or
- * raises 22004 for a NULL, 22021 for a text that is invalid in the encoding of the
- * database, 22023 for any other invalid value.  An owner is a secret,
- * so no message here shows one.
+ * Model: each function takes the number of an argument and returns a valid value, or
+ * raises: 22004 for a NULL, 22021 for a text that is invalid in the encoding of the
+ * database, 22023 for any other invalid value.  An owner is a secret, so no message
+ * shows one.
  *
  * Locking: none.
  *
@@ -63,7 +63,7 @@ compare_keys(const void *a, const void *b)
 	return al_key_compare(a, b);
 }
 
-/* The argument that is a set of 1 to AL_MAX_KEYS keys: sorted, each key once */
+/* A set of 1 to AL_MAX_KEYS keys, sorted and without duplicates */
 AlKey *
 al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 {
@@ -108,7 +108,7 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	return keys;
 }
 
-/* Fill in the owner that the argument or atomic_lock.owner names; false: neither does */
+/* The owner from the argument or from atomic_lock.owner; false if both are missing */
 static bool
 named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -122,7 +122,7 @@ named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 	return true;
 }
 
-/* The owner argument, or atomic_lock.owner; one of them must be there */
+/* The owner argument, or atomic_lock.owner; raises 22004 if both are missing */
 void
 al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -133,7 +133,7 @@ al_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 				 errhint("Pass the owner that lock_acquire returned, or set atomic_lock.owner.")));
 }
 
-/* An owner argument that no setting replaces */
+/* An owner argument; the setting is no default for it */
 void
 al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 {
@@ -143,8 +143,8 @@ al_new_owner_arg(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 }
 
 /*
- * The owner argument, or atomic_lock.owner, or an owner that is generated when the
- * lock is granted: random bytes are expensive, and a refusal needs none.
+ * The owner argument, or atomic_lock.owner, or an owner to be generated at the grant:
+ * random bytes are expensive, and a refusal needs none.
  */
 void
 al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
@@ -156,9 +156,9 @@ al_owner_arg_or_new(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
 }
 
 /*
- * The length of an interval in microseconds; a day has 24 hours.  PG_INT64_MAX, which is
- * longer than any limit, where it does not fit, and for months and years, whose length
- * depends on the calendar.  An infinite interval has months too.
+ * The length of an interval in microseconds, with days of 24 hours.  PG_INT64_MAX, which
+ * is above every limit, if it does not fit, or has months or years, whose length depends
+ * on the calendar.  An infinite interval has months too.
  */
 static int64
 interval_length(const Interval *interval)
@@ -186,7 +186,7 @@ al_wait_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_ARGISNULL(argno) ? AL_LONGEST_WAIT : interval_length(PG_GETARG_INTERVAL_P(argno));
 }
 
-/* The number of the argument in a NULL-terminated list of words */
+/* The index of the argument in a NULL-terminated list of words */
 static int
 word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 		 const char *const *words, const char *list)
@@ -210,7 +210,7 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 	return 0;					/* keep compiler quiet */
 }
 
-/* The on_reacquire argument, or for NULL the setting; raises 22023 */
+/* The on_reacquire argument, or the setting for NULL */
 AlReacquire
 al_on_reacquire_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -231,7 +231,7 @@ al_mode_arg(FunctionCallInfo fcinfo, int argno)
 	return word_arg(fcinfo, argno, "mode", modes, "exclusive or shared") == 1;
 }
 
-/* How many may share the key, with the caller; 0: any number */
+/* The max_holders argument, which includes the caller; 0: no limit */
 int
 al_max_holders_arg(FunctionCallInfo fcinfo, int argno, bool is_shared)
 {
@@ -252,7 +252,7 @@ al_max_holders_arg(FunctionCallInfo fcinfo, int argno, bool is_shared)
 	return max_holders;
 }
 
-/* The text of a word, which is made once and kept in "kept"; must not be changed. */
+/* The text of a word, made once and kept in "kept"; must not be changed or freed */
 text *
 al_word_text(text **kept, const char *word)
 {
@@ -285,10 +285,11 @@ al_lifetime_arg(FunctionCallInfo fcinfo, int argno)
 const char *
 al_lifetime_name(AlLifetime lifetime)
 {
+	Assert(lifetime <= AL_TRANSACTION);
 	return lifetimes[lifetime];
 }
 
-/* The holder argument; NULL where it is NULL or empty */
+/* The holder argument; NULL if it is NULL or empty */
 text *
 al_holder_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -301,8 +302,8 @@ al_holder_arg(FunctionCallInfo fcinfo, int argno)
 }
 
 /*
- * The label of a holding where the caller gives none: the name of the application,
- * which PostgreSQL keeps to ASCII, or of the role, which may be in any encoding.
+ * The default label of a holding: application_name, which PostgreSQL keeps to ASCII, or
+ * the name of the role, which may be in any encoding.
  */
 text *
 al_holder_default(void)
@@ -322,7 +323,7 @@ al_reason_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_GETARG_TEXT_PP(argno);
 }
 
-/* The message argument; NULL where it is NULL */
+/* The message argument, or NULL */
 text *
 al_message_arg(FunctionCallInfo fcinfo, int argno)
 {
@@ -347,7 +348,7 @@ check_json(Jsonb *json, const char *what)
 	}
 }
 
-/* The meta argument; NULL where none is given */
+/* The meta argument, or NULL */
 struct varlena *
 al_meta_arg(FunctionCallInfo fcinfo, int argno)
 {

@@ -5,14 +5,14 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: each function checks its arguments, opens app_lock, calls one verb of lease/
- * and turns the outcome into an answer, or into the error that lease/report.c has for
- * it.  No function here is strict: a NULL argument that means nothing raises 22004,
- * since the caller could take a NULL answer for "false".
+ * Model: each function checks its arguments, opens app_lock, calls one verb of lease/, and
+ * turns the outcome into an answer, or into the error that lease/report.c has for it.  No
+ * function here is strict: a NULL argument without a meaning raises 22004, because a
+ * caller could take a NULL answer for "false".
  *
- * Locking rules: app_lock is opened with RowExclusiveLock.  That lock is given back at
- * once where nothing was written or claimed, and kept until commit otherwise: nobody
- * may drop and create the extension under a claim.
+ * Locking rules: app_lock is opened with RowExclusiveLock.  The lock is released at once
+ * if nothing was written or claimed, and otherwise kept until commit, so that the
+ * extension cannot be dropped and created again under a claim.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,7 +51,7 @@ close_app_lock(Relation rel, bool wrote)
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);
 }
 
-/* The arguments from ttl to meta, which all functions that acquire have, and max_holders */
+/* The common arguments of functions that acquire: from ttl to meta, and max_holders */
 static void
 request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, int max_holders_argno,
 			 AlAcquire *request)
@@ -68,7 +68,7 @@ request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, int max_holders_argno
 	request->holder = al_holder_arg(fcinfo, 5);
 	request->default_holder = al_holder_default;
 	request->meta = al_meta_arg(fcinfo, 6);
-	/* Code that runs for another role must leave nothing in that role's session. */
+	/* Code that runs for another role must leave no lock in that role's session. */
 	if (lifetime == AL_SESSION && InSecurityRestrictedOperation())
 		ereport(ERROR,
 				(al_errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -117,7 +117,7 @@ AL_FUNCTION(atomic_lock_try_acquire)
 
 /*
  * lock_[try_]acquire_all(keys, ttl, owner, mode, wait, holder, meta, max_holders): a
- * lock_grant for each key, or where the set is refused, one for the key that was refused
+ * lock_grant for each key; or if the set is refused, one for the refused key
  */
 static Datum
 acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
@@ -137,6 +137,7 @@ acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
 	results = palloc(count * sizeof(AlResult));
 
 	refused = al_lease_acquire_all(&rel, keys, count, &request, results);
+	Assert(refused < count);
 	if (refused >= 0 && raise)
 		al_raise(&keys[refused], &results[refused]);
 	close_app_lock(rel, refused < 0);
@@ -269,7 +270,7 @@ AL_FUNCTION(atomic_lock_try_release)
 	PG_RETURN_TEXT_P(cstring_to_text(al_status_word(&result)));
 }
 
-/* lock_[try_]extend(key, owner, ttl): the new expiry; a refusal raises, or is NULL */
+/* lock_[try_]extend(key, owner, ttl): the new expiry; a refusal raises, or returns NULL */
 static Datum
 extend(FunctionCallInfo fcinfo, const char *function, bool raise)
 {
@@ -305,10 +306,10 @@ AL_FUNCTION(atomic_lock_try_extend)
 }
 
 /*
- * Release, extend or transfer all that an owner holds, whichever has this outcome, and
- * return the number of holdings.  Keys are taken in order, so that two such calls cannot
- * deadlock.  What the caller may not change stays as it is, with a warning: somebody may
- * have handed it to the owner.
+ * Release, extend or transfer all holdings of an owner, for the outcome AL_RELEASED,
+ * AL_EXTENDED or AL_ACQUIRED, and return their number.  Keys are taken in order, so that
+ * two such calls cannot deadlock.  A holding that the caller may not change, because it
+ * was handed over to the owner, stays as it is, with a warning.
  */
 static int64
 for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
@@ -320,6 +321,8 @@ for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 	int64		count = 0;
 	int			denied = 0;
 
+	Assert(outcome == AL_RELEASED || outcome == AL_EXTENDED || outcome == AL_ACQUIRED);
+	Assert((outcome == AL_ACQUIRED) == (new_owner != NULL && holder != NULL));
 	foreach(cell, al_owned_in_order(rel, owner, transactions))
 	{
 		const AlOwned *owns = lfirst(cell);
@@ -329,7 +332,7 @@ for_all(Relation rel, const AlOwner *owner, AlOutcome outcome, int64 ttl,
 		if (previous && al_key_compare(&previous->key, &owns->key) == 0)
 			continue;
 		previous = owns;
-		/* A partition that has moved is extended where it is now. */
+		/* If the key's partition has moved, the lease is extended on the other server. */
 		if (outcome != AL_RELEASED && al_is_elsewhere(owns->key.name) &&
 			al_is_live(owns->row, GetCurrentTimestamp()))
 			al_raise_partition(owns->key.name, true);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *		lock_stats(), lock_contention(): what was counted.
+ *		lock_stats(), lock_contention(): show counters.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
@@ -37,7 +37,7 @@ attach_or_raise(const char *what)
 				 errhint("Add atomic_lock to shared_preload_libraries and restart the server.")));
 }
 
-/* lock_stats(): a row for each database in which something was counted */
+/* lock_stats(): a row for each database with counts */
 AL_FUNCTION(atomic_lock_stats)
 {
 	/* The columns between the name and "since" */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * status.c
- *		What people see: the state of one key, and of all keys.
+ *		Functions that show the state of one key, and of all keys.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
@@ -10,8 +10,8 @@
  * secret: only the session that presents it (atomic_lock.owner) sees it.  A fencing
  * token is shown to that session, and to those who may list all holdings.
  *
- * What an unfinished transaction of others has in hand is shown as pending: its
- * claims tell that there is one, and row versions tell for whom (table/pending.c).
+ * Keys that an unfinished transaction of another session changes are shown as pending:
+ * its claims reveal the transaction, and row versions its label (table/pending.c).
  *
  * Locking rules: app_lock is opened with AccessShareLock; no claims.
  *
@@ -54,11 +54,12 @@ enum
 };
 
 /*
- * The live holdings of the key that is the first argument, judged at "now": that of an
- * owner, if it is not NULL, and with AL_LOOK_SOME those to show, "more" than which there
- * are.  For lock_status(), which wants "pending_pid", "meta" is fetched from TOAST here,
- * while the table is open, and before the rows are read it is asked which process has an
- * unfinished transaction that claims the key: 0 if it is prepared, -1 if there is none.
+ * The live holdings at *now of the key in the first argument: the owner's, if that is not
+ * NULL, and with AL_LOOK_SOME some others; *more is the number of further ones.
+ *
+ * For lock_status(), "pending_pid" is not NULL.  It is set to the process of an unfinished
+ * transaction that claims the key: 0 if prepared, -1 if no transaction does.  Claims are
+ * looked at before rows.  "meta" is fetched from TOAST here, while the table is open.
  */
 static List *
 find_live(FunctionCallInfo fcinfo, AlKey *key, const AlOwner *owner, AlLook look, int *more,
@@ -84,7 +85,7 @@ find_live(FunctionCallInfo fcinfo, AlKey *key, const AlOwner *owner, AlLook look
 	return holdings;
 }
 
-/* The owner that the session presents, to find its rows; or NULL */
+/* The owner that the session presents, for a search of its rows; or NULL */
 static const AlOwner *
 find_setting(AlOwner *owner)
 {
@@ -93,7 +94,7 @@ find_setting(AlOwner *owner)
 	return owner->name.len > 0 ? owner : NULL;
 }
 
-/* The holding of a key to show: the caller's, or the one that lasts longest, or NULL */
+/* The holding of a key to show: the caller's, or else the one with the latest end; or NULL */
 static const AlHolding *
 choose(List *holdings)
 {
@@ -140,7 +141,7 @@ AL_FUNCTION(atomic_lock_holder)
 	PG_RETURN_TEXT_P(holding->holder);
 }
 
-/* The number of waiters for a key; null where this server cannot know it */
+/* The number of waiters for a key; null if this server cannot know it */
 static void
 set_waiters(const AlKey *key, Datum *values, bool *nulls)
 {
@@ -150,7 +151,7 @@ set_waiters(const AlKey *key, Datum *values, bool *nulls)
 	nulls[WAITERS] = waiters < 0;
 }
 
-/* The number of those in line for a key without a connection */
+/* The number of tickets for a key */
 static int
 count_queued(const AlKey *key)
 {
@@ -160,8 +161,8 @@ count_queued(const AlKey *key)
 }
 
 /*
- * Fill in the columns of lock_status for one of the holdings of a key, for which so many
- * are in line: live ones, of which there are so many, or with none, one that is pending
+ * Fill in the columns of lock_status for a holding of a key that has this number of live
+ * holders and of tickets.  With 0 holders, the holding is pending.
  */
 static void
 fill_columns(const AlKey *key, const AlHolding *holding, int holders, int queued,
@@ -172,6 +173,7 @@ fill_columns(const AlKey *key, const AlHolding *holding, int holders, int queued
 	bool		is_known = holding->holder != NULL; /* see al_tx_by_others() */
 	bool		is_own = holding->owner && al_owner_is_setting(al_string(holding->owner));
 
+	Assert(holders >= 0 && queued >= 0);
 	memset(nulls, 0, COLUMNS * sizeof(bool));
 	values[KEY] = PointerGetDatum(al_string_text(holding->key));
 	values[LOCKED] = BoolGetDatum(holders > 0);
@@ -204,7 +206,7 @@ fill_columns(const AlKey *key, const AlHolding *holding, int holders, int queued
 		values[ROLE] = DirectFunctionCall1(namein, CStringGetDatum(role));
 }
 
-/* An unfinished transaction has what is shown in hand */
+/* Mark the row as pending, for an unfinished transaction of this process; 0: prepared */
 static void
 set_pending(int pid, Datum *values, bool *nulls)
 {
@@ -215,8 +217,8 @@ set_pending(int pid, Datum *values, bool *nulls)
 }
 
 /*
- * What unfinished transactions are about to make of a key that nobody holds; or NULL.
- * If they have ended meanwhile, what they have made of it is in "holdings".
+ * The holding that an unfinished transaction has written for a key without holders.  NULL
+ * if it has ended meanwhile; *holdings is read again then.
  */
 static const AlHolding *
 find_pending(const AlKey *key, const AlOwner *owner, List **holdings, int *more, TimestampTz *now)
@@ -230,7 +232,7 @@ find_pending(const AlKey *key, const AlOwner *owner, List **holdings, int *more,
 	return pending;
 }
 
-/* Fill in the columns for a key that nobody holds */
+/* Fill in the columns for a free key */
 static void
 fill_free(const AlKey *key, Datum *values, bool *nulls)
 {
@@ -244,7 +246,7 @@ fill_free(const AlKey *key, Datum *values, bool *nulls)
 	nulls[KEY] = nulls[LOCKED] = nulls[PENDING] = false;
 	values[QUEUED] = Int32GetDatum(count_queued(key));
 	nulls[QUEUED] = false;
-	/* Nobody has it yet, but some may be about to. */
+	/* Waiters may be about to take the key. */
 	if (al_waiters_count(key) > 0)
 		set_waiters(key, values, nulls);
 	values[CLOSED_UNTIL] = TimestampTzGetDatum(closed_until);
@@ -286,12 +288,12 @@ AL_FUNCTION(atomic_lock_status)
 	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
-/* What is counted once for all shared holdings of a key */
+/* Counts for a key, shared by all of its shared holdings */
 typedef struct Sharers
 {
 	AlHash		key;
-	int			count;
-	int			queued;			/* in line; -1: not counted yet */
+	int			count;			/* live holders */
+	int			queued;			/* tickets; -1: not counted yet */
 } Sharers;
 
 static HTAB *
@@ -302,7 +304,7 @@ make_table(const char *name, Size key_size, Size entry_size)
 	return hash_create(name, 64, &info, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-/* The entry of a holding's key; NULL where there is none and "action" makes none */
+/* The entry of a holding's key; NULL if "action" is HASH_FIND and there is no entry */
 static Sharers *
 sharers_of(HTAB *sharers, const AlHolding *holding, HASHACTION action)
 {
@@ -323,14 +325,14 @@ sharers_of(HTAB *sharers, const AlHolding *holding, HASHACTION action)
 	return entry;
 }
 
-/* A transaction's holding, which may have become a row meanwhile */
+/* The token of a transaction's holding, which may have become a row meanwhile */
 typedef struct HeldToken
 {
 	int64		fencing_token;
 	bool		has_row;
 } HeldToken;
 
-/* What the rows of lock_status() need */
+/* State of a call of lock_status() */
 typedef struct Listing
 {
 	ReturnSetInfo *rsinfo;
@@ -366,7 +368,7 @@ list_holding(const Listing *listing, const AlHolding *holding)
 	tuplestore_putvalues(listing->rsinfo->setResult, listing->rsinfo->setDesc, values, nulls);
 }
 
-/* Of all live holdings that have a row, count those that share a key, or list all */
+/* Read all live rows: count the shared ones for each key, or list all */
 static void
 scan_live(const Listing *listing, bool count)
 {
@@ -408,8 +410,8 @@ scan_live(const Listing *listing, bool count)
 }
 
 /*
- * List what unfinished transactions are about to make of keys.  Not what is listed
- * already: of a holding that is live, or that a transaction has.
+ * List holdings that unfinished transactions have written.  Skip one that is listed
+ * already, as a live holding or as a holding of a transaction.
  */
 static void
 list_pending(const Listing *listing, List *pending, List *held)
@@ -448,7 +450,7 @@ list_pending(const Listing *listing, List *pending, List *held)
 	table_close(rel, AccessShareLock);
 }
 
-/* What unfinished transactions have written, of all keys */
+/* The holdings that unfinished transactions have written, of all keys */
 static List *
 find_all_pending(void)
 {
@@ -460,9 +462,9 @@ find_all_pending(void)
 }
 
 /*
- * lock_status(): a row for every live holding, judged at one moment, and for what is
- * pending of other keys.  What transactions have comes before the rows, of which it may
- * be one by then.
+ * lock_status(): a row for every live holding, judged at one moment, and for every pending
+ * one of other keys.  Holdings of transactions are read before rows, since one of them may
+ * become a row in between.
  */
 AL_FUNCTION(atomic_lock_status_all)
 {
@@ -527,8 +529,8 @@ compare_waiters(const void *a, const void *b)
 }
 
 /*
- * lock_waiters(): a row for every waiter in this database.  Raises 55000 where there
- * is no queue.
+ * lock_waiters(): a row for every waiter in this database.  Raises 55000 without shared
+ * memory.
  */
 AL_FUNCTION(atomic_lock_waiters)
 {
@@ -596,7 +598,7 @@ AL_FUNCTION(atomic_lock_waiters)
 	return (Datum) 0;
 }
 
-/* app_lock_count_waiters(key): the number of waiters, for the same view; NULL: not known */
+/* app_lock_count_waiters(key): the number of waiters, for lock_activity; NULL: not known */
 AL_FUNCTION(atomic_lock_count_waiters)
 {
 	AlKey		key;
@@ -613,8 +615,8 @@ AL_FUNCTION(atomic_lock_count_waiters)
 }
 
 /*
- * app_lock_longest_wait(key): the longest current wait; NULL: no waiter is known.  For a
- * view, which also shows keys of partitions that have moved.
+ * app_lock_longest_wait(key): the longest current wait; NULL: no waiter is known.  For
+ * lock_activity, which also shows keys of partitions that have moved.
  */
 AL_FUNCTION(atomic_lock_longest_wait)
 {

@@ -47,7 +47,7 @@ AL_FUNCTION(atomic_lock_channel)
 	text	   *channel;
 
 	al_key_arg(fcinfo, 0, &key);
-	/* Payloads tell more than lock_status(key) does. */
+	/* Payloads show more than lock_status(key). */
 	if (!al_is_monitor())
 		al_terms_admit(&key);
 	channel = cstring_to_text(al_event_channel(&key));
@@ -55,7 +55,7 @@ AL_FUNCTION(atomic_lock_channel)
 	PG_RETURN_TEXT_P(channel);
 }
 
-/* lock_ask(key, message): how many hold the key, all of whom are told */
+/* lock_ask(key, message): notify the holders of the key, and return their number */
 AL_FUNCTION(atomic_lock_ask)
 {
 	Relation	rel = al_open_for_writing("lock_ask()");
@@ -84,7 +84,7 @@ AL_FUNCTION(atomic_lock_ask)
 	PG_RETURN_INT32(more);
 }
 
-/* A duration that is at most max_ttl of the key; 0 for NULL */
+/* A duration in microseconds, at most max_ttl of the key; 0 for NULL */
 static int64
 duration_arg(FunctionCallInfo fcinfo, int argno, const char *name, const AlKey *key)
 {
@@ -108,7 +108,7 @@ enum
 	COLUMNS
 };
 
-/* lock_enqueue(key, owner, holder, offer, keep): the key, or a ticket */
+/* lock_enqueue(key, owner, holder, offer, keep): a lease, or a ticket */
 AL_FUNCTION(atomic_lock_enqueue)
 {
 	Relation	rel = al_open_for_writing("lock_enqueue()");
@@ -136,6 +136,7 @@ AL_FUNCTION(atomic_lock_enqueue)
 	al_lease_enqueue(&rel, &key, &request, offer, keep, &result, &ticket, &position);
 	if (!al_is_granted(&result) && ticket.number == 0)
 		al_raise(&key, &result);
+	Assert(ticket.number == 0 || position > 0);
 	table_close(rel, NoLock);
 
 	expires_at = ticket.number != 0 ? ticket.expires_at : result.holding.expires_at;
@@ -156,7 +157,7 @@ AL_FUNCTION(atomic_lock_enqueue)
 	return al_row_datum(fcinfo, COLUMNS, values, nulls);
 }
 
-/* lock_leave(key, owner): had the owner a ticket? */
+/* lock_leave(key, owner): whether the owner had a ticket */
 AL_FUNCTION(atomic_lock_leave)
 {
 	Relation	rel = al_open_for_writing("lock_leave()");
@@ -171,7 +172,7 @@ AL_FUNCTION(atomic_lock_leave)
 	PG_RETURN_BOOL(has_left);
 }
 
-/* lock_queue(): a row for each ticket that is valid, in the order of keys and positions */
+/* lock_queue(): a row for each valid ticket, in the order of keys and positions */
 AL_FUNCTION(atomic_lock_queue)
 {
 	enum

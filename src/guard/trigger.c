@@ -255,9 +255,9 @@ atomic_lock_guard(PG_FUNCTION_ARGS)
 }
 
 /*
- * app_lock_guard_problem(relation, guard): why each write will fail for which the trigger
- * "guard" fires; NULL if there is no problem, or the table was dropped or cannot be locked
- * at once because it is being altered
+ * app_lock_guard_problem(relation, guard): why each write will fail that fires the trigger
+ * "guard"; NULL if there is no problem, or the table was dropped or cannot be locked at
+ * once because it is being altered
  */
 AL_FUNCTION(atomic_lock_guard_problem)
 {
