@@ -1,22 +1,22 @@
 # pg_upgrade with live leases.  test/upgrade runs it; AL_OLD and AL_NEW are the
 # two installations.
 #
-# Properties: after pg_upgrade, in every mode, what was locked is locked: each
-# row of app_lock is as it was, with lines, policies and history, owners extend, prove, release and acquire again
-# with the token that they had, others are refused and told the label; what had
-# run out, was released or ended by force is told as before; what a session held
-# is free; lock_delay, set for a database, keeps closed what it kept closed; every
+# Properties: after pg_upgrade, in every mode, all locks are kept: each
+# row of app_lock is as it was, with lines, policies and history; owners extend, prove, release and
+# acquire again with their token; other owners are refused and see the label; refusals for
+# expired, released or forcibly ended leases are as before; locks of a session
+# are free; lock_delay, set for a database, keeps the same keys closed; every
 # new token is above all old ones of its key, and of its database; guards refuse
-# what they refused and pass what they passed; owners, privileges, what is
-# dumped, and lock_audit are the same; the sweep has not run while pg_upgrade
+# and permit the same writes; owners, privileges, the contents of
+# dumps, and lock_audit are the same; the sweep has not run while pg_upgrade
 # worked, in either server, and runs afterwards; waiters are woken; a dump of
-# the new database restores, without leases; the old cluster, where pg_upgrade
+# the new database restores, without leases; the old cluster, if pg_upgrade
 # has left it, still has its leases.  If the library of the new cluster is that of the
-# next version, it says so until ALTER EXTENSION UPDATE, and then all of this holds.
+# next version, calls say so until ALTER EXTENSION UPDATE, and then all of this holds.
 #
-# Turns red when: the sweep does not look whether it is in binary upgrade mode;
-# something that has to survive is outside of the table, such as in shared memory
-# or named by an OID; a hash that is kept in the table is another one in the new
+# Turns red when: the sweep does not check whether the server is in binary upgrade mode;
+# state that must survive is outside of the table, such as in shared memory,
+# or is named by an OID; a hash that is stored in the table is computed differently in the new
 # version; the columns are not those that the library of the new version
 # expects; tokens begin anew with the sequence.
 
@@ -38,7 +38,7 @@ log_connections = on
 atomic_lock.sweep_interval = 0
 };
 
-# While pg_upgrade works, in both clusters: a sweep would leave nothing.
+# Settings while pg_upgrade works, in both clusters: a sweep would remove everything.
 my $eager = q{
 atomic_lock.sweep_interval = '1ms'
 atomic_lock.released_retention = 0
@@ -56,7 +56,7 @@ sub psql
 	return $status == 0 ? $stdout : $stderr =~ /ERROR:  (\w{5}):/ ? $1 : "failed: $stderr";
 }
 
-# The same, as one of the roles; in depot the extension is in a schema of its own
+# The same, as one of the roles.  In depot the extension is in a schema of its own.
 sub as
 {
 	my ($role, $db, $sql) = @_;
@@ -72,7 +72,7 @@ sub log_between
 	return substr($log, $from);
 }
 
-# Everything of a database that has to stay as it is, by a name that people know
+# All parts of a database that must stay as they are, by a name for the test names
 my %unchanged = (
 	'leases' => q{SELECT to_jsonb(l) - 'note' FROM LOCKS.app_lock l ORDER BY key, slot},
 	'places' => q{SELECT * FROM LOCKS.app_lock_queue ORDER BY key, ticket},
@@ -84,8 +84,8 @@ my %unchanged = (
 		FROM pg_trigger WHERE NOT tgisinternal ORDER BY tgrelid::regclass::text, tgname},
 	'extension' => q{SELECT extname, extowner::regrole, extnamespace::regnamespace, extrelocatable,
 		ARRAY(SELECT c::regclass::text FROM unnest(extconfig) c ORDER BY 1), extcondition FROM pg_extension WHERE extname = 'atomic_lock'},
-	# of each function, table, view, sequence and composite type.  What is as it
-	# is by default may be written out or not.
+	# of each function, table, view, sequence and composite type.  A default
+	# may be written out or not.
 	'privileges' => q{WITH o AS (
 			SELECT 'pg_proc'::regclass AS classid, oid, proowner AS owner, proacl AS acl, 'f' AS kind FROM pg_proc
 			UNION ALL SELECT 'pg_class'::regclass, oid, relowner, relacl, CASE relkind WHEN 'S' THEN 's' ELSE 'r' END FROM pg_class
@@ -115,7 +115,7 @@ sub look
 
 	my $answer = psql($db, 'SET TimeZone = UTC; ' . $unchanged{$what} =~ s/\bLOCKS\b/$schema/gr);
 
-	# What belongs to the owner of a table is more since PostgreSQL 17.
+	# The owner of a table has more privileges since PostgreSQL 17.
 	$answer =~ s/\b(postgres=arwdDxt)m\b/$1/g if $what eq 'privileges';
 	return $answer;
 }
@@ -167,8 +167,8 @@ GRANT ALL ON orders, parted, parted_1 TO clerk;
 SELECT lock_set_policy('line:', history => true), lock_set_policy('chiefs:', roles => '{chief}');
 }), "|\n||\n|\n|", "$db: the old cluster");
 
-	# Who has what: exclusive, shared, with and without an owner's name, held
-	# before by others, with a key and a meta as big as may be
+	# Holdings: exclusive, shared, with and without a named owner, on keys held
+	# before by others, with a key and a meta of maximal length
 	is(as('clerk', $db, q{
 SET application_name = 'desk';
 SELECT status FROM lock_acquire('order:1', '2 hours', 'ann', holder => 'Ann', meta => '{"screen": "totals"}');
@@ -197,9 +197,9 @@ SELECT force_release('forced', 'is ill');
 SELECT status FROM lock_steal('stolen', 'ann', 'is away', '1 hour', 'Ann');
 }), "t\nacquired", "$db: audited ends");
 
-	# A session that a crash has ended: its row is all that there is left.
+	# A crash ends a session: only the row of its lock is left.
 	my $session = $node->background_psql($db);
-	is(ask($session, q{SELECT status FROM lock_acquire('session', owner => 'bob', lifetime => 'session')}), 'acquired', "$db: for a session");
+	is(ask($session, q{SELECT status FROM lock_acquire('session', owner => 'bob', lifetime => 'session')}), 'acquired', "$db: a lock with lifetime session");
 	$node->stop('immediate');
 	eval { $session->quit };
 	$node->start;
@@ -234,14 +234,14 @@ sub upgraded
 
 	# Others are refused
 	is(as('clerk', $db, q{SELECT acquired, status, mode, holder FROM lock_try_acquire('order:1', owner => 'eve')}), 'f|held|exclusive|Ann', "$name: held");
-	is(as('clerk', $db, q{SELECT lock_acquire('order:1', owner => 'eve')}), '55P03', "$name: ... and says so");
+	is(as('clerk', $db, q{SELECT lock_acquire('order:1', owner => 'eve')}), '55P03', "$name: ... with an error");
 	is(as('clerk', $db, q{SELECT status, holder FROM lock_try_acquire('price-list', owner => 'eve')}), 'held|Bob', "$name: shared");
 	is(as('clerk', $db, q{SELECT status, holder FROM lock_try_acquire('price-list', owner => 'ann')}), 'held|Bob', "$name: shared by two");
 	is(as('clerk', $db, q{SELECT lock_try_release('order:1', 'eve'), lock_try_extend('order:1', 'eve'), lock_is_held('order:1', 'eve')}), 'not_owner||f', "$name: another owner");
 
-	# What had ended has ended
+	# Leases that had ended have ended
 	is(as('clerk', $db, q{SELECT lock_try_release('expired', 'bob'), lock_try_release('released', 'bob'), lock_try_release('forced', 'bob'), lock_try_release('stolen', 'bob'), lock_try_release('session', 'bob')}),
-		'expired|already_released|forced|forced|expired', "$name: what has ended");
+		'expired|already_released|forced|forced|expired', "$name: ended leases");
 	is(as('watcher', $db, q{SELECT count(*), count(pid), sum(holders) FROM lock_status()}), '12|0|14', "$name: all live holdings");
 
 	# Guards
@@ -253,7 +253,7 @@ sub upgraded
 	is(as('clerk', $db, q{SET atomic_lock.owner = 'ann'; UPDATE parted SET note = 'changed' RETURNING id}), '3', "$name: ... through its parent");
 	is(as('chief', $db, q{TRUNCATE orders}), '55000', "$name: ... and TRUNCATE");
 
-	# Privileges, as they work
+	# Privileges in use
 	is(as('nobody', $db, $_), '42501', "$name: nobody may: $_")
 	  foreach (q{SELECT locked FROM lock_status('x')}, q{SELECT lock_sweep()}, q{SELECT * FROM lock_activity}, q{SELECT * FROM app_lock}, q{SELECT * FROM lock_audit});
 	is(as('clerk', $db, q{SELECT force_release('order:1', 'because')}), '42501', "$name: level user");
@@ -261,40 +261,40 @@ sub upgraded
 	is(as('chief', $db, q{SELECT count(*) FROM lock_audit}), '2', "$name: level admin");
 	is(as('clerk', $db, q{SELECT acquired_at + '7 min' >= expires_at AND lock_release('x', owner) FROM lock_acquire('x')}), 't', "$name: settings of a role");
 
-	# Owners go on
+	# Owners continue to use their leases
 	my $token = psql($db, q{SELECT fencing_token FROM app_lock WHERE key = 'order:1'});
 	is(as('clerk', $db, q{SELECT lock_assert('order:1', 'ann')}), $token, "$name: proves");
 	is(as('clerk', $db, qq{SELECT lock_assert_fence('order:1', $token, 'ann')}), '', "$name: ... by token");
 	is(as('clerk', $db, q{SET atomic_lock.owner = 'ann'; SELECT n.status, n.fencing_token = o.fencing_token, n.acquired_at = o.acquired_at, n.expires_at > o.expires_at, n.holder
 		FROM lock_status('order:1') o, lock_acquire('order:1', '2 hours', 'ann') n}), 'reacquired|t|t|t|Ann', "$name: acquires again");
-	is(as('clerk', $db, q{SELECT lock_extend('price-list', 'bob') - clock_timestamp() BETWEEN '2 hours 59 min' AND '3 hours'}), 't', "$name: extends, by what it asked for before");
+	is(as('clerk', $db, q{SELECT lock_extend('price-list', 'bob') - clock_timestamp() BETWEEN '2 hours 59 min' AND '3 hours'}), 't', "$name: extends by the ttl of the grant");
 	is(as('clerk', $db, q{SELECT status, mode FROM lock_acquire('price-list', '1 hour', 'carol', mode => 'shared')}), 'acquired|shared', "$name: one more shares");
 	is(as('clerk', $db, q{SELECT lock_release('price-list', 'carol'), lock_release('price-list', 'ann')}), 't|t', "$name: ... and leaves");
 	is(as('clerk', $db, q{SELECT status, mode, holder FROM lock_convert('price-list', 'bob')}), 'acquired|exclusive|Bob', "$name: converts");
-	is(as('clerk', $db, qq{SELECT lock_extend('made up', '$b->{owner}') > clock_timestamp(), lock_extend_all('$b->{owner}')}), 't|1', "$name: an owner that was made");
+	is(as('clerk', $db, qq{SELECT lock_extend('made up', '$b->{owner}') > clock_timestamp(), lock_extend_all('$b->{owner}')}), 't|1', "$name: a generated owner");
 	is(as('clerk', $db, qq{SELECT lock_release_all('$b->{owner}')}), '1', "$name: ... is found");
-	is(as('clerk', $db, q{SELECT lock_extend_all('ann')}), $b->{ann} - 1, "$name: heartbeat of an owner by name");
+	is(as('clerk', $db, q{SELECT lock_extend_all('ann')}), $b->{ann} - 1, "$name: heartbeat of a named owner");
 
 	# The line, policies and history
 	is(as('clerk', $db, q{SELECT lock_release('line:k', 'ann'); SELECT status, holder FROM lock_try_acquire('line:k', owner => 'ann'); SELECT status FROM lock_enqueue('line:k', 'bob'); SELECT lock_release('line:k', 'bob')}),
-		"t\nheld|Bob\nacquired\nt", "$name: who is first in line has the next turn");
+		"t\nheld|Bob\nacquired\nt", "$name: the first in line gets the key next");
 	is(as('clerk', $db, q{SELECT lock_acquire('chiefs:k')}), '42501', "$name: policies hold");
-	is(as('watcher', $db, q{SELECT count(ended_at) FROM lock_history}), '3', "$name: history goes on");
+	is(as('watcher', $db, q{SELECT count(ended_at) FROM lock_history}), '3', "$name: history continues");
 
 	# Waits, in the shared memory of the new server
 	my ($waiter, $owner) = map { $node->background_psql($db, extra_params => [ '-U', 'clerk' ]) } (1, 2);
 	$waiter->query_until(qr/waiting/, "\\echo waiting\nSELECT status FROM lock_acquire('hot', '1 hour', 'bob', wait => '100 s');\n");
 	ok($node->poll_query_until($db, q{SELECT count(*) = 1 FROM lock_waiters WHERE key = 'hot'}), "$name: waits");
 	is(ask($owner, q{SELECT lock_release('hot', 'ann')}), 't', "$name: ... for a release");
-	is(ask($waiter, q{SELECT 'next'}), "acquired\nnext", "$name: ... and has it");
+	is(ask($waiter, q{SELECT 'next'}), "acquired\nnext", "$name: ... and gets the lock");
 	$_->quit foreach ($waiter, $owner);
 
-	# New tokens.  Every key that there was changes hands.
+	# New tokens: every key gets a new owner.
 	if ($db eq 'depot')
 	{
-		is(as('clerk', $db, q{SELECT status FROM lock_try_acquire('expired', owner => 'eve')}), 'held', "$name: lock_delay keeps closed what ran out");
-		is(as('clerk', $db, q{SELECT status FROM lock_try_acquire('session', owner => 'eve')}), 'held', "$name: ... and what a session held");
-		is(as('clerk', $db, q{SELECT status, lock_release('released', 'eve') FROM lock_try_acquire('released', owner => 'eve')}), 'acquired|t', "$name: ... but not what was released");
+		is(as('clerk', $db, q{SELECT status FROM lock_try_acquire('expired', owner => 'eve')}), 'held', "$name: lock_delay keeps the key of an expired lease closed");
+		is(as('clerk', $db, q{SELECT status FROM lock_try_acquire('session', owner => 'eve')}), 'held', "$name: ... and the key that a session held");
+		is(as('clerk', $db, q{SELECT status, lock_release('released', 'eve') FROM lock_try_acquire('released', owner => 'eve')}), 'acquired|t', "$name: ... but not a released key");
 	}
 	is(psql($db, q{SET atomic_lock.lock_delay = 0;
 		SELECT count(lock_try_release(key, owner)) > 10 FROM app_lock WHERE owner IS NOT NULL AND NOT released;
@@ -307,7 +307,7 @@ sub upgraded
 	return;
 }
 
-# The same of a restored dump, which has no leases
+# The same for a restored dump, which has no leases
 sub restored
 {
 	my ($name, $from) = @_;
@@ -327,8 +327,8 @@ sub restored
 	return;
 }
 
-# Run pg_upgrade in a directory of its own.  The logs of its servers are kept: they say who
-# was there.  Returns what the restore of a database failed with, or nothing.
+# Run pg_upgrade in a directory of its own.  The logs of its servers are kept: they show whether
+# a launcher ran.  Returns the error of a restore, or nothing.
 sub pg_upgrade
 {
 	my ($source, $target, $dir, @options) = @_;
@@ -347,7 +347,7 @@ sub pg_upgrade
 	return $log =~ /(error: .*)/ ? $1 : 'pg_upgrade failed, not in a restore';
 }
 
-# What does pg_upgrade say of a plain table, where no atomic_lock has ever been?
+# The error of pg_upgrade for a plain table, in a cluster that never had atomic_lock
 sub plain_upgrade
 {
 	my $source = PostgreSQL::Test::Cluster->new('old_plain', install_path => $old_path);
@@ -376,7 +376,7 @@ sub try_mode
 	if (defined $problem && $problem eq plain_upgrade())
 	{
 		# Minor versions that do not fit, such as 17.12, which stores an option with each
-		# column, and 18.6, which does not know it
+		# column, and 18.6, which does not know that option
 		diag("pg_upgrade cannot upgrade a plain table between these two either: $problem");
 		$_->clean_node foreach $source, $target;
 		done_testing();
@@ -401,15 +401,15 @@ sub try_mode
 	upgraded("$name, $_", $_) foreach @databases;
 	restored("$name, $_", $_) foreach @databases;
 
-	# Now the sweep may run
+	# Now the sweep may run.
 	psql('depot', q{SELECT lock_acquire('kept', '1 hour', 'zoe')});
 	my $from = -s $node->logfile;
 	$node->append_conf('postgresql.conf', $eager);
 	$node->reload;
-	ok($node->poll_query_until($_, q{SELECT count(*) = 0 FROM app_lock WHERE released}), "$name, $_: the sweep removes what was released") foreach @databases;
+	ok($node->poll_query_until($_, q{SELECT count(*) = 0 FROM app_lock WHERE released}), "$name, $_: the sweep removes released rows") foreach @databases;
 	like(psql('shop', q{SELECT status FROM lock_sweeper_status() WHERE database IS NULL}), qr/^running/, "$name: ... and runs");
-	is(psql('depot', q{SELECT owner FROM app_lock}), 'zoe', "$name: ... and leaves what is held");
-	like(log_between($node, $from), qr/atomic_lock sweeper/, "$name: ... as the log says, which knows it");
+	is(psql('depot', q{SELECT owner FROM app_lock}), 'zoe', "$name: ... and keeps the lease that is held");
+	like(log_between($node, $from), qr/atomic_lock sweeper/, "$name: ... and the log has the sweeper");
 
 	$node->command_ok([ $node->installed_command('pg_amcheck'), '--install-missing', '--heapallindexed', '-d', 'shop', '-d', 'depot', '-p', $node->port, '-h', $node->host ], "$name: tables and indexes");
 	psql('depot', q{DROP EXTENSION atomic_lock CASCADE; CREATE EXTENSION atomic_lock SCHEMA locks});
@@ -419,7 +419,7 @@ sub try_mode
 
 	if ($mode eq 'copy' && !$next)
 	{
-		# Whoever goes back finds what he has left.
+		# A user who goes back to the old cluster finds its leases.
 		$node = $source;
 		$node->append_conf('postgresql.conf', $settings);
 		$node->start;
@@ -433,7 +433,7 @@ try_mode('copy');
 try_mode('link');
 try_mode('swap') if PostgreSQL::Test::Cluster->new('version', install_path => $new_path)->pg_version >= 18;
 
-# A new package of PostgreSQL and of the extension at once
+# A new package of PostgreSQL and of the extension at the same time
 my ($bin, $share, $lib) = copy_installation('next') or die 'the installation cannot be copied';
 put_library(next_library($bin), $lib);
 next_scripts($share);

@@ -1,15 +1,15 @@
-# More clients that wait than a pooler has connections.
+# More waiting clients than a pooler has connections.
 #
-# Properties: PgBouncer in transaction mode, with the pools and roles of doc/waiting.md.  As
-# many calls that wait as the main pool has connections keep a release and a heartbeat from
-# the server, until one of them ends: the lease of the heartbeat runs out.  With one place
-# left, neither has to wait.  The remedies: from a pool of their own, more than it has places
+# Properties: PgBouncer in transaction mode, with the pools and roles of doc/waiting.md.  If
+# waiting calls use all connections of the main pool, a release and a heartbeat do not reach
+# the server until one of the calls ends: the lease of the heartbeat expires.  With one connection
+# left, neither has to wait.  The remedies: in a pool of their own, more calls than it has connections
 # wait beside releases that get through, and all are served; a role whose max_wait is 0 is
-# refused instead; and two thousand clients at once have places in line, through the pool in
-# which nobody may wait, and hear their turn over another.
+# refused instead; and two thousand clients at once have tickets, through the pool that
+# forbids waiting, and are notified of their offers over another.
 #
-# Turns red when: who waits in one pool takes connections from the other; max_wait of a role
-# is not minded; a place in line keeps a connection, or is lost among two thousand.
+# Turns red when: waiters in one pool take connections from the other; max_wait of a role
+# is ignored; a ticket keeps a connection, or is lost among two thousand.
 
 use strict;
 use warnings FATAL => 'all';
@@ -60,7 +60,7 @@ logfile = %s/log
 pidfile = %s/pid
 END
 END { local $?; kill 'INT', slurp_file("$scratch/pid") + 0 if $scratch && -e "$scratch/pid"; }
-# Each client is an open file, to PgBouncer and to us.
+# Each client is an open file, for PgBouncer and for this test.
 $clients = 0 if system('bash', '-c', 'ulimit -n 2600 2>/dev/null') != 0;
 system_or_bail('bash', '-c', ($clients ? 'ulimit -n 2600;' : '') . 'exec "$@"', 'bash', $pgbouncer, '-q', '-d', "$scratch/ini");
 
