@@ -174,7 +174,7 @@ al_fence_draw(int count)
 	/* wal_level = minimal, and this transaction made it: nothing is covered */
 	if (!RelationNeedsWAL(rel))
 		covered = 0;
-	Assert(token > data->last_value && last >= token && covered <= DRAW_AHEAD);
+	Assert(last >= token && covered <= DRAW_AHEAD);
 	data->log_cnt = LOG_CNT(copy, covered);
 	data->last_value = last;
 	data->is_called = true;
