@@ -19,9 +19,9 @@
  * When the wait for a synchronous standby is cancelled, PostgreSQL acknowledges the
  * commit all the same, with a warning that no driver looks at.  But the new primary
  * may not know of that commit.  A grant is then in doubt: its connection ends without an
- * acknowledgement.  The confirmations of the standbys decide whether a grant is in doubt,
- * not the way in which the wait ended.  The client learns of the doubt after the claims
- * have ended, so that it can acquire again at once.
+ * acknowledgement.  The confirmations of the standbys decide whether it is in doubt, not
+ * the end of the wait.  The client learns of the doubt after the claims have ended, so
+ * that it can acquire again at once.
  *
  * Locking: SyncRepLock, for a moment.  The steps after the commit may flush WAL and wait
  * for a standby, as a commit does.

@@ -92,10 +92,7 @@ al_stat_find(Oid database)
 	return NULL;
 }
 
-/*
- * The entry of a database, which gets one if it has none.  If all are in use, this is
- * the first entry, which databases share.  The lock is held exclusively.
- */
+/* The entry of a database, or a new one, or the shared one.  The lock is held exclusively. */
 AlDatabase *
 al_stat_entry(Oid oid)
 {
@@ -145,10 +142,7 @@ save(int level)
 	saved_count++;
 }
 
-/*
- * Add to a counter: at commit if it is below AL_COUNTERS_AT_COMMIT, and otherwise at
- * once.  Raises only in a subtransaction, for lack of memory.
- */
+/* Add to a counter.  Raises only in a subtransaction, for lack of memory. */
 void
 al_stat_count(AlCounter counter, int64 count)
 {

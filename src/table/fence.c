@@ -224,10 +224,7 @@ write_secret(Relation rel, Buffer buffer, const AlHash *secret)
 		XLogFlush(lsn);
 }
 
-/*
- * Read the secret of the database's hashes, or make it if it is missing.  Returns false on
- * a standby that has none yet.  Raises 42704 if the extension is not installed.
- */
+/* Read or make the secret of the hashes; false: a standby has none yet.  Raises 42704. */
 bool
 al_fence_secret(AlHash *secret)
 {

@@ -70,20 +70,14 @@
 /* How long a row says that a ticket is void, in microseconds */
 #define VOID_FOR	(7 * USECS_PER_DAY)
 
-/*
- * The content of row 0 of a key.  It does no harm while rows of other keys are read, since
- * the numbers of tickets are unique.
- */
+/* The content of row 0 of a key, harmless for rows of other keys: numbers are unique */
 typedef struct Offer
 {
 	int64		number;			/* of the ticket; 0: none */
 	TimestampTz until;
 } Offer;
 
-/*
- * Read a row of any kind.  Its texts are valid as long as the tuple.  The content of row 0
- * is stored in *offer, for the rows of the key that follow; "offer" may be NULL.
- */
+/* Read any row.  Texts are valid as long as the tuple.  Row 0 is kept in *offer, or NULL. */
 static void
 read_row(Relation rel, HeapTuple tuple, AlTicket *row, Offer *offer)
 {
@@ -186,10 +180,7 @@ recount(void)
 			 errmsg_internal("read all tickets, since it was not known until when there are any")));
 }
 
-/*
- * May the database have a valid ticket?  Most databases have none, and then this reads no
- * table.  On a standby, tickets come without a call of al_tickets_note().
- */
+/* May the database have a valid ticket?  (On a standby, tickets come without a note.) */
 bool
 al_tickets_may_be(void)
 {
@@ -341,10 +332,7 @@ typedef struct Reader
 	List	   *voids;			/* negative numbers of that key: int64 * */
 } Reader;
 
-/*
- * Begin to read the tickets for one key, or for all keys with a prefix.  "dirty": also
- * those of unfinished transactions.
- */
+/* Begin to read tickets of a key or prefix; "dirty": also those not committed yet. */
 static void
 begin_tickets(Reader *reader, AlString prefix, bool is_key, bool dirty)
 {
@@ -597,8 +585,8 @@ al_tickets_drop(const AlKey *key, const AlOwner *owner)
 }
 
 /*
- * Write row 0: the key is offered to a ticket until "until".  Number 0 ends the offer.
- * The key is claimed.  Returns false, without waiting, if somebody writes the row by hand.
+ * Write row 0: an offer until "until", or none for number 0.  The key is claimed.  Returns
+ * false, without waiting, if somebody writes the row by hand.
  */
 bool
 al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
@@ -687,10 +675,7 @@ delete_void(const SweptKey *swept, const AlTicket *ticket)
 	return false;
 }
 
-/*
- * All rows of a key were read.  Returns the list "keys", with this key added if an offer
- * may have to be made or ended under a claim.
- */
+/* All rows of a key were read: add it to "keys" if an offer may have to be made or ended */
 static List *
 end_swept_key(const SweptKey *swept, List *keys, TimestampTz now, TimestampTz *next_due)
 {
