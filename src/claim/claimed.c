@@ -163,7 +163,7 @@ al_claimed_subabort(int level)
 	wake_pending = claims > 0 && claimed[claims - 1].level >= level;
 }
 
-/* A lower resource owner has released its locks, with claims only after a rollback. */
+/* A resource owner below the top one has released its locks: claims after a rollback only */
 void
 al_claimed_subreleased(int level)
 {
@@ -333,7 +333,7 @@ al_claimed_freed(uint64 hash, int holdings)
 		key->freed += holdings;
 }
 
-/* Has this transaction ended more holdings of a key than begun, so that seats are its own? */
+/* Has this transaction ended more holdings of a key than it has begun? */
 bool
 al_claimed_has_freed(uint64 hash)
 {

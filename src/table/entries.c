@@ -91,7 +91,7 @@ turn_to(AlEntries *entries, ItemPointer tid)
 											   ItemPointerGetBlockNumber(tid));
 }
 
-/* Read the version that the snapshot sees, or false.  It is valid until the next entry. */
+/* Read the version that the snapshot sees, valid until the next entry; false: none */
 bool
 al_entries_row(AlEntries *entries, ItemPointer tid, HeapTuple tuple)
 {

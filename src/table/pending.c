@@ -56,8 +56,8 @@ al_pending_is_superseded(HeapTupleHeader header)
 }
 
 /*
- * The process of a transaction; 0: it is prepared, or has ended, as those that precede our
- * snapshots have, whose parents may not be known any more.
+ * The process of a transaction; 0: it is prepared, or has ended.  A transaction before our
+ * snapshots has ended, and its parent may be unknown by now.
  */
 int
 al_pending_process(TransactionId xid)

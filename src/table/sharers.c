@@ -219,7 +219,7 @@ add_shared_row(SlotScan *scan, List *rows, const AlHolding *holding)
 	return lappend(rows, copy);
 }
 
-/* Count a live row, and keep the longest two; list one that keeps the key closed */
+/* Count a live row, and keep the two that last longest; list a row that keeps the key closed */
 static void
 count_row(SlotScan *scan, AlRows *rows, AlHolding *longest, const AlHolding *row, TimestampTz now)
 {
@@ -501,7 +501,8 @@ may_be_held(const Counting *counting, TransactionId xid, AlHolding *row)
  *	no row, but an unfinished transaction has written one		MAY_BE_HELD
  *	no row														NOT_HELD
  *
- * *is_certain: the snapshot sees a row, so further entries add nothing.  *row: it decided.
+ * *is_certain: the snapshot sees a row, so further entries add nothing.  *row is set to the
+ * row that decided.
  */
 static Held
 judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, int32 slot,

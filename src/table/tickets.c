@@ -70,7 +70,7 @@
 /* How long a row says that a ticket is void, in microseconds */
 #define VOID_FOR	(7 * USECS_PER_DAY)
 
-/* The content of row 0 of a key, harmless for rows of other keys: numbers are unique */
+/* The content of row 0 of a key.  It fits no row of another key: numbers are unique. */
 typedef struct Offer
 {
 	int64		number;			/* of the ticket; 0: none */
