@@ -549,7 +549,7 @@ al_claim_await_others(uint64 hash)
 	{
 		ereport(DEBUG2,
 				(al_hide_owners(),
-				 errmsg_internal("commit waits for another transaction that has claimed the key, look %d of %d",
+				 errmsg_internal("commit waits for others that have claimed the key, look %d of %d",
 								 looks + 1, MOST_LOOKS)));
 		CHECK_FOR_INTERRUPTS();
 		pg_usleep(LOOK_PAUSE);

@@ -5,13 +5,11 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: the durability of a transaction depends on its use of locks.  A transaction that
- * granted or extended a lease commits with synchronous_commit at least "on", because an
- * acknowledged grant must survive a crash.  A transaction that only released leases
- * commits asynchronously, because a lost release only leaves a lease that expires.  A
- * transaction that also wrote anything else keeps the level of the session.  To notice
- * that, a release notes how much WAL this backend has written: if it has written more at
- * commit, the rest is other data.
+ * Model: a transaction that granted or extended a lease commits with synchronous_commit at
+ * least "on", because an acknowledged grant must survive a crash.  A transaction that only
+ * released leases commits asynchronously, because a lost release only leaves a lease that
+ * expires.  A transaction that also wrote anything else keeps the level of the session:
+ * a release notes how much WAL this backend has written, and more at commit is other data.
  *
  * The level is changed in the variable that the commit reads, at pre-commit: SET
  * LOCAL would be undone at the end of a function with a SET clause.

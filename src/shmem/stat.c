@@ -5,12 +5,10 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: grants, releases and other changes count when their transaction commits or is
- * prepared, since no code of ours sees the end of a prepared transaction.  A rollback to
- * a savepoint undoes counts too.  Refusals and waits count at once, since a refusal may
- * abort the transaction.  The counts of a transaction are in this process, those of the
- * database in shared memory.  A backend looks for the entry of its database once, because
- * a database that has backends cannot be dropped.
+ * Model: changes count when their transaction commits or is prepared, since no code of
+ * ours sees the end of a prepared transaction.  A rollback to a savepoint undoes counts.
+ * Refusals and waits count at once, since a refusal may abort the transaction.  A backend
+ * looks for the entry of its database once: a database with backends cannot be dropped.
  *
  * So, unless a prepared transaction is rolled back, grants = releases + expirations
  * + forced ends + holdings that are live, or whose end no transaction has recorded yet.

@@ -356,7 +356,7 @@ look_up(bool missing_ok)
 	oids_valid = seen == invalidations;
 	ereport(DEBUG2,
 			(al_hide_owners(),
-			 errmsg_internal("looked up the relations of the extension after %u invalidations", seen)));
+			 errmsg_internal("looked up our relations after %u invalidations", seen)));
 	return true;
 }
 

@@ -249,9 +249,8 @@ is_void(Relation rel, const AlKey *key, int64 number)
 }
 
 /*
- * Find the first ticket for a key, and the ticket of "owner" unless that is NULL.  Returns
- * false if there is no valid ticket; line->lapsed may still be set.  This reads a few rows,
- * however long the line is, plus the tickets before the first valid one.
+ * Find the first ticket for a key, and the ticket of "owner" unless that is NULL; false: no
+ * valid ticket, but perhaps a lapsed one.  Reads few rows after the first valid ticket.
  */
 bool
 al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
@@ -652,9 +651,8 @@ typedef struct SweptKey
 } SweptKey;
 
 /*
- * Delete a ticket that is void, and the row that says so.  If the ticket can be deleted,
- * no other transaction writes it, so its number cannot come back.  Returns false if the
- * ticket is not void, or is being written.
+ * Delete a void ticket, and the row that says so: nobody else writes a ticket that can be
+ * deleted, so its number cannot come back.  False: not void, or being written.
  */
 static bool
 delete_void(const SweptKey *swept, const AlTicket *ticket)
@@ -768,7 +766,7 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 	if (*removed > 0 || keys != NIL)
 		ereport(DEBUG1,
 				(al_hide_owners(),
-				 errmsg_internal("sweep deleted %lld rows of app_lock_queue, %d keys may have to be offered",
+				 errmsg_internal("sweep deleted %lld rows of app_lock_queue, %d keys may need an offer",
 								 (long long) *removed, list_length(keys))));
 	return keys;
 }
