@@ -6,10 +6,8 @@
  * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: step 3 in atomic_lock.h.  A claim is a heavyweight lock on the 64-bit hash of a
- * key, held until its transaction ends.  A transaction claims a key before it changes a
- * holding, so no other transaction can change that holding until the change is visible
- * to all or undone.  Keys with equal hashes share claims, but not holdings.  The hash has
- * a secret (base/hash.c), so nobody can construct such keys.
+ * key, held until its transaction ends.  Keys with equal hashes share claims, but not
+ * holdings.  The hash has a secret (base/hash.c), so nobody can construct such keys.
  *
  * The tag is an advisory lock's, with classes of our own in the field that pg_locks
  * shows as objsubid.  Advisory locks of the application have 1 or 2 there, so they
@@ -46,19 +44,15 @@
  * the owner is yet to be generated.  A shared acquire excludes extensions of an exclusive
  * lease, or it would judge the old expiry.
  *
- * A holding with the lifetime of a transaction has no row.  It is a claim on the key, and
- * the transaction class tells others that the claim is a holding (claim/tx_holdings.c).
- * The upgrade class lets only one session at a time wait to convert a shared holding of a
- * key to exclusive.  Two would wait for each other.
+ * The transaction class tells others that a claim on the key is a holding without a row
+ * (claim/tx_holdings.c).  The upgrade class lets only one session at a time wait to
+ * convert a shared holding of a key to exclusive.  Two would wait for each other.
  *
- * If a limit says how many may share a key, the seats class serializes the callers that
- * count.  It is held from the count until the new holding is written, and never while
- * waiting.  A transaction that shares the key without a row counts as one sharer, even if
- * it shares for several owners.
- *
- * The quota class does the same for the number of keys of a role, which a policy limits.
- * Exclusive is held from the count until the new holding is written.  A transaction that
- * holds keys without a row keeps AccessShare, by which others count it.
+ * The seats class serializes the callers that count the sharers of a key with a limit, and
+ * the quota class those that count the keys of a role.  Both are held from the count until
+ * the new holding is written, and never while waiting.  A transaction that shares a key
+ * without a row counts as one sharer, even if it shares for several owners.  One that holds
+ * keys without a row keeps AccessShare on the quota, so that others count it.
  *
  * Locking rules: acquire, convert and sweep only try to claim keys; the other verbs wait.
  * All wait for seats and then for quotas, which are soon given back.  If nothing was
@@ -271,11 +265,10 @@ al_claim_holding(const AlKey *key, const AlOwner *owner)
 
 /*
  * May the key of this claim be shared, although its exclusive lease has expired without
- * a release?  Not if another transaction has pinned that lease, that is, has a lock on
- * the key that conflicts with Exclusive, but none that conflicts with Share.  An expired
- * lease cannot be pinned any more, so asking once is enough.  If a transaction pins and
- * also shares this key or one with the same hash, its second claim has a mode that
- * conflicts with Share: see claim_internal().
+ * a release?  Not if another transaction has pinned that lease: it has a lock on the key
+ * that conflicts with Exclusive, but none that conflicts with Share.  An expired lease
+ * cannot be pinned any more, so asking once is enough.  The second claim of a transaction
+ * that both pins and shares conflicts with Share: see claim_internal().
  */
 bool
 al_claim_may_share(const AlClaim *claim)
@@ -320,11 +313,10 @@ al_claim_drop(const AlClaim *claim)
 }
 
 /*
- * Declare the transaction's claim on a key to be a holding that ends with the
- * transaction.  While the holding lasts, the extension must not be dropped, or created
- * with another secret.  So this also locks app_lock.  The caller's own lock on app_lock
- * does not suffice: it belongs to the portal, which may fail in a subtransaction while
- * the claim stays.
+ * Declare the transaction's claim on a key to be a holding.  This also locks app_lock, so
+ * that the extension is not dropped meanwhile, or created with another secret.  The
+ * caller's own lock belongs to the portal, which may fail in a subtransaction while the
+ * claim stays.
  */
 void
 al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
@@ -338,10 +330,7 @@ al_claim_transaction(const AlKey *key, bool is_shared, Oid app_lock)
 	(void) acquire_in_transaction(&tag, is_shared ? ShareLock : ExclusiveLock, true);
 }
 
-/*
- * Claim the seats of a key, to count them and take one.  Waits for others that count,
- * and raises the errors of any lock wait.
- */
+/* Claim the seats of a key, to count them and take one.  Raises the errors of a lock wait. */
 void
 al_claim_seats(const AlKey *key)
 {
@@ -360,10 +349,7 @@ al_claim_seats_end(const AlKey *key)
 	release_in_transaction(&tag, ExclusiveLock);
 }
 
-/*
- * Claim a quota: Exclusive to count, AccessShare to be counted.  Waits for others, and
- * raises the errors of any lock wait.
- */
+/* Claim a quota, to count or to be counted.  Raises the errors of a lock wait. */
 void
 al_claim_quota(uint64 hash, LOCKMODE mode)
 {
@@ -384,9 +370,8 @@ al_claim_quota_end(uint64 hash)
 }
 
 /*
- * Claim the ticket of an owner for a key, until the transaction ends.  Only other
- * sessions of the owner wait for that claim.  It counts as a claimed key of the
- * transaction, since it takes as much room.
+ * Claim the ticket of an owner for a key.  Only other sessions of the owner wait for that
+ * claim.  It counts as a claimed key, since it takes as much room.
  */
 void
 al_claim_ticket(const AlKey *key, const AlOwner *owner)
@@ -398,10 +383,7 @@ al_claim_ticket(const AlKey *key, const AlOwner *owner)
 	al_claimed_add(hash, true);
 }
 
-/*
- * Claim a ticket as al_claim_ticket() does, unless another session of the owner has it.
- * This claim is not counted as a claimed key.
- */
+/* Claim a ticket unless another session of the owner has it; not counted as a key */
 void
 al_claim_ticket_try(const AlKey *key, const AlOwner *owner)
 {
@@ -421,10 +403,7 @@ al_claim_ticket_end(const AlKey *key, const AlOwner *owner)
 	al_claimed_remove(hash, true);
 }
 
-/*
- * Begin to wait for the conversion of a shared holding of a key to exclusive.  Returns
- * false if another session already waits for one.
- */
+/* Begin to wait to convert a share of a key; false: another session already does. */
 bool
 al_claim_upgrade(const AlKey *key)
 {
@@ -495,10 +474,7 @@ pids_of(List *procs)
 	return pids;
 }
 
-/*
- * Other transactions that hold a key until they end, or only those that hold the key
- * exclusively.  See conflicts() for the list.
- */
+/* Other transactions that hold a key until they end; see conflicts() for the list */
 List *
 al_claim_transactions(uint64 hash, bool is_exclusive)
 {
@@ -513,10 +489,7 @@ al_claim_count_transactions(uint64 hash)
 		list_length(al_claim_transactions(hash, false));
 }
 
-/*
- * The number of other transactions that hold keys without a row under a quota, which the
- * caller has claimed
- */
+/* How many other transactions hold keys without a row under a quota that we have claimed */
 int
 al_claim_count_quota(uint64 hash)
 {
@@ -562,17 +535,13 @@ al_claim_is_mine_alone(uint64 hash)
 	return al_lock_is_mine(&tag, AccessExclusiveLock);
 }
 
-/* Has any other transaction claimed the key? */
 bool
 al_claim_has_others(uint64 hash)
 {
 	return conflicts(KEY, hash, AccessExclusiveLock) != NIL;
 }
 
-/*
- * Wait for up to MOST_LOOKS * LOOK_PAUSE until other transactions that have claimed the
- * key have ended, as most soon do.  Raises what interrupts raise.
- */
+/* Wait a while for other transactions that have claimed the key.  Raises on interrupts. */
 void
 al_claim_await_others(uint64 hash)
 {
@@ -580,7 +549,7 @@ al_claim_await_others(uint64 hash)
 	{
 		ereport(DEBUG2,
 				(al_hide_owners(),
-				 errmsg_internal("commit waits for another transaction that has claimed the key, look %d of %d",
+				 errmsg_internal("commit waits for others that have claimed the key, look %d of %d",
 								 looks + 1, MOST_LOOKS)));
 		CHECK_FOR_INTERRUPTS();
 		pg_usleep(LOOK_PAUSE);
@@ -611,10 +580,7 @@ al_claim_is_extended(const AlKey *key, const AlOwner *owner, bool is_shared)
 		list_length(conflicts(KEY, key->hash, AccessShareLock));
 }
 
-/*
- * Process ids of other backends whose unfinished transactions have claimed a key, or only
- * of those that keep others from sharing it
- */
+/* Process ids of backends that have claimed a key, or only of those that prevent sharing */
 List *
 al_claim_blockers(uint64 hash, bool prevents_sharing)
 {

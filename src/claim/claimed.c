@@ -6,9 +6,8 @@
  * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: step 6 in atomic_lock.h.  When the transaction ends, or rolls back to a
- * savepoint, its claims end, and the waiters for these keys are woken.  This happens when
- * the resource owner has released its locks, so the outcome is visible and the claims
- * are gone.  The pins on a key (lease/pin.c) end with its claim, which protects them.
+ * savepoint, and its resource owner has released the locks, the waiters for these keys are
+ * woken.  The pins on a key (lease/pin.c) end with its claim, which protects them.
  *
  * A key has an entry for each level of nesting that has claimed it, in the order of the
  * levels: a rollback drops the entries of its level, and what is left is still claimed.
@@ -164,10 +163,7 @@ al_claimed_subabort(int level)
 	wake_pending = claims > 0 && claimed[claims - 1].level >= level;
 }
 
-/*
- * A resource owner other than the top one has released its locks.  Claims were among
- * them only if a subtransaction was rolled back: a portal has none.
- */
+/* A resource owner below the top one has released its locks: claims after a rollback only */
 void
 al_claimed_subreleased(int level)
 {
@@ -221,10 +217,7 @@ al_claimed_subcommit(int level)
 	claims = kept;
 }
 
-/*
- * Make room for the note of a claim before the claim is taken, since a note must not
- * fail afterwards.  Raises 54000 if the transaction would claim one key too many.
- */
+/* Make room for the note of a claim, which must not fail.  Raises 54000 at the limit. */
 void
 al_claimed_reserve(uint64 hash)
 {
@@ -340,10 +333,7 @@ al_claimed_freed(uint64 hash, int holdings)
 		key->freed += holdings;
 }
 
-/*
- * Has this transaction ended more holdings of a key than it has begun?  Until it ends, no
- * other transaction can take their seats.
- */
+/* Has this transaction ended more holdings of a key than it has begun? */
 bool
 al_claimed_has_freed(uint64 hash)
 {

@@ -5,13 +5,11 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: the durability of a transaction depends on its use of locks.  A transaction that
- * granted or extended a lease commits with synchronous_commit at least "on", because an
- * acknowledged grant must survive a crash.  A transaction that only released leases
- * commits asynchronously, because a lost release only leaves a lease that expires.  A
- * transaction that also wrote anything else keeps the level of the session.  To notice
- * that, a release notes how much WAL this backend has written: if it has written more at
- * commit, the rest is other data.
+ * Model: a transaction that granted or extended a lease commits with synchronous_commit at
+ * least "on", because an acknowledged grant must survive a crash.  A transaction that only
+ * released leases commits asynchronously, because a lost release only leaves a lease that
+ * expires.  A transaction that also wrote anything else keeps the level of the session:
+ * a release notes how much WAL this backend has written, and more at commit is other data.
  *
  * The level is changed in the variable that the commit reads, at pre-commit: SET
  * LOCAL would be undone at the end of a function with a SET clause.
@@ -19,9 +17,9 @@
  * When the wait for a synchronous standby is cancelled, PostgreSQL acknowledges the
  * commit all the same, with a warning that no driver looks at.  But the new primary
  * may not know of that commit.  A grant is then in doubt: its connection ends without an
- * acknowledgement.  The confirmations of the standbys decide whether a grant is in doubt,
- * not the way in which the wait ended.  The client learns of the doubt after the claims
- * have ended, so that it can acquire again at once.
+ * acknowledgement.  The confirmations of the standbys decide whether it is in doubt, not
+ * the end of the wait.  The client learns of the doubt after the claims have ended, so
+ * that it can acquire again at once.
  *
  * Locking: SyncRepLock, for a moment.  The steps after the commit may flush WAL and wait
  * for a standby, as a commit does.

@@ -5,12 +5,11 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: such a holding is a claim on the key (claim/claim.c).  The claim excludes all
- * other actions on the key, and ends with the transaction, prepared or not.  The holding
- * has no row and needs no transaction id.  The claim tells others which transaction has
- * the key.  This file has the rest: the transaction has a list of its holdings, and shows
- * the first few in shared memory, if there is any: to people, and to an owner that calls
- * from another session.
+ * Model: such a holding is a claim on the key (claim/claim.c), which ends with the
+ * transaction, prepared or not.  The holding has no row and needs no transaction id.  The
+ * claim tells others which transaction has the key.  This file has the rest: a list of the
+ * transaction's holdings.  The first few are shown in shared memory, if there is any, to
+ * people and to an owner that calls from another session.
  *
  * The list is a stack of versions.  A holding that is released, converted or transferred
  * gets a new version on top.  A rollback to a savepoint removes the versions made since.
@@ -49,10 +48,7 @@ typedef struct Version
 	int			next;			/* the newer version, or -1 */
 } Version;
 
-/*
- * The part of a holding that others see.  In the texts of the set are, one after the
- * other, its key, owner and holder.
- */
+/* The part of a holding that others see; the set's texts have key, owner, holder in a row */
 typedef struct Shown
 {
 	uint64		hash;			/* of the key */
@@ -206,9 +202,8 @@ show(void)
 }
 
 /*
- * The index of an ended holding of the same key and owner, or -1.  A rollback to a
- * savepoint must not be able to bring back another version of it.  The index is used
- * again, so that an owner that takes a lock repeatedly does not make the list longer.
+ * The index of an ended holding of the same key and owner, which no rollback to a savepoint
+ * can revive, or -1.  Its reuse keeps the list short if an owner takes a lock repeatedly.
  */
 static int
 find_ended(const AlHolding *holding, uint64 hash, int level)

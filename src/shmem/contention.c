@@ -131,10 +131,7 @@ move_to(Contended *entry, uint64 window)
 	pg_atomic_write_u64(&entry->window, window);
 }
 
-/*
- * The entry of a key, or NULL.  Without the lock, only an entry in the current window is
- * found.
- */
+/* The entry of a key, or NULL; without the lock, only one in the current window */
 static Contended *
 find(uint64 tag, uint64 window, bool is_locked)
 {
@@ -174,10 +171,7 @@ replace(const AlKey *key, uint64 tag, uint64 window)
 	return least;
 }
 
-/*
- * Count a refusal of a key, or a wait of "waited" microseconds.  Raises nothing and
- * waits for nothing.
- */
+/* Count a refusal, or a wait in microseconds.  Raises nothing and waits for nothing. */
 void
 al_contention_count(const AlKey *key, TimestampTz at, bool is_wait, int64 waited)
 {

@@ -5,11 +5,10 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: while a snapshot in the database is old, such as a waiter's, row versions that
- * have died since cannot be removed.  The index then finds the current row of a busy key
- * behind all of its former versions, at a cost that grows with each update.  So a lookup
- * leaves a hint to the location of the row, and a write leaves one after the commit.  The
- * next lookup begins there and follows the chain of updates.
+ * Model: while an old snapshot exists, such as a waiter's, the index finds the current row
+ * of a busy key behind all of its former versions, at a cost that grows with each update.
+ * So a lookup leaves a hint to the location of the row, and a write leaves one after the
+ * commit.  The next lookup begins there and follows the chain of updates.
  *
  * Hints are not believed.  table/app_lock.c accepts only a visible row version with
  * the key and slot, and there is only one.  So hints need no locks, may be lost, and

@@ -8,10 +8,10 @@
  * Model: a holding with the lifetime of a session names its backend by process id
  * and start time.  Every backend can see whether that backend still runs.
  *
- * When a session did not end in an orderly way, the time of its end is unknown, and
- * lock_delay is counted from an upper bound.  A session that leaves holdings behind notes
- * the time in shared memory.  For sessions from before a crash, or of another server, the
- * bound is the time at which this server became writable.
+ * If a session did not end in an orderly way, lock_delay is counted from an upper bound of
+ * its end.  A session that leaves holdings behind notes the time in shared memory.  For a
+ * session from before a crash, or of another server, the bound is the time at which this
+ * server became writable.
  *
  * A standby cannot see the sessions of its primary, and treats all of them as alive.
  *
@@ -61,10 +61,7 @@ init_sessions(void *memory)
 
 const AlShmemPart al_session_part = {sizeof(Sessions), 0, init_sessions, (void **) &sessions};
 
-/*
- * Does the session with this process id and start time still run?  On a standby, which
- * cannot know, it does.  Raises only what interrupts raise.
- */
+/* Does this session still run?  True on a standby.  Raises only what interrupts raise. */
 bool
 al_session_is_alive(int pid, TimestampTz backend_start)
 {

@@ -5,9 +5,8 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: each module that needs shared memory has a part of it.  The module states
- * the size of the part, initializes it, and keeps a pointer to it.  init.c lists the
- * parts.
+ * Model: each module has a part of the memory, states its size, initializes it, and keeps
+ * a pointer to it.  init.c lists the parts.
  *
  * A preloaded module has its memory in main shared memory.  Otherwise, from
  * PostgreSQL 17 on, the memory is a dynamic segment: the first session that needs the
@@ -15,11 +14,10 @@
  * can be allocated after the start of the server.  Then waiters have no queue, nothing
  * is counted, and each session has its own hints.
  *
- * The layout of the memory depends on the library.  If the library is preloaded, all
- * processes have the same one.  Otherwise each session loads the file that is installed
- * at that time.  So a small segment, which is the same for all versions, says which
- * layout the memory has.  A session with another layout cannot work without the memory,
- * since the other sessions believe what is there: it raises 55000 until a restart.
+ * Without preloading, sessions may have different versions of the library.  So a small
+ * segment, which is the same for all versions, names the layout of the memory.  A session
+ * with another layout cannot work without the memory, since the other sessions believe
+ * what is there: it raises 55000 until a restart.
  *
  * No part can run out of memory later, since all sizes are known at the start.  The
  * memory need not outlive the server, because app_lock is the truth.

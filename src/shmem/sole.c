@@ -15,11 +15,10 @@
  * Keys with equal hashes share claims, but not entries: the hash gives the cell,
  * and the entry is the check (base/hash.c).  Entries may be lost at any time.
  *
- * Without an entry, the look before the claim suffices if no index entry was made
- * since.  This also holds for a key without any row, even an uncommitted one.  So each
- * transaction counts the index entries that it makes, by the hash of the key, while it
- * has the claim.  When another transaction can claim the key, it either finds the entry
- * counted, or its own look has seen the entry.
+ * Without an entry, the look before the claim suffices if no index entry was made since,
+ * also for a key without any row.  So each transaction counts the index entries that it
+ * makes, by the hash of the key, while it has the claim.  Another transaction that can
+ * claim the key then finds the entry counted, or its look has seen the entry.
  *
  * All sessions must agree, so nothing is known without shared memory, or before a
  * session has attached to it.

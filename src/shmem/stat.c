@@ -5,12 +5,10 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: grants, releases and other changes count when their transaction commits or is
- * prepared, since no code of ours sees the end of a prepared transaction.  A rollback to
- * a savepoint undoes counts too.  Refusals and waits count at once, since a refusal may
- * abort the transaction.  The counts of a transaction are in this process, those of the
- * database in shared memory.  A backend looks for the entry of its database once, because
- * a database that has backends cannot be dropped.
+ * Model: changes count when their transaction commits or is prepared, since no code of
+ * ours sees the end of a prepared transaction.  A rollback to a savepoint undoes counts.
+ * Refusals and waits count at once, since a refusal may abort the transaction.  A backend
+ * looks for the entry of its database once: a database with backends cannot be dropped.
  *
  * So, unless a prepared transaction is rolled back, grants = releases + expirations
  * + forced ends + holdings that are live, or whose end no transaction has recorded yet.
@@ -92,10 +90,7 @@ al_stat_find(Oid database)
 	return NULL;
 }
 
-/*
- * The entry of a database, which gets one if it has none.  If all are in use, this is
- * the first entry, which databases share.  The lock is held exclusively.
- */
+/* The entry of a database, or a new one, or the shared one.  The lock is held exclusively. */
 AlDatabase *
 al_stat_entry(Oid oid)
 {
@@ -145,10 +140,7 @@ save(int level)
 	saved_count++;
 }
 
-/*
- * Add to a counter: at commit if it is below AL_COUNTERS_AT_COMMIT, and otherwise at
- * once.  Raises only in a subtransaction, for lack of memory.
- */
+/* Add to a counter.  Raises only in a subtransaction, for lack of memory. */
 void
 al_stat_count(AlCounter counter, int64 count)
 {

@@ -5,12 +5,10 @@
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: tickets are rows of a table, and most databases have none.  To spare each
- * acquire and release a look into that table, shared memory has a deadline for each
- * database (shmem/stat.h): until then, a ticket may be valid.  The deadline only rises.
- * A session that writes a ticket raises the deadline before the commit, so it covers each
- * ticket that others can see.  While there are tickets, each call looks into the index of
- * their table.
+ * Model: most databases have no tickets.  To spare each acquire and release a look into
+ * the table, shared memory has a deadline for each database (shmem/stat.h): until then, a
+ * ticket may be valid.  The deadline only rises.  A session that writes a ticket raises
+ * the deadline before the commit, so it covers each ticket that others can see.
  *
  * After a start of the server the deadline is unknown until a session has read the table
  * and raised the deadline for all tickets (table/tickets.c).  Tickets that are written

@@ -18,12 +18,11 @@
  *	  exclusively, the end of its transaction wakes the next one.  If it takes a share, it
  *	  wakes the next one at once, provided that one can share the key too.
  *
- * Only the first waiter is woken, and only the first may take the key, with three
- * exceptions.  When an owner is granted the key on one connection and waits for it on
- * another, that waiter may take the key from any position.  A waiter that would share the
- * key with any number of others is open, and counts as first if all before it are open.
- * A waiter that converts its shared holding to exclusive precedes all others, which
- * cannot have the key before that holding ends.
+ * Only the first waiter is woken and may take the key, with three exceptions.  A waiter
+ * whose owner has meanwhile got the key on another connection may take it from any
+ * position.  A waiter that would share the key with any number of others is open, and
+ * counts as first if all before it are open.  A waiter that converts its share to
+ * exclusive precedes all others, which cannot have the key before that share ends.
  *
  * Each waiter notes when it will look again by itself ("due"): at the expiry of the
  * lease in its way, at its own deadline, and after one second at the latest, since some
@@ -145,7 +144,6 @@ waits_for(const Slot *slot, uint64 hash)
 	return slot->waiter.hash == hash && slot->waiter.database == MyDatabaseId;
 }
 
-/* The key of a waiter.  Its name points into the waiter. */
 AlKey
 al_waiter_key(const AlWaiter *waiter)
 {
@@ -154,7 +152,7 @@ al_waiter_key(const AlWaiter *waiter)
 	return key;
 }
 
-/* The owner of a waiter, which points into the waiter; empty if not generated yet. */
+/* Points into the waiter; empty if the owner is not generated yet */
 AlString
 al_waiter_owner(const AlWaiter *waiter)
 {
@@ -192,9 +190,8 @@ next_waiter(int slot, uint64 hash)
 		 i = next_waiter(queue->slots[i].next, hash))
 
 /*
- * Put a slot into its bucket.  An upgrade becomes the first.  A waiter with a ticket
- * precedes those that arrived after the ticket.  All others become the last.  The lock
- * is held exclusively.
+ * Put a slot into its bucket: an upgrade first, a waiter with a ticket before those that
+ * arrived after the ticket, and others last.  The lock is held exclusively.
  */
 static void
 link_slot(Slot *slot)
@@ -246,10 +243,7 @@ unlink_slot(Slot *slot)
 	explicit_bzero(slot->waiter.owner, sizeof(slot->waiter.owner));
 }
 
-/*
- * Wake the waiters of an owner that now has the key.  If the owner of a waiter only has
- * the same hash, the waiter looks and sleeps again.  The lock is held exclusively.
- */
+/* Wake the waiters of an owner that now has the key.  The lock is held exclusively. */
 static void
 wake_owner(uint64 hash, uint64 owner_hash)
 {
@@ -302,10 +296,7 @@ wake_first(uint64 hash, int64 held_until)
 	}
 }
 
-/*
- * Wake the first waiter unless it is open.  The caller has given back a claim that was
- * not in the way of open waiters, and perhaps belonged to one.
- */
+/* As al_waiters_wake(), for a claim that was not in the way of open waiters */
 void
 al_waiters_wake_strict(uint64 hash)
 {
@@ -358,7 +349,7 @@ al_waiters_wake(uint64 hash, TimestampTz held_until, uint64 owner_hash)
 	LWLockRelease(&queue->lock);
 }
 
-/* Copy as many whole characters as fit, and fill the rest of "size" bytes with zeros. */
+/* Copy whole characters, and fill the rest of "size" bytes with zeros. */
 static void
 clip(char *to, int size, AlString from)
 {
@@ -445,11 +436,7 @@ may_follow(uint64 hash, int holders)
 	return false;
 }
 
-/*
- * Step 5: take our slot out of the queue, and wake the next waiter if need be.
- * "granted": we have the key; "holders" as for al_waiters_leave().  The lock is held
- * exclusively.
- */
+/* Step 5; arguments as for al_waiters_leave().  The lock is held exclusively. */
 static void
 leave(bool granted, int holders)
 {
@@ -647,10 +634,7 @@ al_waiters_precede(const AlKey *key, bool open, int64 arrival, char **first)
 	return behind;
 }
 
-/*
- * Is a waiter, or another one before it, not open?  *limited is set to whether all of
- * those that are not open wait for a seat, and none for the key exclusively.
- */
+/* Is a waiter, or one before it, not open?  *limited: all of those wait for a seat */
 bool
 al_waiters_has_strict(const AlWaiter *waiter, bool *limited)
 {
@@ -748,10 +732,7 @@ al_waiters_since(const AlKey *key)
 	return since;
 }
 
-/*
- * Copy the waiters of this database, or those of an owner, in no order; NULL without
- * a queue.
- */
+/* Copy the waiters of this database, or of an owner, in no order; NULL without a queue */
 static AlWaiter *
 collect(const AlString *owner, int *count)
 {
@@ -807,7 +788,7 @@ al_waiters_of_owner(AlString owner, int *count)
 	return collect(&owner, count);
 }
 
-/* This transaction sweeps: its claims are on free keys, and will soon be given back. */
+/* This transaction sweeps: its claims will soon be given back. */
 void
 al_waiters_sweep_begin(void)
 {
@@ -823,7 +804,6 @@ al_waiters_sweep_end(void)
 		pg_atomic_write_u32(&queue->slots[al_my_proc_number()].sweeping, 0);
 }
 
-/* Does a process sweep? */
 bool
 al_waiters_is_sweeping(int pid)
 {

@@ -11,9 +11,8 @@
  * table/catalog.c has checked the columns and the indexes.
  *
  * At every isolation level, reads see the newest committed state and the changes of their
- * own transaction, by a snapshot taken for the read.  A SERIALIZABLE transaction must not
- * take predicate locks either, or two acquires of different keys whose rows share a page
- * could fail with 40001: see table/entries.c.
+ * own transaction.  They take no predicate locks, or two acquires of different keys whose
+ * rows share a page could fail with 40001: see table/entries.c.
  *
  * A key that was ever held exclusively has a row in slot 0.  Shared holdings have rows in
  * higher slots: see table/sharers.c.
@@ -97,11 +96,7 @@ al_table_owner_index(Relation rel)
 	return index;
 }
 
-/*
- * The hash of the last key with a crowd of shared holdings that this session has met; or
- * 0.  A scan of the key's index entries reads a whole page of the index, and is avoided if
- * there is another way.
- */
+/* The hash of the last key with a crowd of sharers, whose index entries fill pages; or 0 */
 static uint64 crowd = 0;
 
 bool
@@ -204,10 +199,8 @@ has_block(Relation rel, BlockNumber block)
 }
 
 /*
- * Keys that are used one after the other, such as those of the rows that a statement
- * updates, often have neighbouring rows too.  If the last two rows were neighbours, the
- * next location is as good as a hint.  It costs much less than the index if there are
- * more keys than hints.
+ * Keys that are used one after the other, as by a statement that updates rows, often have
+ * neighbouring rows too.  After two neighbours, the next location is as good as a hint.
  */
 static ItemPointerData last_tid;
 static bool in_sequence = false;
@@ -324,10 +317,7 @@ al_table_find_by_hint(Relation rel, const AlKey *key, int32 slot, Snapshot snaps
 	return true;
 }
 
-/*
- * Find the version that a snapshot sees among the later versions of a row version.  This
- * does not search the index, which may have many entries for old versions.
- */
+/* Find the later version of a row version that a snapshot sees, without the index. */
 bool
 al_table_find_update(Relation rel, const AlKey *key, const AlHolding *version,
 					 Snapshot snapshot, AlHolding *update)
@@ -338,10 +328,7 @@ al_table_find_update(Relation rel, const AlKey *key, const AlHolding *version,
 		follow(rel, key, version->slot, next, snapshot, update);
 }
 
-/*
- * Find the row of the exclusive holding of a key at the next location of a sequence.
- * After false, the row may still exist elsewhere.
- */
+/* Find the exclusive row of a key at the next location of a sequence; false: not there */
 bool
 al_table_find_next(Relation rel, const AlKey *key, AlHolding *holding)
 {
@@ -487,8 +474,7 @@ al_table_find(Relation rel, const AlKey *key, AlHolding *holding)
 
 /*
  * Look again, under a claim, at a holding that was found without one.  If the same row
- * version, made by the same transaction, is still there and not outdated, it is the last
- * one.  To see that costs much less than to find the row anew.
+ * version, made by the same transaction, is there and not outdated, it is the last one.
  */
 void
 al_table_find_again(Relation rel, const AlKey *key, AlHolding *holding)

@@ -74,9 +74,8 @@ show_role(Name name)
 }
 
 /*
- * The last forced end of a holding of a key by an owner, or NULL; NULL also if the table
- * cannot be read at once.  Tokens rise with each grant of a key, so the last one has the
- * highest.  If somebody has dropped the index, the whole table is read.
+ * The last forced end of an owner's holding of a key, or NULL, also if the table cannot be
+ * read at once.  It has the highest token.  Without the index, the whole table is read.
  */
 const AlForcedEnd *
 al_audit_find(const AlKey *key, const AlOwner *owner)

@@ -264,10 +264,7 @@ raise_version(const char *version)
 					 version)));
 }
 
-/*
- * The schema of the extension; *version is set to its version unless "version" is NULL.
- * If the extension is not installed, returns 0 with "missing_ok", or raises 42704.
- */
+/* The schema of the extension, and its version; not installed: 0, or raises 42704 */
 static Oid
 extension_schema(bool missing_ok, char **version)
 {
@@ -359,7 +356,7 @@ look_up(bool missing_ok)
 	oids_valid = seen == invalidations;
 	ereport(DEBUG2,
 			(al_hide_owners(),
-			 errmsg_internal("looked up the relations of the extension after %u invalidations", seen)));
+			 errmsg_internal("looked up our relations after %u invalidations", seen)));
 	return true;
 }
 
@@ -482,11 +479,7 @@ has_good_predicate(Relation rel, Relation index)
 		index->rd_index->indkey.values[0] == Anum_app_lock_owner_hash;
 }
 
-/*
- * Raise 55000 unless each index can be kept up to date without an executor: it is a
- * B-tree of plain columns, with no deferrable or exclusion constraint, and no condition
- * except ours.  The primary key of app_lock, which finds rows, must be key and slot.
- */
+/* Raise 55000 unless each index can be kept up to date without an executor. */
 static void
 check_indexes(Relation rel)
 {
@@ -518,9 +511,9 @@ check_indexes(Relation rel)
 }
 
 /*
- * Open one of our relations.  Raises 42704 if the extension is not installed, and 55000
- * if it has another version, or if the relation is missing or changed so that we cannot
- * use it.  With "missing_ok", returns NULL if the extension or the relation is missing.
+ * Open one of our relations.  With "missing_ok", returns NULL if there is no extension of
+ * this version or no relation; otherwise raises 42704 or 55000.  Raises 55000 if the
+ * relation was changed so that we cannot use it.
  */
 static Relation
 open_cached(CachedRelation *cached, LOCKMODE lockmode, bool missing_ok)
@@ -605,10 +598,7 @@ al_open_queue(LOCKMODE lockmode)
 	return open_cached(&app_lock_queue, lockmode, false);
 }
 
-/*
- * Raise 25006 in a read-only transaction and on a standby, and 25000 in parallel mode,
- * naming the function that wants to write.
- */
+/* Raise 25006 in a read-only transaction or on a standby, and 25000 in parallel mode. */
 void
 al_prevent_writing(const char *function)
 {
@@ -617,10 +607,7 @@ al_prevent_writing(const char *function)
 	PreventCommandIfParallelMode(function);
 }
 
-/*
- * Open app_lock for a function that writes, and attach shared memory.  Raises what
- * al_prevent_writing() raises.
- */
+/* al_prevent_writing(), attach shared memory, and open app_lock to write to it. */
 Relation
 al_open_for_writing(const char *function)
 {
@@ -636,9 +623,8 @@ al_is_installed(void)
 }
 
 /*
- * Open app_lock to write to it, without waiting for a lock.  Returns NULL if a lock is
- * not free.  Returns NULL and sets *missing if the extension is not installed or has
- * another version.
+ * Open app_lock to write to it, without waiting.  NULL: a lock is not free, or, if *missing
+ * is set, the extension is not installed or has another version.
  */
 Relation
 al_open_now(bool *missing)

@@ -45,10 +45,7 @@ al_prune_if_full(Relation rel, Buffer buffer, Size room, Size length)
 		al_page_prune(rel, buffer);
 }
 
-/*
- * Begin to read entries.  Keys are in terms of the columns of the index.  The snapshot may
- * be NULL until the first call of al_entries_row().
- */
+/* Begin to read entries, with keys in terms of the columns of the index. */
 void
 al_entries_begin(AlEntries *entries, Relation rel, Oid index, Snapshot snapshot, int nkeys,
 				 ScanKey keys)
@@ -94,10 +91,7 @@ turn_to(AlEntries *entries, ItemPointer tid)
 											   ItemPointerGetBlockNumber(tid));
 }
 
-/*
- * Read the version that an entry leads to and that the snapshot sees; false: there is
- * none.  The tuple points into the page, and is valid until the next entry is read.
- */
+/* Read the version that the snapshot sees, valid until the next entry; false: none */
 bool
 al_entries_row(AlEntries *entries, ItemPointer tid, HeapTuple tuple)
 {
@@ -135,9 +129,8 @@ al_entries_row(AlEntries *entries, ItemPointer tid, HeapTuple tuple)
 
 /*
  * Read the next version in the chain that an entry leads to, visible or not; false at the
- * end.  With "first", *tid is that of the entry; later calls leave *tid as the last call
- * set it, to the location of the version.  After true, the page is locked until
- * al_entries_unlock().
+ * end.  *tid is that of the entry at first, and then that of the last version.  After
+ * true, the page is locked until al_entries_unlock().
  */
 bool
 al_entries_version(AlEntries *entries, ItemPointer tid, bool first, HeapTuple tuple)

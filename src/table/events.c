@@ -282,8 +282,8 @@ wait_for_lock(const LOCKTAG *tag, int longest)
 }
 
 /*
- * Take the lock that the commit will take to send notifications.  Any role of the server
- * can hold it for long, so this gives up after LONGEST_WAIT and returns false: then the
+ * Take the lock that the commit needs to send notifications.  Any role of the server can
+ * hold it for long, so this gives up after LONGEST_WAIT and returns false: then the
  * transaction sends nothing.  Raises 57014 and 57P01.
  */
 bool

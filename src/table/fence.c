@@ -174,7 +174,7 @@ al_fence_draw(int count)
 	/* wal_level = minimal, and this transaction made it: nothing is covered */
 	if (!RelationNeedsWAL(rel))
 		covered = 0;
-	Assert(token > data->last_value && last >= token && covered <= DRAW_AHEAD);
+	Assert(last >= token && covered <= DRAW_AHEAD);
 	data->log_cnt = LOG_CNT(copy, covered);
 	data->last_value = last;
 	data->is_called = true;
@@ -224,10 +224,7 @@ write_secret(Relation rel, Buffer buffer, const AlHash *secret)
 		XLogFlush(lsn);
 }
 
-/*
- * Read the secret of the database's hashes, or make it if it is missing.  Returns false on
- * a standby that has none yet.  Raises 42704 if the extension is not installed.
- */
+/* Read or make the secret of the hashes; false: a standby has none yet.  Raises 42704. */
 bool
 al_fence_secret(AlHash *secret)
 {

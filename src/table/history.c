@@ -10,11 +10,8 @@
  * lease just expires, the grant or sweep that takes its row adds the end, and until then
  * app_lock has the expiry.  An extension writes nothing.
  *
- * A holding with the lifetime of a transaction has no row in app_lock.  Others could not
- * see its history before the commit, so the whole row is written when the holding ends.
- *
- * The owner appears only as a digest.  Rows are written below the executor, as those of
- * lock_audit are.
+ * For a holding with the lifetime of a transaction, the whole row is written when it ends.
+ * The owner appears only as a digest.  Rows are written below the executor.
  *
  * Locking rules: lock_history is opened with RowExclusiveLock, which is kept.  A lock on
  * the table that somebody takes by hand delays the keys whose policy asks for history.  A
@@ -142,10 +139,7 @@ scan_for_grant(AlScan *scan, Relation rel, const AlKey *key, int64 token)
 				  lengthof(columns), keys);
 }
 
-/*
- * The word for how a grant of an owner ended; *ended_at is set to when.  NULL if the
- * history does not have it, or cannot be read at once.
- */
+/* The word for how a grant of an owner ended, and when; NULL: not known */
 char *
 al_history_find_end(const AlKey *key, AlString owner, int64 token, TimestampTz *ended_at)
 {
@@ -176,10 +170,7 @@ al_history_find_end(const AlKey *key, AlString owner, int64 token, TimestampTz *
 	return ended_by;
 }
 
-/*
- * Write the end of a holding, which is passed as it was before.  If its grant has no row,
- * since the policy was made later, this writes nothing.
- */
+/* Write the end of a holding, passed as it was before, if its grant has a row. */
 void
 al_history_end(const AlKey *key, const AlHolding *holding, TimestampTz at, AlEndedBy ended_by)
 {
@@ -223,10 +214,7 @@ typedef struct Looked
 	AlRows		rows;
 } Looked;
 
-/*
- * Will the end of a grant never be written?  It has no row in app_lock any more, since its
- * policy asked for no history when it ended.
- */
+/* Has a grant ended without a note, since its policy asked for no history then? */
 static bool
 is_orphan(Relation app_lock, HeapTuple tuple, TupleDesc desc, Looked *looked)
 {

@@ -13,8 +13,7 @@
  *
  * A row moves to another block when an update finds no room, or when somebody rewrites
  * the table.  If the block has a row of the owner outside the index, even a released one,
- * that is the row, since an owner is generated for one row.  Otherwise the whole table is
- * searched.
+ * that is its only one.  Otherwise the whole table is searched.
  *
  * Locking: none.  The caller has app_lock open.
  *

@@ -56,9 +56,8 @@ al_pending_is_superseded(HeapTupleHeader header)
 }
 
 /*
- * The process that runs a transaction, or did a moment ago; 0: it is prepared, or has
- * ended.  A transaction that precedes our snapshots has ended, and its parent may not be
- * known any more.
+ * The process of a transaction; 0: it is prepared, or has ended.  A transaction before our
+ * snapshots has ended, and its parent may be unknown by now.
  */
 int
 al_pending_process(TransactionId xid)
@@ -68,11 +67,7 @@ al_pending_process(TransactionId xid)
 	return BackendXidGetPid(SubTransGetTopmostTransaction(xid));
 }
 
-/*
- * Read a version of a row that a dirty snapshot has seen; false unless it is the last one
- * that an unfinished transaction has written.  holding->pid is set to the process of that
- * transaction, 0 if it is prepared.
- */
+/* Read a version that a dirty snapshot has seen; false unless it is pending and the last */
 static bool
 read_pending(Relation rel, HeapTuple tuple, const SnapshotData *dirty, AlHolding *holding)
 {
@@ -148,9 +143,8 @@ is_of(const AlHolding *holding, const AlOwner *owner)
 
 /*
  * The pending holding of a key by "owner", or by any owner (NULL): the exclusive one, or
- * else the shared one with the lowest fencing token.  NULL: there is none.  If the key
- * has an exclusive row, this follows the row's next versions, since the index may lead to
- * many dead ones.
+ * else the shared one with the lowest fencing token; or NULL.  Next versions of an
+ * exclusive row are followed, since the index may lead to many dead ones.
  */
 AlHolding *
 al_pending_find(Relation rel, const AlKey *key, const AlOwner *owner)

@@ -140,10 +140,7 @@ al_policies_read(MemoryContext context, int *count)
 	return policies;
 }
 
-/*
- * Make all sessions read the policies again: this one after the command, others after the
- * commit.
- */
+/* Make this session read the policies after the command, and others after the commit. */
 void
 al_policies_changed(void)
 {

@@ -91,10 +91,7 @@ al_scan_begin_seen(AlScan *scan, Relation rel, Oid index, int nkeys, ScanKey key
 									nkeys, keys);
 }
 
-/*
- * Begin to scan a table in the order of its primary key, even if the session ignores
- * system indexes.  The snapshot is as for al_scan_begin_seen().
- */
+/* As al_scan_begin_seen(), in the order of the primary key, even without system indexes */
 void
 al_scan_begin_ordered(AlScan *scan, Relation rel, int nkeys, ScanKey keys, Snapshot given)
 {

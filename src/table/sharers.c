@@ -177,9 +177,8 @@ next_slot(SlotScan *scan, int32 *slot)
 }
 
 /*
- * Read the row in the slot of an entry, as a whole or by al_row_peek(); false: the entry
- * leads to no row.  A row that is updated while an old snapshot exists has many entries.
- * A hint leads to the current version, and the other entries are skipped.
+ * Read the row in the slot of an entry, as a whole or by al_row_peek(); false: no row.  A
+ * hint leads to the current version, if an old snapshot keeps many entries alive.
  */
 static bool
 read_slot(SlotScan *scan, ItemPointer tid, int32 slot, bool whole, AlHolding *holding)
@@ -220,10 +219,7 @@ add_shared_row(SlotScan *scan, List *rows, const AlHolding *holding)
 	return lappend(rows, copy);
 }
 
-/*
- * Handle a row that was not read as a whole: count it if it is live, and keep the two live
- * ones that last longest in longest[]; add it to the list if it keeps the key closed
- */
+/* Count a live row, and keep the two that last longest; list a row that keeps the key closed */
 static void
 count_row(SlotScan *scan, AlRows *rows, AlHolding *longest, const AlHolding *row, TimestampTz now)
 {
@@ -340,10 +336,7 @@ al_sharers_noted(Relation rel, const AlKey *key)
 	return found && al_is_shared(holding) ? list_make1(holding) : NIL;
 }
 
-/*
- * Read up to "most" rows from a slot on, and add those that have ended and do not keep the
- * key closed to the list; returns how many were read
- */
+/* Read at most "most" rows from a slot on, and list those free to be taken; returns a count */
 static int
 sample(Relation rel, const AlKey *key, int32 slot, int most, List **over)
 {
@@ -367,10 +360,7 @@ sample(Relation rel, const AlKey *key, int32 slot, int most, List **over)
 	return found;
 }
 
-/*
- * Some rows of shared holdings of a key that have ended and do not keep it closed, as of
- * now: a list of AlHolding *.  In a crowd, only samples are read.
- */
+/* Some ended rows of shares that do not keep the key closed: AlHolding *; samples in a crowd */
 List *
 al_sharers_over(Relation rel, const AlKey *key)
 {
@@ -511,8 +501,8 @@ may_be_held(const Counting *counting, TransactionId xid, AlHolding *row)
  *	no row, but an unfinished transaction has written one		MAY_BE_HELD
  *	no row														NOT_HELD
  *
- * *is_certain is set to whether the snapshot sees a row, so that further entries for the
- * slot add nothing.  *row is set to the row that decided.
+ * *is_certain: the snapshot sees a row, so further entries add nothing.  *row is set to the
+ * row that decided.
  */
 static Held
 judge_slot(const Counting *counting, AlEntries *entries, ItemPointerData tid, int32 slot,

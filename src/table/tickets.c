@@ -70,20 +70,14 @@
 /* How long a row says that a ticket is void, in microseconds */
 #define VOID_FOR	(7 * USECS_PER_DAY)
 
-/*
- * The content of row 0 of a key.  It does no harm while rows of other keys are read, since
- * the numbers of tickets are unique.
- */
+/* The content of row 0 of a key.  It fits no row of another key: numbers are unique. */
 typedef struct Offer
 {
 	int64		number;			/* of the ticket; 0: none */
 	TimestampTz until;
 } Offer;
 
-/*
- * Read a row of any kind.  Its texts are valid as long as the tuple.  The content of row 0
- * is stored in *offer, for the rows of the key that follow; "offer" may be NULL.
- */
+/* Read any row.  Texts are valid as long as the tuple.  Row 0 is kept in *offer, or NULL. */
 static void
 read_row(Relation rel, HeapTuple tuple, AlTicket *row, Offer *offer)
 {
@@ -186,10 +180,7 @@ recount(void)
 			 errmsg_internal("read all tickets, since it was not known until when there are any")));
 }
 
-/*
- * May the database have a valid ticket?  Most databases have none, and then this reads no
- * table.  On a standby, tickets come without a call of al_tickets_note().
- */
+/* May the database have a valid ticket?  (On a standby, tickets come without a note.) */
 bool
 al_tickets_may_be(void)
 {
@@ -258,9 +249,8 @@ is_void(Relation rel, const AlKey *key, int64 number)
 }
 
 /*
- * Find the first ticket for a key, and the ticket of "owner" unless that is NULL.  Returns
- * false if there is no valid ticket; line->lapsed may still be set.  This reads a few rows,
- * however long the line is, plus the tickets before the first valid one.
+ * Find the first ticket for a key, and the ticket of "owner" unless that is NULL; false: no
+ * valid ticket, but perhaps a lapsed one.  Reads few rows after the first valid ticket.
  */
 bool
 al_tickets_look(const AlKey *key, const AlOwner *owner, AlLine *line)
@@ -341,10 +331,7 @@ typedef struct Reader
 	List	   *voids;			/* negative numbers of that key: int64 * */
 } Reader;
 
-/*
- * Begin to read the tickets for one key, or for all keys with a prefix.  "dirty": also
- * those of unfinished transactions.
- */
+/* Begin to read tickets of a key or prefix; "dirty": also those not committed yet. */
 static void
 begin_tickets(Reader *reader, AlString prefix, bool is_key, bool dirty)
 {
@@ -597,8 +584,8 @@ al_tickets_drop(const AlKey *key, const AlOwner *owner)
 }
 
 /*
- * Write row 0: the key is offered to a ticket until "until".  Number 0 ends the offer.
- * The key is claimed.  Returns false, without waiting, if somebody writes the row by hand.
+ * Write row 0: an offer until "until", or none for number 0.  The key is claimed.  Returns
+ * false, without waiting, if somebody writes the row by hand.
  */
 bool
 al_ticket_offer(const AlKey *key, const AlTicket *ticket, TimestampTz until)
@@ -664,9 +651,8 @@ typedef struct SweptKey
 } SweptKey;
 
 /*
- * Delete a ticket that is void, and the row that says so.  If the ticket can be deleted,
- * no other transaction writes it, so its number cannot come back.  Returns false if the
- * ticket is not void, or is being written.
+ * Delete a void ticket, and the row that says so: nobody else writes a ticket that can be
+ * deleted, so its number cannot come back.  False: not void, or being written.
  */
 static bool
 delete_void(const SweptKey *swept, const AlTicket *ticket)
@@ -687,10 +673,7 @@ delete_void(const SweptKey *swept, const AlTicket *ticket)
 	return false;
 }
 
-/*
- * All rows of a key were read.  Returns the list "keys", with this key added if an offer
- * may have to be made or ended under a claim.
- */
+/* All rows of a key were read: add it to "keys" if an offer may have to be made or ended */
 static List *
 end_swept_key(const SweptKey *swept, List *keys, TimestampTz now, TimestampTz *next_due)
 {
@@ -783,7 +766,7 @@ al_tickets_sweep(int64 max_rows, TimestampTz now, int64 *removed, TimestampTz *n
 	if (*removed > 0 || keys != NIL)
 		ereport(DEBUG1,
 				(al_hide_owners(),
-				 errmsg_internal("sweep deleted %lld rows of app_lock_queue, %d keys may have to be offered",
+				 errmsg_internal("sweep deleted %lld rows of app_lock_queue, %d keys may need an offer",
 								 (long long) *removed, list_length(keys))));
 	return keys;
 }
