@@ -14,7 +14,7 @@
 #                           PG_CONFIG=/path/pg_config or PGVERSION=17 in the
 #                           environment choose one of several PostgreSQLs.
 #   al_offer THING          the same for things that are optional (redis etcd drivers
-#                           plproxy patroni):
+#                           python plproxy patroni):
 #                           where it cannot be had it says so, and fails; of the
 #                           drivers it installs those that there are.
 #   al_choose_user          sets AL_USER, who runs servers: oneself, or, as
@@ -365,6 +365,11 @@ al_offer() {
 			command -v node >/dev/null || p+=(nodejs)
 			NODE_PATH=${NODE_PATH:-}:/usr/share/nodejs node -e 'require("pg")' 2>/dev/null ||
 				command -v npm >/dev/null || p+=(node-pg) # or see al_node_pg
+			;;
+		python)
+			# What the package of clients/python is built with, and needs
+			/usr/bin/python3 -c 'import psycopg, psycopg_pool' 2>/dev/null || p+=(python3-psycopg python3-psycopg-pool)
+			/usr/bin/python3 -c 'import pip, setuptools, wheel' 2>/dev/null || p+=(python3-pip python3-setuptools python3-wheel)
 			;;
 		plproxy)
 			[ -f "$("$PG_CONFIG" --sharedir)/extension/plproxy.control" ] || p+=("postgresql-$PG_MAJOR-plproxy")
