@@ -725,7 +725,7 @@ class Sync(Scenarios):
     async def test_interrupted(self):
         """Ctrl-C in a call that waits"""
         await self.locks.acquire(self.key, SECRET, ttl=60)
-        program = f"""
+        program = """
 import sys
 from psycopg_pool import ConnectionPool
 from atomic_lock import Locks
@@ -781,6 +781,16 @@ class Errors(unittest.TestCase):
         """What is installed has the version of the extension"""
         version = json.loads((FILES / 'META.json').read_text())['version']
         self.assertEqual((importlib.metadata.version('atomic_lock'), atomic_lock.__version__), (version, version))
+
+    def test_readme(self):
+        """Its programs run, and print what it says"""
+        readme = (pathlib.Path(__file__).parent.parent / 'README.md').read_text()
+        programs = re.findall(r'^```python\n(.*?)^```$', readme, re.DOTALL | re.MULTILINE)
+        self.assertEqual(len(programs), 2)
+        for program in programs:
+            expected = re.findall(r'# => (.*)$', program, re.MULTILINE)
+            ran = subprocess.run([sys.executable, '-c', program.replace('dbname=shop', f'{server.dsn} user=desk')], text=True, capture_output=True)
+            self.assertEqual((ran.stdout.splitlines(), ran.stderr), (expected, ''))
 
     def test_translate(self):
         """What the server raises, as a class with key and detail"""

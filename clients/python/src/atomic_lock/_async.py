@@ -231,7 +231,7 @@ class AsyncQueue(_core.Line[AsyncLock], AsyncIterator[Turn[AsyncLock]]):
 
 
 class AsyncLocks(_core.Core):
-    """The locks of an application, by a psycopg_pool.AsyncConnectionPool; to be made in a running loop
+    """The locks of an application, by a psycopg_pool.AsyncConnectionPool
 
     `waits`: a pool for the calls that wait.  `listen`: how to connect for events, where the
     pool leads to a pooler.  `patience`: for how long a call is repeated whose answer was lost.

@@ -31,7 +31,7 @@ T = TypeVar('T')
 Seconds = float | timedelta
 Query = sql.Composed | sql.SQL
 
-# A clock that no one sets, and that goes on while the machine sleeps
+# This clock counts the time for which the machine sleeps, and nobody can set it.
 if hasattr(time, 'clock_gettime'):
     _CLOCK = getattr(time, 'CLOCK_BOOTTIME', time.CLOCK_MONOTONIC)
 
