@@ -622,8 +622,16 @@ class Scenarios(Base):
     async def test_extension_is_missing_or_older(self):
         try:
             await sql('CREATE DATABASE without')
+            there = server.dsn.replace('dbname=postgres', 'dbname=without')
+            locks = await self.open(there)
             with self.assertRaisesRegex(ExtensionError, 'database "without" has no extension atomic_lock'):
-                await (await self.open(f'{server.dsn} dbname=without')).acquire(self.key)
+                await locks.acquire(self.key)
+            for schema in 'one', 'Another "one"':  # it may be in any, and is found again
+                await sql(psycopg.sql.SQL('CREATE SCHEMA {0}; CREATE EXTENSION atomic_lock SCHEMA {0}').format(psycopg.sql.Identifier(schema)), dsn=there)
+                await (await locks.acquire(self.key)).release()
+                await sql('DROP EXTENSION atomic_lock', dsn=there)
+            with self.assertRaisesRegex(ExtensionError, 'no extension'):
+                await locks.acquire(self.key)
             await sql("UPDATE pg_extension SET extversion = '0.9' WHERE extname = 'atomic_lock'")
             with self.assertRaisesRegex(ExtensionError, 'has version 0.9 in database "postgres", and this package needs 1.0'):
                 await (await self.open()).acquire(self.key)

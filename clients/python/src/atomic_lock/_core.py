@@ -158,22 +158,22 @@ class Core:
         self._closed = port.flag()
         self._listener = Listener(self, listen)
 
-    def _sql(self, text: str) -> sql.Composed:
-        assert self._schema is not None
-        return sql.SQL(text).format(schema=sql.Identifier(self._schema))
+    async def _sql(self, text: str) -> sql.Composed:
+        return sql.SQL(text).format(schema=sql.Identifier(self._schema or await self._look()))
 
-    async def _look(self) -> None:
-        """Where the extension is, and whether it is new enough"""
-        database, version, self._schema = await self._port.row(self._pool, LOOK, (), [])
+    async def _look(self) -> str:
+        """The schema of the extension, if that is there and new enough"""
+        database, version, schema = await self._port.row(self._pool, LOOK, (), [])
         if version is None:
             raise errors.ExtensionError(f'database "{database}" has no extension atomic_lock',
                                         hint='Say CREATE EXTENSION atomic_lock, as the owner of the database.')
         ours = VERSION.split('.')[:2]
         if [int(part) for part in version.split('.')[:2]] < [int(part) for part in ours]:
-            self._schema = None
             raise errors.ExtensionError(
                 f'extension atomic_lock has version {version} in database "{database}", and this package needs {".".join(ours)}',
                 hint='Install the newer extension, and say ALTER EXTENSION atomic_lock UPDATE, or install an older package.')
+        self._schema = str(schema)
+        return self._schema
 
     async def _ask(self, text: str, values: Callable[[], Sequence[Any]], key: str, *, pool: Any = None, seen: list[Any] | None = None,
                    patience: float | None = None, stop: Flag | None = None) -> Any:
@@ -181,17 +181,16 @@ class Core:
 
         `seen` gets each row that there was before its commit.
         """
-        began, tries, looked = now(), 0, False
+        began, tries = now(), 0
         pool, seen, stop = pool or self._pool, [] if seen is None else seen, stop or self._closed
         while True:
+            known = self._schema
             try:
-                if self._schema is None:
-                    looked = True
-                    await self._look()
-                return await self._port.row(pool, self._sql(text), values(), seen)
+                query = await self._sql(text)
+                return await self._port.row(pool, query, values(), seen)
             except psycopg.Error as error:
                 tries += 1
-                if error.sqlstate in ('42883', '3F000') and not looked:  # it was dropped, or is in another schema now
+                if error.sqlstate in ('42883', '3F000') and known:  # it was dropped, or is in another schema now
                     self._schema = None
                     continue
                 # Each attempt has cost a connection of the pool, which replaces it.  So each of them is tried, without a pause.
@@ -394,19 +393,14 @@ class Held:
                 raise trouble from error
             error.add_note(f'{type(trouble).__name__}: {trouble}')
 
-    def _present(self, connection: Any) -> list[tuple[Query, Sequence[Any]]]:
-        """What a transaction says to write under this lock"""
+    async def _assert(self, connection: Any) -> None:
         if connection.autocommit and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             raise errors.LockError(f'lock "{self.key}" is asserted outside of a transaction, where that would be over at once', key=self.key)
         token = None if self.fencing_token is None else str(self.fencing_token)
-        return [(PRESENT, (self.owner, token)), (self._locks._sql(ASSERT), (self.key,))]
-
-    async def _assert(self, connection: Any) -> None:
-        if self._locks._schema is None:
-            await self._locks._look()
+        query = await self._locks._sql(ASSERT)
         try:
-            for query, values in self._present(connection):
-                await self._port.execute(connection, query, values)
+            await self._port.execute(connection, PRESENT, (self.owner, token))
+            await self._port.execute(connection, query, (self.key,))
         except psycopg.Error as error:
             raise errors.translate(error, self.key) from None
 
@@ -593,8 +587,6 @@ class Listener:
                     await self._port.close(connection)
 
     async def _connect(self) -> Any:
-        if self._locks._schema is None:
-            await self._locks._look()
         pool = self._locks._pool
         conninfo = pool.conninfo if self._conninfo is None else self._conninfo
         connection = await self._port.connect(conninfo, {**(pool.kwargs if self._conninfo is None else {}), 'autocommit': True})
@@ -611,7 +603,7 @@ class Listener:
             wanted = {key for keys in self._boxes.values() for key in keys}
         for key in wanted - self._heard.keys():
             try:
-                (channel,) = await self._port.execute(connection, self._locks._sql(CHANNEL), (key,))
+                (channel,) = await self._port.execute(connection, await self._locks._sql(CHANNEL), (key,))
                 await self._port.execute(connection, sql.SQL('LISTEN {}').format(sql.Identifier(channel)), ())
             except psycopg.OperationalError:
                 raise
