@@ -370,13 +370,12 @@ class Scenarios(Base):
         self.assertTrue(await free(self.key))
 
     async def test_guards(self):
-        async def write(lock, connection):
+        async def write(*locks, connection):
+            for lock in locks:
+                await lock.assert_(connection)
+            done = connection.execute("UPDATE orders SET note = 'x' WHERE id = 42")
             if self.is_async:
-                await lock.assert_(connection)
-                await connection.execute("UPDATE orders SET note = 'x' WHERE id = 42")
-            else:
-                await lock.assert_(connection)
-                await asyncio.to_thread(connection.execute, "UPDATE orders SET note = 'x' WHERE id = 42")
+                await done
 
         @contextlib.asynccontextmanager
         async def transaction():
@@ -389,15 +388,13 @@ class Scenarios(Base):
         lock = await self.locks.acquire('order:42', ttl=60, owner=SECRET)
         other = await self.locks.acquire('order:43', ttl=60, owner=SECRET)
         async with transaction() as connection:
-            await lock.assert_(connection)
-            await other.assert_(connection)  # both locks cover the transaction
-            await write(lock, connection)
+            await write(lock, other, connection=connection)  # both cover the transaction
         async with transaction() as connection:  # and their owner is not on the connection
             cursor = connection.execute("SELECT current_setting('atomic_lock.owner', true)")
             self.assertIn((await (await cursor).fetchone() if self.is_async else cursor.fetchone())[0], (None, ''))
         again = self.locks.resume('order:42', SECRET, lock.fencing_token)
         async with transaction() as connection:
-            await write(again, connection)
+            await write(again, connection=connection)
         await lock.release()
         renewed = await self.locks.acquire('order:42', ttl=60, owner=SECRET)
         with self.assertRaises(LockExpired):  # the form is stale
@@ -701,12 +698,16 @@ class Async(Scenarios):
 
     async def test_cancelled_without_a_connection(self):
         """Whoever waits for the pool is let go at once, and takes no connection from it"""
+        first = await self.locks.acquire(self.key, ttl=HOUR)
         locks = await self.open(size=1)
+        await (await locks.acquire(self.key + '2')).release()
         async with self.pool.connection():
             with self.assertRaises(TimeoutError):
                 async with asyncio.timeout(.05):
-                    await locks.acquire(self.key)
-        await (await locks.acquire(self.key)).release()
+                    await locks.acquire(self.key, wait=None)
+        async with asyncio.timeout(LIMIT):  # the call that was given up does not wait now, on the only connection
+            await (await locks.acquire(self.key + '2')).release()
+        await first.release()
         self.assertTrue(await free(self.key))
 
     async def test_a_block_that_is_cancelled(self):
