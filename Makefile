@@ -98,7 +98,7 @@ demo-stop:
 demo-cluster:
 	@demo/cluster
 
-# make test SUITE=regress, preloaded, sql_preloaded, isolation, tap, pgtap, history or explore; TESTS="name name";
+# make test SUITE=regress, preloaded, sql_preloaded, isolation, tap, pgtap, history, explore or clients; TESTS="name name";
 # SUITE=cluster has the tests of several servers, and runs only if it is named
 test:
 	@test/run
@@ -171,5 +171,7 @@ checkver:
 		{ echo 'src/table/catalog.c has another version than $(EXTVERSION)' >&2; exit 1; }
 	@grep -q '^## $(DISTVERSION)' CHANGELOG.md || \
 		{ echo 'CHANGELOG.md says nothing of $(DISTVERSION)' >&2; exit 1; }
+	@grep -qF "'$(DISTVERSION)'" clients/python/src/atomic_lock/_version.py || \
+		{ echo 'clients/python has another version than $(DISTVERSION)' >&2; exit 1; }
 	@head -n 1 debian/changelog | grep -qF ' ($(DISTVERSION)-' || \
 		{ echo 'debian/changelog does not begin with $(DISTVERSION)' >&2; exit 1; }

@@ -12,7 +12,7 @@
 #                           apt.  Sets PG_CONFIG, PG_MAJOR.
 #                           PG_CONFIG=/path/pg_config or PGVERSION=17 in the
 #                           environment choose one of several PostgreSQLs.
-#   al_offer THING          the same for optional things (redis etcd drivers
+#   al_offer THING          the same for optional things (redis etcd drivers python
 #                           plproxy patroni).  Prints a line and fails if THING
 #                           is not available; installs the available drivers.
 #   al_choose_user          sets AL_USER, the user of the servers: the caller, or,
@@ -362,6 +362,11 @@ al_offer() {
 			command -v node >/dev/null || p+=(nodejs)
 			NODE_PATH=${NODE_PATH:-}:/usr/share/nodejs node -e 'require("pg")' 2>/dev/null ||
 				command -v npm >/dev/null || p+=(node-pg) # or see al_node_pg
+			;;
+		python)
+			# What the package of clients/python is built with, and needs
+			/usr/bin/python3 -c 'import psycopg, psycopg_pool' 2>/dev/null || p+=(python3-psycopg python3-psycopg-pool)
+			/usr/bin/python3 -c 'import pip, setuptools, wheel' 2>/dev/null || p+=(python3-pip python3-setuptools python3-wheel)
 			;;
 		plproxy)
 			[ -f "$("$PG_CONFIG" --sharedir)/extension/plproxy.control" ] || p+=("postgresql-$PG_MAJOR-plproxy")

@@ -110,7 +110,6 @@ al_policy_refresh(void)
 		last_length = -1;
 		al_policy_count = new_count;
 		is_known = before == times_forgotten;
-		elog(DEBUG2, "read %d policies", new_count);
 	}
 }
 
