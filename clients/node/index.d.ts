@@ -89,6 +89,12 @@ export interface LockEvent {
   reason?: string | null;
 }
 
+export interface Events extends AsyncIterableIterator<LockEvent>, AsyncDisposable {
+  /** The next event that fits, or undefined if none comes for so long */
+  heard(fits: (event: LockEvent) => boolean, milliseconds: number): Promise<LockEvent | undefined>;
+  end(): void;
+}
+
 export interface LockStatus {
   key: string;
   locked: boolean;
@@ -115,7 +121,7 @@ export class Locks {
   run<T>(key: string, options: AcquireOptions, work: Work<T>): Promise<T>;
   lead<T>(name: string, options: LineOptions, work: Work<T>): Promise<T>;
   queue(key: string, options?: LineOptions): AsyncGenerator<Turn, void, undefined>;
-  listen(keys: string[], options?: { signal?: AbortSignal }): AsyncIterableIterator<LockEvent> & AsyncDisposable & { end(): void };
+  listen(keys: string[], options?: { signal?: AbortSignal }): Events;
   status(keys: string[]): Promise<LockStatus[]>;
   ask(key: string, message?: string): Promise<number>;
   transaction<T>(grant: Grant, work: (client: ClientBase) => Promise<T>): Promise<T>;
