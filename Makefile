@@ -98,7 +98,7 @@ demo-stop:
 demo-cluster:
 	@demo/cluster
 
-# make test SUITE=regress, preloaded, sql_preloaded, isolation, tap, pgtap, history or explore; TESTS="name name";
+# make test SUITE=regress, preloaded, sql_preloaded, isolation, tap, pgtap, history, explore or clients; TESTS="name name";
 # SUITE=cluster has what needs several servers, and runs only if it is named
 test:
 	@test/run

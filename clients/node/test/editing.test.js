@@ -88,7 +88,7 @@ test('a page that was closed cannot lock any more, in whatever order its request
   gone.abort();
   await aborted;
   await other.release();
-  await server.until("SELECT NOT locked AND waiters = 0 FROM lock_status('order:4')");
+  await server.until("SELECT NOT locked AND waiters IS NULL FROM lock_status('order:4')");
 });
 
 test('a takeover, of what the page has seen only', async () => {
