@@ -20,12 +20,12 @@ async function load() {
   show();
 }
 
-function words({ holder, place, by, why, reason, free }) {
+function words({ holder, place, why, reason, free }) {
   switch (form.state) {
     case 'editing': return 'You are editing';
     case 'queued': return `In line, place ${place}: ${holder ?? 'nobody'} is editing`;
     case 'offered': return 'It is your turn';
-    case 'lost': return `You have lost it (${reason}${why ? `: ${why}` : ''}${by ? `, by ${by}` : ''})${holder ? `, ${holder} is editing` : ''}. What you did not save is below`;
+    case 'lost': return `You have lost it (${why ?? reason})${holder ? `, ${holder} is editing` : ''}. What you did not save is below`;
     default: return `Reading${holder ? `: ${holder} is editing` : ''}${free ? ': nobody is editing' : ''}${reason === 'offer_over' ? ' (your turn is over)' : ''}`;
   }
 }
