@@ -94,6 +94,8 @@ export function editing(locks, calls, keyOf, { user, session, ttl = '2 min', wai
     const answer = gone() ? {} : await actions[body.action]({ key, owner, holder: user(req), body, req });
     if (gone()) await calls.leave(key, owner);
     if (!['keep', 'ask'].includes(body.action)) calls.listener.hint({ event: 'changed', key });
+    // An answer that was not sent: the page asks again, or is gone.
+    if (['open', 'queue'].includes(body.action)) res.on('close', () => res.writableFinished || calls.leave(key, owner));
     res.writeHead(200, { 'Content-Type': 'application/json', 'Cache-Control': 'no-store' }).end(JSON.stringify(answer));
   }
 

@@ -1,6 +1,7 @@
 // The handler of an edit form, on node:http: what it refuses, and requests that come late
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import http from 'node:http';
 import { after, before, test } from 'node:test';
 import pg from 'pg';
@@ -16,7 +17,10 @@ before(async () => {
   locks = new Locks(pool);
   form = locks.editing((req) => /^\/(order:\d+)/.exec(req.url)?.[1], {
     user: (req) => req.headers['x-user'], session: (req) => req.headers['x-session'], takeOver: (req) => req.headers['x-user'] === 'Carol' });
-  web = http.createServer((req, res) => form(req, res)).listen(0, '127.0.0.1');
+  web = http.createServer((req, res) => {
+    res.on('close', () => web.emit(`closed ${req.url}`));
+    form(req, res);
+  }).listen(0, '127.0.0.1');
   await new Promise((resolve) => { web.on('listening', resolve); });
   url = `http://127.0.0.1:${web.address().port}`;
   await server.sql('GRANT EXECUTE ON FUNCTION lock_steal TO shop');
@@ -64,9 +68,9 @@ test('another session with the same page is another owner', async () => {
 });
 
 test('a page that was closed cannot lock any more, in whatever order its requests come', async () => {
-  await act('/order:3', 'Alice', 'close');
-  assert.deepEqual(await act('/order:3', 'Alice', 'open'), {});
-  assert.deepEqual(await act('/order:3', 'Alice', 'queue'), {});
+  for (const action of ['close', 'open', 'queue']) {
+    assert.deepEqual(await act('/order:3', 'Alice', action, { page: page('closed') }), action === 'close' ? { state: 'reading' } : {});
+  }
   const [status] = await locks.status(['order:3']);
   assert.deepEqual([status.locked, status.queued], [false, 0]);
 
@@ -85,8 +89,9 @@ test('a page that was closed cannot lock any more, in whatever order its request
   const aborted = fetch(`${url}/order:4`, { method: 'POST', signal: gone.signal, body: JSON.stringify({ action: 'open', page: page('gone') }),
     headers: { 'Content-Type': 'application/json', 'X-User': 'Bob', 'X-Session': 'session' } }).catch(() => {});
   await server.until("SELECT waiters = 1 FROM lock_status('order:4')");
+  const noticed = once(web, 'closed /order:4');
   gone.abort();
-  await aborted;
+  await Promise.all([aborted, noticed]);
   await other.release();
   await server.until("SELECT NOT locked AND waiters IS NULL FROM lock_status('order:4')");
 });
@@ -116,7 +121,7 @@ test('what a page hears has no owner in it', async () => {
   await act('/order:6', 'Alice', 'open');
   await heard(/"event":"changed".*"holder":"Alice"/);
   await act('/order:6', 'Bob', 'queue');
-  await act('/order:6', 'Alice', 'close');
+  await act('/order:6', 'Alice', 'leave');
   await heard(/"event":"offered".*"left":120000/);
   assert.doesNotMatch(text, /page-of|session-of/);
   const owners = (await server.sql('SELECT owner FROM app_lock UNION SELECT owner FROM app_lock_queue')).map(({ owner }) => owner).filter(Boolean);

@@ -19,7 +19,7 @@ after(async () => {
 
 function compile(target) {
   execFileSync(process.execPath, [join(root, 'node_modules/typescript/bin/tsc'), '--strict', '--noUncheckedIndexedAccess', '--exactOptionalPropertyTypes',
-    '--target', target, '--lib', 'ES2022,DOM,ESNext.Disposable', '--module', 'NodeNext', '--moduleResolution', 'NodeNext', '--types', 'node',
+    '--target', target, '--lib', 'ES2022,DOM,ESNext.Disposable', '--module', 'NodeNext', '--moduleResolution', 'NodeNext', '--types', 'node', '--rootDir', join(root, 'test'),
     '--outDir', out, join(root, 'test/types.ts')], { cwd: root, stdio: ['ignore', 'inherit', 'inherit'] });
   return execFileSync(process.execPath, [join(out, 'types.js'), JSON.stringify(server.config())], { encoding: 'utf8', cwd: root });
 }
