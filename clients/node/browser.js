@@ -1,7 +1,7 @@
 // atomic-lock/browser: a page that edits something under a lock.  No dependencies.
 //
 // form.state is reading, editing, queued, offered or lost, and true at each moment: it goes
-// by the page's own clocks, and by what the server has answered.  'state' events tell of changes.
+// by the page's own clocks, and by the answers of the server.  'state' events tell of changes.
 
 // The monotonic clock stands still in a laptop that sleeps, and the wall clock may be set:
 // whichever has gone further counts, and the server is asked if it was too far.
@@ -90,12 +90,12 @@ export class Form extends EventTarget {
     return this.#act('keep');
   }
 
-  // Stop editing, or leave the line; the page goes on reading
+  // Stop editing, or leave the line; the page stays open for reading
   leave() {
     return this.#act('leave');
   }
 
-  // Tell whoever edits that we want to
+  // Tell the editor that this page waits
   ask(message) {
     return this.#act('ask', { message });
   }
@@ -216,7 +216,7 @@ export class Form extends EventTarget {
     }
   }
 
-  // What is heard is a hint.  Of our own lock only an answer counts.
+  // An event is a hint.  Of our own lock only an answer counts.
   #heard({ event, reason, ticket, left, from, status }) {
     const state = this.state;
     if (event === 'asked' && state === 'editing') this.dispatchEvent(new CustomEvent('asked', { detail: { message: reason, from } }));

@@ -132,7 +132,7 @@ export class Locks {
 export interface EditingOptions<Req> {
   /** Label of the user; without one the answer is 401 */
   user(req: Req): string | null | undefined;
-  /** What only the user's session knows, such as its id */
+  /** A secret of the user's session, such as its id */
   session(req: Req): string | null | undefined;
   ttl?: Duration;
   wait?: Duration;
@@ -148,7 +148,7 @@ export interface EditingHandler<Req> {
   transaction<T>(req: Req, work: (client: ClientBase) => Promise<T>): Promise<T>;
 }
 
-/** What lock_key() makes of texts and numbers */
+/** The key that lock_key() makes of texts and numbers */
 export function lockKey(...parts: (string | number | bigint)[]): string;
 
 export class AtomicLockError extends Error {

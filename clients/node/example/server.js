@@ -52,7 +52,7 @@ app.post('/orders/:id', express.json(), async (req, res) => {
   }
 });
 
-// Who edits what: as it is, and again after each event
+// The list of editors: at once, and again after each event
 app.get('/orders/events', async (req, res) => {
   const { rows } = await pool.query('SELECT id FROM orders ORDER BY id');
   const keys = rows.map(({ id }) => lockKey('order', id));

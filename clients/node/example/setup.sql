@@ -1,9 +1,9 @@
--- What the example needs; to be run by psql as a superuser, in a new database
+-- Set-up of the example; run it by psql as a superuser, in a new database
 CREATE EXTENSION atomic_lock;
 CREATE TABLE orders (id int PRIMARY KEY, note text NOT NULL);
 INSERT INTO orders VALUES (41, 'two boxes'), (42, 'ring twice'), (43, 'back door');
 SELECT lock_protect('orders', 'order:{id}');
--- Others are told when somebody is done with an order.
+-- Other pages hear when an order becomes free.
 SELECT lock_set_policy('order:', notify => true);
 
 SELECT 'CREATE ROLE shop LOGIN' WHERE to_regrole('shop') IS NULL \gexec

@@ -1,6 +1,6 @@
 // The server's side of an edit form, for node:http and Express.  A page of browser.js sends
 // its actions by POST, and hears by server-sent events (GET) when something has changed.
-// The owner is a digest of the session and of what the page made up when it was loaded.
+// The owner is a digest of the session and of a value that the page makes at each load.
 
 import { createHash } from 'node:crypto';
 import { interval } from './calls.js';

@@ -11,7 +11,7 @@ export class AtomicLockError extends Error {
   }
 }
 
-// Somebody has the lock: holder, since, until, status (held, pending, timeout), queued
+// Another owner has the lock: holder, since, until, status (held, pending, timeout), queued
 export class LockHeld extends AtomicLockError {}
 // The wait would have closed a cycle of owners
 export class LockDeadlock extends LockHeld {}
@@ -40,7 +40,7 @@ const classes = {
   '55P03': LockHeld, '40P01': LockDeadlock, '42501': LockDenied, '53400': LockQuota, '55000': LockSetup,
   LK007: LockHeldByOwner, LK008: LockLifetimeExceeded, LK010: LockPartition, LK011: LockChanged,
 };
-// What the extension says of an end by force
+// The extension's message about an end by force
 const forced = /^Role "(.*)" ended the lease by \S+ at (.*?), for the reason "(.*)"\./s;
 
 // The error of ours that an error of the driver means; others stay as they are.  In a

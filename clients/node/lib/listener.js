@@ -1,5 +1,5 @@
 // One connection that listens to the channels of all keys.  It connects again, listens again,
-// and then says 'connected': what came meanwhile is lost, so whoever waits has to ask.
+// and then says 'connected': what came meanwhile is lost, so a waiter has to ask.
 
 import { setTimeout as pause } from 'node:timers/promises';
 
@@ -36,7 +36,7 @@ export class Listener {
     };
   }
 
-  // What this process knows before the server tells everybody
+  // Events that this process knows before the server sends them
   hint(event) {
     for (const hear of this.#heard.get(event.key) ?? []) hear(event);
   }
@@ -66,7 +66,7 @@ export class Listener {
     this.#running = false;
   }
 
-  // What fails but for the connection fails for this key: a policy may reserve it for others.
+  // An error other than a lost connection concerns this key: a policy may reserve it for others.
   async #listen(client, key, hears) {
     try {
       await this.#query(client, 'LISTEN', key);
@@ -94,7 +94,7 @@ export class Listener {
     try {
       this.hint(JSON.parse(payload));
     } catch {
-      // Anybody can send anything.
+      // Any role can send any payload.
     }
   }
 }
@@ -119,7 +119,7 @@ export class Events {
     this.#wake();
   }
 
-  // The next event that fits; undefined if none comes for so many milliseconds
+  // The next event that fits; undefined if none comes within that many milliseconds
   async heard(fits, milliseconds) {
     const late = new AbortController();
     const timer = setTimeout(() => {

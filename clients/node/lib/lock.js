@@ -104,7 +104,7 @@ export class Lock {
     else this.#watching = setTimeout(() => this.#watch(), Math.min(Math.ceil(left), longest));
   }
 
-  // A heartbeat at each third of what is left
+  // A heartbeat at each third of the time left
   #plan() {
     if (this.#released || this.lost) return;
     this.#beating = setTimeout(async () => {

@@ -8,7 +8,7 @@ import { LockDeadlock, LockHeld, LockHeldByOwner, LockLifetimeExceeded, LockUnre
 import { Events } from './listener.js';
 import { Lock, runUnder } from './lock.js';
 
-// What lock_key() makes of texts and numbers
+// The key that lock_key() makes of texts and numbers
 export function lockKey(...parts) {
   return parts.map((part) => String(part).replace(/[\\:]/g, '\\$&')).join(':');
 }
@@ -126,12 +126,12 @@ export class Locks {
     return rows.map((row) => ({ ...row, left: number(row.left), fencingToken: number(row.fencingToken) }));
   }
 
-  // Tells whoever has the key that somebody wants it; how many they are
+  // Tells the holders of the key that another owner wants it; returns their number
   async ask(key, message) {
     return (await this.#calls.ask('SELECT @lock_ask($1, $2) AS holders', [key, message])).row.holders;
   }
 
-  // A transaction in which we are this owner; with its fencing token, guards accept no other
+  // A transaction of this owner; with its fencing token, guards accept no other
   // grant.  A write may be refused with LockLost, and then nothing was written.
   transaction(grant, work) {
     return this.#calls.transaction(grant, work);

@@ -272,7 +272,7 @@ test('a page that sleeps for longer than its lease', async () => {
     await says(bob, 'You are editing');
     assert.equal(await save(bob, 'of Bob'), 'Saved');
     for (const pid of renderers) process.kill(pid, 'SIGCONT');
-    // The first thing that it is asked for
+    // The first request to the page
     await alice.locator('#form').evaluate((each) => each.requestSubmit());
     await alice.locator('#saved', { hasText: 'Not saved' }).waitFor();
     await says(alice, 'You have lost it');

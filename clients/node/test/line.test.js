@@ -125,7 +125,7 @@ test('one connection hears of all keys, also after it was ended', async () => {
   assert.deepEqual([await next(), await next()].sort(), ['connected heard:1', 'connected heard:2']);
   await (await locks.acquire('heard:2')).release();
   assert.equal(await next(), 'released heard:2');
-  // What is forged and is no JSON is left out.
+  // A forged payload that is no JSON is ignored.
   const [{ channel }] = await server.sql("SELECT lock_channel('heard:1') AS channel");
   await server.sql("SELECT pg_notify($1, 'no JSON')", [channel]);
   await locks.ask('heard:2').then((holders) => assert.equal(holders, 0));

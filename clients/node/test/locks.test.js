@@ -21,7 +21,7 @@ after(async () => {
   await server.end();
 });
 
-// The class of what is thrown, and some of its members
+// The class of the error, and some of its members
 async function thrown(promise, Class, members = {}) {
   const error = await promise.then(() => assert.fail('nothing was thrown'), (each) => each);
   assert.equal(error.constructor, Class, inspect(error));
@@ -190,7 +190,7 @@ test('errors are classes', async () => {
   assert.equal(short.lost.reason, 'expired');
   await assert.rejects(locks.acquire('k', { ttl: '2 centuries' }), { code: '22023' });
 
-  // What only other functions raise, or other servers
+  // Errors that only other functions or servers raise
   const { translate } = await import('../lib/errors.js');
   const of = (text, ...values) => pool.query(text, values).catch((error) => { throw translate(error); });
   await thrown(of("SELECT lock_release('nobody', 'x')"), LockLost, { reason: 'not_found', code: 'LK002' });

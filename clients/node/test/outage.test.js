@@ -72,7 +72,7 @@ test('a lost answer: acquire, heartbeat, release', async () => {
   assert.equal(way.lost, 4);
   assert.equal((await locks.status(['lost']))[0].locked, false);
 
-  // Nobody answers for longer than the patience: what was granted is given back later.
+  // The server does not answer for longer than the patience: what was granted is given back later.
   way.wanted = Infinity;
   const impatient = new Locks(leaky, { patience: 200 });
   const failed = impatient.acquire('lost', { ttl: '1 h' });

@@ -2,7 +2,7 @@
 
 Everything in Scenarios is run with AsyncLocks, and with Locks in threads.
 
-Properties: a lock excludes others, who are told by whom; a heartbeat keeps it; its end
+Properties: a lock excludes others, and its error names the holder; a heartbeat keeps it; its end
 releases it, also where the block fails; where it is lost, the block is told why, by its own
 clock if no heartbeat is answered; a call whose answer was lost is repeated, and is the same
 grant; whoever is cancelled has no lock and leaves no call; the line needs no connection, and
@@ -502,7 +502,7 @@ class Scenarios(Base):
         await lock.release()
 
     async def test_leaders(self):
-        """One at a time; whoever is cut off starts again"""
+        """One at a time; a leader that is cut off starts again"""
         led = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -676,7 +676,7 @@ class Async(Scenarios):
         await (await self.locks.acquire(self.key)).release()  # the pool has its connections
 
     async def test_cancelled_in_the_commit(self):
-        """The grant that nobody was told of is given back"""
+        """A grant whose answer was lost is given back"""
         held = await self.locks.acquire(self.key + '2', SECRET, ttl=60)
         await require_standby()
         try:
@@ -697,7 +697,7 @@ class Async(Scenarios):
         return await self.locks.acquire(key, owner, ttl=60, wait=wait)
 
     async def test_cancelled_without_a_connection(self):
-        """Whoever waits for the pool is let go at once, and takes no connection from it"""
+        """A caller that waits for the pool ends at once, and takes no connection from it"""
         first = await self.locks.acquire(self.key, ttl=HOUR)
         locks = await self.open(size=1)
         await (await locks.acquire(self.key + '2')).release()
@@ -787,7 +787,7 @@ class Errors(unittest.TestCase):
         self.assertLessEqual(ours, atomic_lock.errors.CLASSES.keys())
 
     def test_version(self):
-        """What is installed has the version of the extension"""
+        """The installed package has the version of the extension"""
         version = json.loads((FILES / 'META.json').read_text())['version']
         self.assertEqual((importlib.metadata.version('atomic_lock'), atomic_lock.__version__), (version, version))
 
@@ -802,7 +802,7 @@ class Errors(unittest.TestCase):
             self.assertEqual((ran.stdout.splitlines(), ran.stderr), (expected, ''))
 
     def test_translate(self):
-        """What the server raises, as a class with key and detail"""
+        """Errors of the server become classes with key and detail"""
         server.sql("SELECT lock_acquire('mine', '1 h', 'me', holder => 'Ann'), lock_acquire('released', owner => 'me'), lock_release('released', 'me')")
         for call, state, reason in (("lock_release('none', 'me')", 'LK002', 'not_found'), ("lock_release('mine', 'you')", 'LK003', 'not_owner'),
                                     ("lock_release('released', 'me')", 'LK004', 'already_released'),

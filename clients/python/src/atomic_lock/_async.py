@@ -87,7 +87,7 @@ class _Port:
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def row(self, pool: Any, query: Query, values: Sequence[Any], seen: list[Any]) -> Any:
-        """Where we are cancelled, the server is told, and nothing is committed after that"""
+        """A cancelled task cancels the call on the server, and commits nothing afterwards"""
         at: list[Any] = []  # the connection, as long as we have it
         given_up = False
 
@@ -189,7 +189,7 @@ class AsyncLock(_core.Held):
 
 
 class Acquiring(Awaitable[AsyncLock]):
-    """What acquire() and lock() return"""
+    """The result of acquire() and lock()"""
 
     def __init__(self, work: Coroutine[Any, Any, AsyncLock]):
         self._work = work
@@ -276,7 +276,7 @@ class AsyncLocks(_core.Core):
                         raise
 
     def listen(self, keys: Sequence[str]) -> AsyncListening:
-        """What becomes of these keys, as it is told; `connected`: ask, since something may not have been"""
+        """The events of these keys; `connected`: ask, since events may have been lost"""
         return AsyncListening(self, keys)
 
     async def close(self) -> None:

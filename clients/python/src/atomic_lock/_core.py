@@ -1,8 +1,8 @@
-"""What both Locks and AsyncLocks do, written once.
+"""The behaviour of both Locks and AsyncLocks, written once.
 
 All of it is `async def`.  AsyncLocks awaits it in an event loop.  Locks runs it in the
 thread of the caller, where no function of the port suspends: each blocks, and run() goes
-from the first line to the last.  What differs is in the port: connections, threads or
+from the first line to the last.  The differences are in the port: connections, threads or
 tasks, and how to wait.
 """
 
@@ -31,7 +31,7 @@ T = TypeVar('T')
 Seconds = float | timedelta
 Query = sql.Composed | sql.SQL
 
-# This clock counts the time for which the machine sleeps, and nobody can set it.
+# This clock counts the time for which the machine sleeps, and cannot be set.
 if hasattr(time, 'clock_gettime'):
     _CLOCK = getattr(time, 'CLOCK_BOOTTIME', time.CLOCK_MONOTONIC)
 
@@ -42,14 +42,14 @@ else:
 
 
 class Owner(str):
-    """Proof of who has a lock.  It does not show itself in the repr of anything, nor where a tool prints variables"""
+    """Proof of ownership of a lock.  It does not show itself in the repr of anything, nor where a tool prints variables"""
 
     def __repr__(self) -> str:
         return "'(owner)'"
 
     @classmethod
     def of(cls, owner: str | None) -> Owner:
-        """A new one, if there is none: a call that has one can be repeated where its answer was lost"""
+        """A new owner, if the caller has none: with an owner, a call whose answer was lost can be repeated"""
         return cls(owner or uuid.uuid4())
 
 
@@ -94,7 +94,7 @@ class Port(Protocol):
 
 
 class Event(NamedTuple):
-    """What has become of a key: a hint that it is worth asking.  `event` is `connected` where some may have been lost"""
+    """An event of a key: a hint that it is worth asking.  `event` is `connected` where some may have been lost"""
 
     event: str
     key: str
@@ -112,7 +112,7 @@ CLOSED = Event('closed', '')
 
 
 def parse(payload: str) -> Event:
-    """The event of a notification; an error if it is none, since anybody may send one"""
+    """The event of a notification; an error if it is malformed, since any role may send one"""
     what = json.loads(payload)
     what['from_'] = what.pop('from')
     for name in 'until', 'at':
@@ -150,7 +150,7 @@ ASSERT = 'SELECT {schema}.lock_assert(%s::text)'
 
 
 class Core:
-    """What an application has one of"""
+    """One object for each application"""
 
     def __init__(self, port: Port, pool: Any, waits: Any, listen: str | None, patience: float):
         self._port, self._pool, self._waits, self._patience = port, pool, waits or pool, patience
@@ -202,7 +202,7 @@ class Core:
                 raise errors.LockError(f'lock "{key}": the call was given up, without an answer', key=key)
 
     async def _granted(self, text: str, values: Callable[[], Sequence[Any]], key: str, owner: str, pool: Any = None) -> Any:
-        """The same, for what grants.  Whoever is interrupted, or gets no answer, shall not have a lock without knowing it"""
+        """The same, for a call that grants.  A caller that is interrupted, or gets no answer, must not hold a lock without knowing it"""
         seen: list[Any] = []
         try:
             return await self._ask(text, values, key, pool=pool, seen=seen)
@@ -277,7 +277,7 @@ class Held:
             self._box.put(self)
 
     async def _lost_by(self, status: str) -> errors.LockLost:
-        """What has become of it: the server tells more where it raises"""
+        """The state of the lock: the server tells more where it raises"""
         lost = errors.LOST.get(status, errors.LockExpired)(f'lock "{self.key}" is lost: {status}', key=self.key)
         try:
             await self._locks._ask(EXTEND, lambda: (self.key, self.owner), self.key, patience=0)
@@ -410,7 +410,7 @@ L = TypeVar('L', bound=Held)
 
 @dataclass(frozen=True)
 class Turn(Generic[L]):
-    """What has become of a place in line.  `state` is queued, offered, acquired or lost"""
+    """The state of a place in line.  `state` is queued, offered, acquired or lost"""
 
     state: str
     key: str
@@ -486,7 +486,7 @@ class Line(Generic[L]):
         return None
 
     async def _close(self) -> None:
-        """Leaves the line, and lets go of the lock"""
+        """Leaves the line, and releases the lock"""
         self._ended = True
         box, self._box = self._box, None
         if box:
@@ -510,7 +510,7 @@ class Line(Generic[L]):
 
 
 class Ear:
-    """What listen() returns: what Listening and AsyncListening have in common"""
+    """The result of listen(): the common part of Listening and AsyncListening"""
 
     def __init__(self, locks: Core, keys: Iterable[str]):
         self._listener, self._closed = locks._listener, locks._closed

@@ -38,7 +38,7 @@ class _Flag(threading.Event):
 
 
 class _Wake(_Flag):
-    """A flag for which select() can wait"""
+    """A flag that select() can wait for"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class Locks(_core.Core):
                         raise
 
     def listen(self, keys: Sequence[str]) -> Listening:
-        """What becomes of these keys, as it is told; `connected`: ask, since something may not have been"""
+        """The events of these keys; `connected`: ask, since events may have been lost"""
         return Listening(self, keys)
 
     def close(self) -> None:

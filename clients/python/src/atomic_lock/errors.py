@@ -1,4 +1,4 @@
-"""What the package raises: a class for each SQLSTATE of the extension.
+"""Errors of the package: a class for each SQLSTATE of the extension.
 
 No message has an owner.  Errors of PostgreSQL and of the connection that are not of the
 extension, such as 57014 (cancelled) and 22023 (a wrong argument), are those of psycopg.
@@ -14,7 +14,7 @@ import psycopg
 
 
 class LockError(Exception):
-    """What all errors of the package have in common"""
+    """The base class of the package's errors"""
 
     sqlstate: str | None = None
     key: str | None = None
@@ -27,7 +27,7 @@ class LockError(Exception):
 
 
 class LockHeld(LockError):
-    """Somebody else has the lock, or comes first"""
+    """Another owner has the lock, or comes first"""
 
     sqlstate = '55P03'
     status: str = 'held'  # pending: an unfinished transaction has it; timeout: the wait ran out
@@ -55,7 +55,7 @@ class LockLost(LockError):
 
 
 class LockNotFound(LockLost):
-    """Nobody has it; this owner may have lost it long ago"""
+    """The lock is free; this owner may have lost it long ago"""
 
     sqlstate, reason = 'LK002', 'not_found'
 
@@ -143,7 +143,7 @@ FORCED = re.compile(r'Role "(?P<by>.*?)" ended the lease by \w+ at (?P<at>.*?), 
 
 
 def translate(error: psycopg.Error, key: str | None = None) -> Exception:
-    """Ours for one of psycopg, or that itself, without the frames in which the owner is a variable"""
+    """The package's error for psycopg's, or that error itself, without frames that have the owner in a variable"""
     cls = CLASSES.get(error.sqlstate)
     if cls is None:
         return error.with_traceback(None)
@@ -154,7 +154,7 @@ def translate(error: psycopg.Error, key: str | None = None) -> Exception:
 
 
 def refused(key: str, answer: Any) -> LockError:
-    """What an acquire was refused with"""
+    """The error of a refused acquire"""
     if answer.status in STATUS:
         return STATUS[answer.status](f'lock "{key}": {answer.status}', key=key)
     by = answer.holder or 'an unfinished transaction' if answer.mode or answer.status == 'pending' else answer.holder
