@@ -112,7 +112,7 @@ leave_queue(int code, Datum arg)
 	al_stat_waited(wait->key, al_monotonic_now() - wait->since);
 }
 
-/* Does the owner share the key and request it exclusively? */
+
 static bool
 is_upgrade(const AlAttempt *attempt)
 {

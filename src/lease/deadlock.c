@@ -102,7 +102,7 @@ search_processes(Search *search, const Link *link, List *pids)
 	return false;
 }
 
-/* The processes that a backend waits for in the lock manager */
+
 static List *
 blocking_processes(int pid)
 {
@@ -120,7 +120,7 @@ blocking_processes(int pid)
 	return pids;
 }
 
-/* Was another waiter for the same key visited before? */
+
 static bool
 has_visited_key(const Search *search, const AlWaiter *waiter)
 {

@@ -194,7 +194,7 @@ al_lease_enqueue(Relation *rel, const AlKey *key, AlAcquire *request, int64 offe
 				ticket->number = 0;
 				return;
 			}
-			/* Another session of the owner may be taking the key, with which the ticket goes. */
+			/* Another session of the owner may be taking the key, which ends the ticket. */
 		} while (al_await_own(*rel, key, &request->owner, &waited));
 		AL_TEST_POINT("before-ticket");
 		is_written = write_ticket(*rel, key, request, offer, keep, ticket, position);

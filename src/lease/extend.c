@@ -24,10 +24,10 @@
 #include "shmem/stat.h"
 
 /*
- * Extend a lease to ttl microseconds from now.  AL_NO_TTL repeats the lease's ttl, and never
- * shortens the lease.  A holding with the lifetime of a transaction does not change.  "seen"
- * is as in AlOwnClaim.  Outcomes: AL_EXTENDED; those of al_claim_own(), AL_LIFETIME_EXCEEDED.
- * Raises 42501 and 22023.
+ * Extend a lease to ttl microseconds from now.  AL_NO_TTL repeats the lease's ttl; it never
+ * shortens the lease, and sets no end where there is none.  A holding with the lifetime of a
+ * transaction does not change.  "seen" is as in AlOwnClaim.  Outcomes: AL_EXTENDED; those of
+ * al_claim_own(), AL_LIFETIME_EXCEEDED.  Raises 42501 and 22023.
  */
 void
 al_lease_extend(Relation rel, const AlKey *key, const AlOwner *owner,

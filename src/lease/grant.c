@@ -327,10 +327,12 @@ grant_new(Relation rel, AlAttempt *attempt)
 	AlHolding  *holding = &attempt->result->holding;
 
 	Assert(own || !request->is_convert);
-	if (own && own->lifetime != AL_TRANSACTION && !attempt->is_shared)
-		elog(DEBUG1, "lock \"%s\": writing an upgrade", al_display(attempt->key->name));
 	if (own)
+	{
+		if (!attempt->is_shared)
+			elog(DEBUG1, "lock \"%s\": writing an upgrade", al_display(attempt->key->name));
 		al_publish_end(attempt->key, own, attempt->result->at, AL_ENDED_CONVERTED, NULL);
+	}
 	else
 		al_claimed_freed(attempt->key->hash, -1);
 	if (request->is_convert ? own->lifetime == AL_TRANSACTION :

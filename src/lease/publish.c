@@ -62,7 +62,7 @@ al_publish_end(const AlKey *key, const AlHolding *holding, TimestampTz at,
 	if (ended_by != AL_ENDED_EXPIRED && ended_by != AL_ENDED_CONVERTED &&
 		ended_by != AL_ENDED_TRANSFERRED)
 		al_claimed_freed(key->hash, 1);
-	/* Usually no policy and no ticket needs the end. */
+
 	if (!al_policy_any() && !is_ticketed)
 		return;
 	word = word_of(al_history_cause(holding, ended_by));
@@ -92,7 +92,7 @@ al_publish_commit(bool is_prepared)
 	bool		has_ends;
 	ListCell   *cell;
 
-	/* Usually there is nothing to publish. */
+
 	if (!al_policy_any() && al_tickets_none() && !al_line_has_let_go() && !al_events_any())
 		return;
 	has_ends = al_tx_count() > 0 && (al_policy_any() || al_tickets_any());

@@ -365,7 +365,7 @@ al_quota_check(Relation rel, const AlAttempt *attempt)
 		al_quota_end(al_quota_claim(rel, &use, 1, &request->owner));
 }
 
-/* Claim the quotas of attempts that are granted, as al_quota_claim() does */
+/* al_quota_claim() for granted attempts */
 List *
 al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count)
 {

@@ -93,7 +93,7 @@ al_forget_released(Relation rel, const AlKey *key, const AlOwner *owner, AlRows 
 	}
 }
 
-/* A row is about to be overwritten: if it was not released, publish that its lease expired */
+/* A row is taken or ended: if it was not released, publish and count that its lease expired */
 void
 al_note_expired(const AlKey *key, const AlHolding *row)
 {

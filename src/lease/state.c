@@ -7,7 +7,7 @@
  *
  * Model: look, claim, look again.  Each verb works in these steps.
  *
- *	1.	Look at the rows of the key without a lock.  A caller refused here has cost nothing.
+ *	1.	Look at the rows of the key without a lock.  If that refuses the caller, return.
  *	2.	Claim the key.
  *	3.	Look again.  This state stays true until the transaction ends.  If it refuses the
  *		caller, drop the claim.

@@ -28,7 +28,7 @@
 #include "lease/state.h"
 #include "lease/terms.h"
 
-/* May the caller change a key? */
+
 bool
 al_terms_is_admitted(const AlKey *key)
 {

@@ -41,8 +41,8 @@
 /*
  * Merge the new owner's share "had" into the holding that it gets, "handed".  A lease wins
  * over a session, and the new owner's session over the old owner's.  The later end counts;
- * an end counts, not its absence, where the lifetimes differ.  max_lifetime counts from the
- * earlier acquired_at, but does not cut the end of the share.
+ * but if a lease and a session without an end are merged, that of the lease.  max_lifetime
+ * counts from the earlier acquired_at, but does not cut the end of the share.
  */
 static void
 join(AlHolding *handed, const AlHolding *had)
