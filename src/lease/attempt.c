@@ -1,26 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * attempt.c
- *		One attempt to get a key: may it be granted, and under which claim?
+ *		One attempt to get a key.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: look, claim, look again, as in lease/state.c.  The first look only has to
- * find the usual refusals and which claim is needed.  The look under the claim
- * decides, and under the claim the grant is written (lease/grant.c).
+ * Model: look, claim, look again (lease/state.c).
  *
- * An owner that has the key converts it, or acquires it in a stronger mode, without
- * waiting in the queue: while it holds the key, no waiter can have the key
- * exclusively.
+ *	1.	Look at the rows without a claim.  This finds the usual refusals, and which claim
+ *		a grant needs (is_worth_claiming).
+ *	2.	Try to take that claim.
+ *	3.	Look and judge again under the claim (verify).  This decides.  Where the grant
+ *		needs another claim by now, drop this one and begin again.
+ *	4.	Where max_holders limits the sharers, claim the seats and count them.  This keeps
+ *		out other callers with a limit.  Those without one count as soon as they are seen.
+ *	5.	The caller writes the grant under the claim (lease/grant.c).
  *
- * Where no more than a number of owners may share the key, they are counted last, while
- * nobody else can be let in by a limit.  Those who are let in without one are not kept
- * out, and count from the moment at which they are seen.
+ * An owner that holds the key is not queued for a stronger mode: while it holds the key, no
+ * waiter can have the key exclusively.
  *
- * Locking rules: claims are tried, without waiting, except for those of a sweep, or of a
- * transaction that has ended, which are usually gone within milliseconds: an attempt tries
- * for half a second to get past one.  A refused attempt drops its claim.  The seats of a key are
- * claimed last, and waited for: nobody who has them waits for anything else.
+ * Locking rules: claims are tried without waiting.  Those of a sweep, or of a transaction
+ * that has ended, are usually gone within milliseconds, so an attempt retries for half a
+ * second.  A refused attempt drops its claim.  The seats are claimed last, and waited for:
+ * a session that has them waits for nothing else.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,6 +35,7 @@
 #include "atomic_lock.h"
 #include "base/compat.h"
 #include "base/settings.h"
+#include "base/str.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/claimed.h"
@@ -51,7 +54,7 @@
 #include "table/pending.h"
 #include "table/tickets.h"
 
-/* How often an attempt that meets such a claim tries again, and microseconds in between */
+/* Maximum number of retries past such a claim, and the microseconds between them */
 #define MOST_RETRIES	500
 #define RETRY_PAUSE		1000L
 
@@ -61,7 +64,7 @@ is_unreleased(const AlHolding *row)
 	return ItemPointerIsValid(&row->tid) && row->released_at == 0;
 }
 
-/* A row that keeps the key closed, or NULL; shared ones keep nobody from sharing it */
+/* The row that keeps the key closed, or NULL; a shared row does not stop another sharer */
 static const AlHolding *
 find_closed(const AlAttempt *attempt)
 {
@@ -75,7 +78,7 @@ find_closed(const AlAttempt *attempt)
 	{
 		const AlHolding *row = lfirst(cell);
 
-		/* Only min_hold lets what is left of a former share delay the owner itself. */
+		/* An owner's own former share delays that owner by min_hold only. */
 		if (al_is_closed(row, now) &&
 			(attempt->own == NULL || !al_is_owned_by(row, &attempt->request->owner) ||
 			 now < al_min_held_until(row)) &&
@@ -85,14 +88,14 @@ find_closed(const AlAttempt *attempt)
 	return last;
 }
 
-/* Does the mode of a holding allow all that is asked for? */
+/* Is the mode of a holding the requested one, or stronger? */
 static bool
 is_enough(const AlHolding *holding, bool is_shared)
 {
 	return is_shared || !al_is_shared(holding);
 }
 
-/* Take a live holding into account; result->holding is the longest one in the way */
+/* Note a live holding as the owner's or as an obstacle; result->holding: the longest obstacle */
 static void
 consider(AlAttempt *attempt, AlHolding *holding)
 {
@@ -115,10 +118,9 @@ consider(AlAttempt *attempt, AlHolding *holding)
 }
 
 /*
- * The oldest holding among those that this transaction has, and those that are over
- * but whose key the transaction has kept from others since; or NULL.  Its life goes
- * on in a new grant, for whichever owner: nobody may hold a lock for longer than
- * max_lifetime by releasing it and acquiring it again.
+ * The holding whose life a new grant continues, or NULL: the oldest among those of this
+ * transaction, and those that ended while it kept the key from others.  The owner does not
+ * matter: releasing a lock and acquiring it again must not extend it beyond max_lifetime.
  */
 static const AlHolding *
 find_predecessor(const AlAttempt *attempt)
@@ -144,8 +146,8 @@ find_predecessor(const AlAttempt *attempt)
 }
 
 /*
- * Would the grant end at once, since nothing is left of its life?  Not if it renews
- * what the owner has and keeps the end of that, as renew() in lease/grant.c does.
+ * Would the grant end at once because max_lifetime has passed?  A renewal that keeps its
+ * current end is exempt: see renew() in lease/grant.c.
  */
 static bool
 is_past_life(const AlAttempt *attempt)
@@ -167,10 +169,7 @@ refuse(AlResult *result, const AlHolding *why, AlOutcome outcome)
 	return outcome;
 }
 
-/*
- * Find what the owner has and what is in its way among the holdings seen, and the mode and
- * lifetime that the owner is to have.
- */
+/* Find the owner's holding and the obstacles; choose mode and lifetime of the grant */
 static void
 take_stock(AlAttempt *attempt)
 {
@@ -190,7 +189,7 @@ take_stock(AlAttempt *attempt)
 		consider(attempt, lfirst(cell));
 	foreach(cell, attempt->state.mine)
 		consider(attempt, lfirst(cell));
-	/* The one among them that lasts longest is in the list. */
+	/* The list contains the one that lasts longest. */
 	if (result->others >= 0 && !request->is_shared)
 		result->others += attempt->state.rows.more;
 	if (request->keeps_own && attempt->own)
@@ -200,7 +199,7 @@ take_stock(AlAttempt *attempt)
 	}
 }
 
-/* The outcome for an owner that has the key; AL_ACQUIRED: the owner needs a new grant */
+/* The outcome for an owner that holds the key; AL_ACQUIRED: a new grant is needed */
 static AlOutcome
 judge_own(const AlAttempt *attempt)
 {
@@ -215,13 +214,13 @@ judge_own(const AlAttempt *attempt)
 		return refuse(attempt->result, own, AL_LIFETIME_EXCEEDED);
 	if (is_enough(own, attempt->is_shared))
 		return AL_REACQUIRED;
-	/* A shared lease cannot become exclusive just until the transaction ends. */
+	/* A shared lease cannot become exclusive for the rest of a transaction only. */
 	if (attempt->lifetime == AL_TRANSACTION && own->lifetime != AL_TRANSACTION)
 		return refuse(attempt->result, own, AL_HELD_BY_OWNER);
 	return AL_ACQUIRED;
 }
 
-/* What the request leads to, by the holdings seen and the clock */
+/* The outcome of the request, according to the holdings seen and the clock */
 static AlOutcome
 judge(AlAttempt *attempt)
 {
@@ -247,7 +246,7 @@ judge(AlAttempt *attempt)
 	return AL_ACQUIRED;
 }
 
-/* Would the request share the key with any number of others? */
+/* Would the request share the key with an unlimited number of others? */
 bool
 al_attempt_is_open(const AlAttempt *attempt)
 {
@@ -255,8 +254,8 @@ al_attempt_is_open(const AlAttempt *attempt)
 }
 
 /*
- * Would taking the key overtake anybody, in a call or with a ticket?  While the key is
- * offered to a ticket, nobody else gets it.  "first" is as for al_waiters_precede().
+ * Does a waiter or a ticket come before this request?  While the key is offered to a
+ * ticket, only that ticket's owner gets the key.  "first" is as for al_waiters_precede().
  */
 static bool
 is_behind(AlAttempt *attempt, char **first)
@@ -274,9 +273,13 @@ is_behind(AlAttempt *attempt, char **first)
 		if (line.is_offered || line.first.number < arrival)
 		{
 			attempt->line_until = line.until;
-			/* The key is free, and nobody has told those who may have it. */
+			/* The key is free, but no commit has offered it to the first ticket. */
 			if (!line.is_offered)
+			{
+				elog(DEBUG1, "lock \"%s\": free, but not offered to ticket %lld",
+					 al_display(attempt->key->name), (long long) line.first.number);
 				al_line_missed();
+			}
 			if (first)
 			{
 				*first = text_to_cstring(line.first.holder);
@@ -290,9 +293,9 @@ is_behind(AlAttempt *attempt, char **first)
 }
 
 /*
- * Does somebody come first?  Not if the owner has the key, or if this transaction has
- * taken it, or released it: what is not committed was never offered to others.  Who only
- * shares the key lets nobody else in.
+ * Must the request queue behind others?  Not if the owner holds the key, or if this
+ * transaction has taken the key exclusively or released it: before the commit, the key is not
+ * free for others.  Sharing the key gives a transaction no such right.
  */
 static bool
 is_queued(AlAttempt *attempt, char **first)
@@ -302,25 +305,21 @@ is_queued(AlAttempt *attempt, char **first)
 	return attempt->own == NULL && !attempt->is_ours && is_behind(attempt, first);
 }
 
-/*
- * Which rows of shared holdings does the request depend on?  Those of others do not keep
- * anybody from sharing the key; a limit counts them apart.
- */
+/* The rows of shared holdings that decide: for a sharer its own; has_seat() counts others */
 static AlLook
 rows_to_see(const AlAttempt *attempt)
 {
-	/* find_predecessor() wants to see what this transaction has kept. */
+	/* find_predecessor() needs the rows that this transaction has kept. */
 	if (attempt->terms.max_lifetime > 0 && al_claimed_has(attempt->key->hash))
 		return AL_LOOK_ALL;
 	return attempt->request->is_shared ? AL_LOOK_OWN : AL_LOOK_SOME;
 }
 
 /*
- * Look at the holdings of the key without a claim.  Unless "all" is wanted, the rows
- * of shared holdings are left out where there is a live exclusive lease.  To share
- * the key without a limit, they matter before the claim only if the owner may have one
- * of them: then it need not wait in the queue, or until a closed key is open, and for
- * the lifetime of a transaction it needs another claim.
+ * Look at the holdings of the key without a claim.  Unless "all" is set, skip the rows of
+ * shared holdings where a live exclusive lease decides; and for a request to share without a
+ * limit, unless a share of the same owner would matter: it passes the queue and a closed
+ * key, and needs another claim for the lifetime of a transaction.
  */
 static void
 look(Relation rel, AlAttempt *attempt, bool all)
@@ -351,8 +350,8 @@ look(Relation rel, AlAttempt *attempt, bool all)
 }
 
 /*
- * Look at the rows of the key under the claim.  Where there was no row, or no row of
- * a shared holding, there is none now if the index was given no entry since.
+ * Look at the rows of the key under the claim.  Rows that the first look did not find still
+ * do not exist if the index was given no entry since.
  */
 static void
 look_again(Relation rel, AlAttempt *attempt)
@@ -374,7 +373,7 @@ look_again(Relation rel, AlAttempt *attempt)
 		al_sole_set(attempt->key, true);
 }
 
-/* Which claim does the grant need?  *owner is as for al_claim().  False: none. */
+/* Which claim does the grant need?  *owner is as for al_claim().  False: no claim. */
 static bool
 needs_claim(const AlAttempt *attempt, AlClaimMode *mode, const AlOwner **owner)
 {
@@ -398,7 +397,7 @@ needs_claim(const AlAttempt *attempt, AlClaimMode *mode, const AlOwner **owner)
 	return true;
 }
 
-/* Does the claim do for what was judged under it, and does nobody come before us? */
+/* Does the claim allow the outcome that was judged under it, and is nobody before us? */
 static bool
 is_claim_enough(AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 {
@@ -412,7 +411,7 @@ is_claim_enough(AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 		attempt->is_ours || !is_behind(attempt, NULL);
 }
 
-/* Does a pin of an expired exclusive lease keep us from sharing the key? */
+/* Has another transaction pinned an expired exclusive lease, so that we must not share? */
 static bool
 is_pinned(const AlAttempt *attempt, AlClaimMode mode)
 {
@@ -420,7 +419,7 @@ is_pinned(const AlAttempt *attempt, AlClaimMode mode)
 		is_unreleased(&attempt->state.rows.exclusive) && !al_claim_may_share(&attempt->claim);
 }
 
-/* Another transaction's claim is in the way: say whose */
+/* Another transaction's claim is in the way: describe it in the result */
 static void
 explain_claim(AlAttempt *attempt)
 {
@@ -437,14 +436,14 @@ explain_claim(AlAttempt *attempt)
 		if (attempt->is_shared && al_is_shared(holding) && holding->owner &&
 			!al_is_owned_by(holding, &attempt->request->owner))
 		{
-			/* If its claim is in the way, it has converted to shared. */
+			/* A sharer whose claim is in the way has converted to shared. */
 			if (result->outcome == AL_CLAIMED)
 				result->holding.lifetime = AL_TRANSACTION;
 			continue;
 		}
 		if (holding->holder == NULL)
 		{
-			/* It is held by its lifetime, but by whom is not known. */
+			/* The transaction holds the key, but its holder is not known. */
 			if (result->outcome == AL_CLAIMED)
 				result->holding = *holding;
 			continue;
@@ -458,9 +457,8 @@ explain_claim(AlAttempt *attempt)
 }
 
 /*
- * An owner that does not hold a key cannot convert it: make sure of that.  What it holds
- * by a transaction of another session, or has acquired in one that is unfinished, is in the
- * way until that ends.
+ * Look thoroughly for the holding to convert, which the first look did not find.  One in an
+ * unfinished transaction of another session is an obstacle until that ends.
  */
 static void
 judge_at_once(Relation rel, AlAttempt *attempt)
@@ -475,7 +473,7 @@ judge_at_once(Relation rel, AlAttempt *attempt)
 		result->outcome = judge(attempt);
 		return;
 	}
-	/* A holding that is not shown in shared memory has no label to tell. */
+	/* The label of a holding that shared memory does not show is not known. */
 	result->outcome = elsewhere->lifetime == AL_TRANSACTION && elsewhere->holder ? AL_HELD : AL_CLAIMED;
 	result->others = elsewhere->lifetime == AL_TRANSACTION ? 0 : -1;
 	result->blocker = elsewhere->pid;
@@ -491,9 +489,8 @@ needs_seat(const AlAttempt *attempt)
 }
 
 /*
- * Is there a seat for one more among those who share the key?  If not, the result says
- * who is in the way: the holding with whose end there is a seat, or an unfinished
- * transaction.  Unless the seats are claimed, only a refusal is certain.
+ * Is a seat free?  If not, the result has the holding whose end frees one, or an unfinished
+ * transaction.  Without a claim on the seats, only a refusal is certain.
  */
 static bool
 has_seat(Relation rel, AlAttempt *attempt)
@@ -527,7 +524,7 @@ has_seat(Relation rel, AlAttempt *attempt)
 		List	   *transactions = list_concat(list_copy(attempt->state.mine),
 											   al_tx_by_others(attempt->key));
 
-		/* They may have ended since they were counted, and not all say whose they are. */
+		/* They may have ended since they were counted, and some have no known holder. */
 		if (transactions != NIL)
 			result->holding = *(AlHolding *) linitial(transactions);
 		if (result->holding.holder == NULL)
@@ -537,10 +534,7 @@ has_seat(Relation rel, AlAttempt *attempt)
 	return false;
 }
 
-/*
- * Take one of a limited number of seats, if there is one.  Nobody else is let in by a
- * limit until it is written.
- */
+/* Claim the seats, and take one; al_attempt_end_seats() gives back the claim */
 static bool
 take_seat(Relation rel, AlAttempt *attempt)
 {
@@ -549,7 +543,7 @@ take_seat(Relation rel, AlAttempt *attempt)
 	return has_seat(rel, attempt);
 }
 
-/* The seat of an attempt is written, or given up. */
+/* Give back the claim on the seats: the grant is written, or refused */
 void
 al_attempt_end_seats(AlAttempt *attempt)
 {
@@ -558,6 +552,7 @@ al_attempt_end_seats(AlAttempt *attempt)
 	attempt->has_seats = false;
 }
 
+/* Drop the claims of an attempt that has written nothing */
 void
 al_attempt_drop(AlAttempt *attempt)
 {
@@ -567,7 +562,7 @@ al_attempt_drop(AlAttempt *attempt)
 	attempt->is_claimed = false;
 }
 
-/* May an attempt try again, because a sweep claimed the key, or the claim has gone? */
+/* Is the claim in the way one of a sweep, or gone or about to go, so that we may retry? */
 static bool
 may_retry(AlAttempt *attempt, int *retries)
 {
@@ -585,16 +580,15 @@ may_retry(AlAttempt *attempt, int *retries)
 	}
 	else if (blocker == 0 && !al_claim_is_ending(&attempt->claim))
 		*retries = MOST_RETRIES;	/* a prepared transaction's, or one that is new */
-	/* What was in the way has usually gone by now. */
+	elog(DEBUG3, "lock \"%s\": trying again past a claim of process %d, %d retries before",
+		 al_display(attempt->key->name), blocker, *retries);
+	/* Before the first retry the claim has usually gone, so do not pause. */
 	if ((*retries)++ > 0)
 		pg_usleep(RETRY_PAUSE);
 	return true;
 }
 
-/*
- * Look without a claim.  True: the key may be granted under a claim of this mode, with
- * *owner as for al_claim().  False: the outcome is final.
- */
+/* Look without a claim.  True: try the claim of *mode and *owner; false: the outcome is final */
 static bool
 is_worth_claiming(Relation rel, AlAttempt *attempt, bool all, AlClaimMode *mode,
 				  const AlOwner **owner)
@@ -607,21 +601,26 @@ is_worth_claiming(Relation rel, AlAttempt *attempt, bool all, AlClaimMode *mode,
 	if (attempt->request->is_convert && attempt->own == NULL)
 		judge_at_once(rel, attempt);
 	if (needs_seat(attempt) && !has_seat(rel, attempt))
+	{
+		elog(DEBUG3, "lock \"%s\": %d of %d seats are taken", al_display(attempt->key->name),
+			 attempt->seats_used - 1, attempt->terms.max_holders);
 		return false;
+	}
 	if (result->outcome == AL_ACQUIRED && is_queued(attempt, &result->first))
 		result->outcome = AL_QUEUED;
 	return al_is_granted(result) && needs_claim(attempt, mode, owner);
 }
 
 /*
- * Look again, under the claim.  False: the claim is dropped; and if the outcome is a grant
- * all the same, that needs another claim.
+ * Look again, under the claim.  False: the claim is dropped; if the outcome still is a
+ * grant, that needs another claim.
  */
 static bool
 verify(Relation rel, AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 {
 	AlResult   *result = attempt->result;
 
+	Assert(!attempt->has_seats && attempt->claim.hash == attempt->key->hash);
 	attempt->is_claimed = true;
 	AL_TEST_POINT("claimed");
 	look_again(rel, attempt);
@@ -633,15 +632,17 @@ verify(Relation rel, AlAttempt *attempt, AlClaimMode mode, const AlOwner *owner)
 		else if (!needs_seat(attempt) || take_seat(rel, attempt))
 			return true;
 	}
+	elog(DEBUG3, "lock \"%s\": dropping the claim of mode %d after outcome %d",
+		 al_display(attempt->key->name), (int) mode, (int) result->outcome);
 	al_attempt_drop(attempt);
 	return false;
 }
 
 /*
- * Try to get a key, up to the claim under which the grant is written.  Outcomes:
- * AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER, AL_CLAIMED, AL_CLOSED,
- * AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also those of al_judge_owner().  Raises
- * what al_terms_of() raises.
+ * Try to get a key, up to the claim under which the grant is written.  Only a granted
+ * attempt keeps a claim.  Outcomes: AL_ACQUIRED, AL_REACQUIRED; AL_HELD, AL_HELD_BY_OWNER,
+ * AL_CLAIMED, AL_CLOSED, AL_QUEUED, AL_LIFETIME_EXCEEDED; of convert also those of
+ * al_judge_owner().  Raises the errors of al_terms_of().
  */
 void
 al_attempt(Relation rel, AlAttempt *attempt)
@@ -664,14 +665,19 @@ al_attempt(Relation rel, AlAttempt *attempt)
 
 		CHECK_FOR_INTERRUPTS();
 		if (!is_worth_claiming(rel, attempt, all, &mode, &owner))
+		{
+			if (!al_is_granted(result))
+				elog(DEBUG3, "lock \"%s\": refused without a claim, outcome %d",
+					 al_display(attempt->key->name), (int) result->outcome);
 			return;
+		}
 		AL_TEST_POINT("before-claim");
 		if (al_claim_try(&attempt->claim, attempt->key, owner, mode))
 		{
 			if (verify(rel, attempt, mode, owner) || !al_is_granted(result))
 				return;
 		}
-		/* What the first look left out may call for another claim. */
+		/* Else look at the rows that the first look left out: they may need another claim. */
 		else if (all)
 		{
 			explain_claim(attempt);
@@ -682,16 +688,17 @@ al_attempt(Relation rel, AlAttempt *attempt)
 }
 
 /*
- * Judge a granted attempt again, after its claim was kept for some time with the
- * table closed.  Rows may have moved, this transaction may have been granted the key,
- * and what the owner had may have expired.  A claim to extend that does not do for a
- * new grant, so the key is attempted anew.  Outcomes: those of al_attempt().
+ * Judge a granted attempt again, after a wait with the claim kept and the table closed: rows
+ * may have moved, this transaction may have been granted the key, and the owner's holding may
+ * have expired.  If a new grant needs another claim, the key is attempted anew.  Outcomes:
+ * those of al_attempt().
  */
 void
 al_attempt_refresh(Relation rel, AlAttempt *attempt)
 {
 	AlOutcome	now;
 
+	Assert(al_is_granted(attempt->result));
 	look(rel, attempt, true);
 	now = judge(attempt);
 	if (now == AL_REACQUIRED || now == AL_HELD || now == AL_HELD_BY_OWNER ||
@@ -702,20 +709,24 @@ al_attempt_refresh(Relation rel, AlAttempt *attempt)
 		attempt->result->outcome = AL_ACQUIRED;
 	else
 	{
+		elog(DEBUG3, "lock \"%s\": attempted anew after the wait for other keys",
+			 al_display(attempt->key->name));
 		al_attempt_drop(attempt);
 		al_attempt(rel, attempt);
 	}
 }
 
 /*
- * What the owner had has expired since a granted attempt was judged, and another
- * transaction may be taking its row: the attempt is refused, unless it is made again.
+ * Turn a grant into a refusal, since the owner's holding has expired and another transaction
+ * may be taking its row.  The caller may attempt the key again.
  */
 void
 al_attempt_lost(AlAttempt *attempt)
 {
 	AlResult   *result = attempt->result;
 
+	elog(DEBUG1, "lock \"%s\": the grant expired before it was written",
+		 al_display(attempt->key->name));
 	memset(&result->holding, 0, sizeof(AlHolding));
 	result->outcome = AL_CLAIMED;
 	result->others = -1;
@@ -724,8 +735,8 @@ al_attempt_lost(AlAttempt *attempt)
 }
 
 /*
- * Set the moment of a grant, which is later than that of its judgement.  False: what the
- * grant relies on has ended in between, and the attempt is lost.
+ * Set result->at to the moment of the grant.  False: the owner's holding, or the life that the
+ * grant continues, has ended since the judgement, and the attempt is refused.
  */
 bool
 al_attempt_is_in_time(AlAttempt *attempt)
@@ -739,8 +750,8 @@ al_attempt_is_in_time(AlAttempt *attempt)
 }
 
 /*
- * The claim of an unfinished transaction is in the way: for whom, as far as that has
- * written it?  Then result->holding has a holder.
+ * An unfinished transaction's claim is in the way: if it has written a row, put that into
+ * result->holding, whose holder then is the new one.
  */
 void
 al_attempt_explain_pending(Relation rel, AlAttempt *attempt)
@@ -760,7 +771,6 @@ al_attempt_explain_pending(Relation rel, AlAttempt *attempt)
 	result->blocker = pending->pid;
 }
 
-/* Count an acquire that was not granted */
 void
 al_attempt_count_refusal(const AlKey *key, const AlResult *result)
 {

@@ -1,6 +1,6 @@
 /*
  * grant.h
- *		Writing what an attempt was granted.
+ *		Writing the grant of an attempt.
  *
  * Copyright (c) 2026, atomic_lock contributors
  */

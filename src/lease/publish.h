@@ -1,6 +1,6 @@
 /*
  * publish.h
- *		What is to be told of holdings that begin and end.
+ *		Publishing the end of holdings.
  *
  * Copyright (c) 2026, atomic_lock contributors
  */

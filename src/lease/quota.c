@@ -6,23 +6,23 @@
  * Copyright (c) 2026, atomic_lock contributors
  *
  * Model: a policy with max_keys_per_role limits the number of different keys that a role
- * holds under it.  A key is under the policy that rules this part for the key.  Keys are
- * counted when a holding begins, from the rows in app_lock.  No count is stored that could
- * be wrong after a crash.
+ * holds under it.  For each key, one policy decides this part.
  *
- * A ticket (lease/line.c) counts as a key of its role, since it will be one, unless
- * its owner shares the key already.
+ *	1.	Claim the quotas, before a holding that is new or moves to another row is written.
+ *	2.	Count the keys in app_lock, and raise an error if there would be too many.  A stored
+ *		count could be wrong after a crash.
+ *	3.	Write the rows, and give the quotas back.
  *
- * Keys that an unfinished transaction has acquired count, since it may commit, and keys
- * that it has released count, too, since it may roll back.  A dirty snapshot sees both
- * versions of a row.  A transaction with holdings that have no row counts as one key for
- * others, by a lock that it keeps.
+ * A ticket (lease/line.c) counts as a key of its role, since it will become one, unless its
+ * owner already shares the key.
  *
- * Locking rules: a transaction claims its quotas before it writes a holding that is new or
- * moves to another row, and gives them back when the row is written.  All quotas of a
- * call are claimed at once, in the order of their hashes, after the seats of its keys.
- * It waits for no other claim meanwhile.  An extension claims nothing: a count may miss a
- * lease that is extended in the instant of its end.
+ * A dirty snapshot sees both versions of a row, so the count includes what an unfinished
+ * transaction has acquired, since it may commit, and what it has released, since it may roll
+ * back.  A transaction with holdings without a row counts as one key, by a lock that it keeps.
+ *
+ * Locking rules: all quotas of a call are claimed at once, in the order of their hashes,
+ * after the seats of its keys.  The call waits for no other claim meanwhile.  An extension
+ * claims nothing: a count may miss a lease that is extended in the instant of its end.
  *
  *-------------------------------------------------------------------------
  */
@@ -65,12 +65,12 @@ typedef struct Counted
 {
 	const AlPolicy *policy;
 	Oid			role;
-	uint64		hash;			/* what is claimed */
-	const AlKey **keys;			/* in order */
+	uint64		hash;			/* the claim is on it */
+	const AlKey **keys;			/* the new ones, sorted by name */
 	int			new_keys;
-	bool		in_transaction; /* some of them without a row */
+	bool		in_transaction; /* some of them will have no row */
 	const AlKey *ticket;		/* of a new ticket; or NULL */
-	int			tickets;		/* counted: tickets of the role */
+	int			tickets;		/* of the role; set by the count */
 } Counted;
 
 static uint64
@@ -136,7 +136,7 @@ compare_names(const void *a, const void *b)
 	return al_string_compare(*(const AlString *) a, (*(const AlKey *const *) b)->name);
 }
 
-/* Is a key one of those that the quota is for, other than the new keys? */
+/* Does the quota count this key, and is it none of the new keys? */
 static bool
 is_covered(const Counted *quota, AlString key)
 {
@@ -144,10 +144,7 @@ is_covered(const Counted *quota, AlString key)
 		bsearch(&key, quota->keys, quota->new_keys, sizeof(AlKey *), compare_names) == NULL;
 }
 
-/*
- * Begin to read the rows that may count, in the order of keys: by an index of roles and
- * keys, if somebody has made one, or else by the primary key
- */
+/* Begin to read rows in the order of keys, by an index on role and key if there is one */
 static SysScanDesc
 begin_role_rows(Relation rel, const Counted *quota, Snapshot dirty)
 {
@@ -197,7 +194,7 @@ find_mine(const Counted *quota)
 	return mine;
 }
 
-/* How many keys are held by rows, without those in the list */
+/* How many keys are held by rows?  Keys in the list "mine" are not counted. */
 static int
 count_rows(Relation rel, const Counted *quota, List *mine)
 {
@@ -222,7 +219,7 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 		{
 			if (scan->irel)
 				break;
-			continue;			/* somebody has turned the indexes off */
+			continue;			/* not in order: ignore_system_indexes is on */
 		}
 		if ((row.key.len == last_length && memcmp(row.key.data, last, last_length) == 0) ||
 			row.role != quota->role || !al_is_live(&row, now) || !is_covered(quota, row.key))
@@ -235,7 +232,7 @@ count_rows(Relation rel, const Counted *quota, List *mine)
 	return count;
 }
 
-/* Does an owner hold a key, so that a ticket for it is no further key? */
+
 static bool
 owner_holds(Relation rel, AlString name, AlString owner_name)
 {
@@ -252,8 +249,8 @@ owner_holds(Relation rel, AlString name, AlString owner_name)
 }
 
 /*
- * How many tickets does the role have, for keys of the quota?  A new holding takes
- * the place of the ticket that its owner has for the key.
+ * Count the tickets of the role for keys of the quota, without the ticket of "owner" for a new
+ * key, which the new holding replaces.
  */
 static int
 count_tickets(Relation rel, const Counted *quota, const AlOwner *owner)
@@ -277,7 +274,7 @@ count_tickets(Relation rel, const Counted *quota, const AlOwner *owner)
 	return count;
 }
 
-/* Raise 53400 for the first key that is one too many, beside those that are held */
+/* Raise 53400, naming the first new key for which no room is left beside "held" keys */
 static void
 raise_quota(const Counted *quota, int held)
 {
@@ -296,7 +293,7 @@ raise_quota(const Counted *quota, int held)
 			 errhint("Release other locks, or ask an administrator to raise max_keys_per_role.")));
 }
 
-/* Count the keys that are held under a quota, which is claimed, and take the new ones */
+/* Count the keys under a claimed quota; raise 53400 if the new ones are too many */
 static void
 count_keys(Relation rel, Counted *quota, const AlOwner *owner)
 {
@@ -304,19 +301,22 @@ count_keys(Relation rel, Counted *quota, const AlOwner *owner)
 	int			held = list_length(mine) + al_claim_count_quota(quota->hash) +
 		count_rows(rel, quota, mine);
 
+	Assert(quota->new_keys > 0 || quota->ticket != NULL);
 	quota->tickets = count_tickets(rel, quota, owner);
 	held += quota->tickets;
+	elog(DEBUG3, "quota of prefix \"%s\": %d keys held, %d requested",
+		 al_display(quota->policy->prefix), held, quota->new_keys + (quota->ticket != NULL));
 	if (held + quota->new_keys + (quota->ticket != NULL) > quota->policy->parts[AL_MAX_KEYS_PER_ROLE])
 		raise_quota(quota, held);
-	/* Others count this transaction from now on. */
+	/* From now on, other sessions count this transaction as one key. */
 	if (quota->in_transaction)
 		al_claim_quota(quota->hash, AccessShareLock);
 }
 
 /*
- * Claim the quotas of holdings that are about to be written for an owner, with the keys in
- * order; returns them for al_quota_end().  Raises 53400 where a role would hold more keys
- * than it may.
+ * Claim the quotas of holdings that are about to be written for an owner; the keys are
+ * sorted.  Returns the quotas for al_quota_end().  Raises 53400 if a role would hold more
+ * keys than its policy allows, and the errors of any wait for a lock.
  */
 List *
 al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, const AlOwner *owner)
@@ -324,6 +324,8 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, const AlOwner *o
 	List	   *quotas = NIL;
 	ListCell   *cell;
 
+	for (int i = 1; i < count; i++)
+		Assert(al_string_compare(uses[i - 1].key->name, uses[i].key->name) < 0);
 	for (int i = 0; i < count; i++)
 		quotas = add_use(quotas, &uses[i], count);
 	list_sort(quotas, compare_hashes);
@@ -341,7 +343,7 @@ al_quota_claim(Relation rel, const AlQuotaUse *uses, int count, const AlOwner *o
 	return quotas;
 }
 
-/* The same for a ticket, which is no further key where the owner shares the key */
+/* The same for a ticket; NIL if the owner holds the key, since the ticket does not count */
 List *
 al_quota_claim_ticket(Relation rel, const AlKey *key, const AlOwner *owner, Oid role)
 {
@@ -352,7 +354,7 @@ al_quota_claim_ticket(Relation rel, const AlKey *key, const AlOwner *owner, Oid 
 	return al_quota_claim(rel, &use, 1, owner);
 }
 
-/* Raise 53400 where a quota would refuse an attempt that is refused now */
+/* Raise 53400 if a quota would also refuse an attempt that was refused for another reason */
 void
 al_quota_check(Relation rel, const AlAttempt *attempt)
 {
@@ -363,7 +365,7 @@ al_quota_check(Relation rel, const AlAttempt *attempt)
 		al_quota_end(al_quota_claim(rel, &use, 1, &request->owner));
 }
 
-/* Claim the quotas of attempts that are granted, as al_quota_claim() does */
+/* al_quota_claim() for granted attempts */
 List *
 al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count)
 {
@@ -376,7 +378,7 @@ al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count)
 	for (int i = 0; i < count; i++)
 	{
 		const AlHolding *own = attempts[i].own;
-		/* Others counted it together with all that its transaction holds. */
+		/* Others have counted all keys of its transaction as one. */
 		bool		is_made_lease = own && own->lifetime == AL_TRANSACTION &&
 			attempts[i].lifetime != AL_TRANSACTION && !attempts[i].request->is_convert;
 
@@ -390,7 +392,7 @@ al_quota_claim_attempts(Relation rel, const AlAttempt *attempts, int count)
 	return al_quota_claim(rel, uses, used, &attempts[0].request->owner);
 }
 
-/* The holdings are written, or refused. */
+/* Give back the quotas: the holdings are written, or refused */
 void
 al_quota_end(List *quotas)
 {

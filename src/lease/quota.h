@@ -18,7 +18,7 @@ typedef struct AlQuotaUse
 {
 	const AlKey *key;
 	Oid			role;
-	bool		is_new;			/* or else it moves to another row */
+	bool		is_new;			/* false: it moves to another row */
 	bool		in_transaction; /* it has no row */
 	bool		is_ticket;		/* it is a ticket */
 } AlQuotaUse;

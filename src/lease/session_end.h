@@ -1,6 +1,6 @@
 /*
  * session_end.h
- *		Ending what a session holds.
+ *		Ending the holdings of a session.
  *
  * Copyright (c) 2026, atomic_lock contributors
  */

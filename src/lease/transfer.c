@@ -1,15 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * transfer.c
- *		Handing a holding over to another owner.
+ *		Transferring a holding to another owner.
  *
  * Copyright (c) 2026, atomic_lock contributors
  *
- * Model: the holding keeps its row and its limit on life, since the key was never
- * free.  Where it is shared and the new owner shares the key already, the two become
+ * Model: the holding keeps its row, and its limit by max_lifetime, since the key was never
+ * free.  If it is shared and the new owner already shares the key, the two holdings become
  * one.
  *
- * Locking rules: those of lease/state.c.  The new owner's share is claimed, too.
+ * Locking rules: those of lease/state.c.  If the holding is shared, the new owner's share is
+ * claimed too.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,10 +39,10 @@
 #include "table/tickets.h"
 
 /*
- * Merge the new owner's share into the holding that it is handed.  The stronger
- * lifetime counts: a lease before a session, the new owner's session before another
- * one.  The later end counts, if there is one.  Life began with the older of the two,
- * and ends as that life does, unless the share already went further.
+ * Merge the new owner's share "had" into the holding that it gets, "handed".  A lease wins
+ * over a session, and the new owner's session over the old owner's.  The later end counts;
+ * but if a lease and a session without an end are merged, that of the lease.  max_lifetime
+ * counts from the earlier acquired_at, but does not cut the end of the share.
  */
 static void
 join(AlHolding *handed, const AlHolding *had)
@@ -64,6 +65,7 @@ join(AlHolding *handed, const AlHolding *had)
 		handed->meta = had->meta;
 }
 
+
 static void
 drop_claims(AlOwnClaim *from, AlClaim *to_claim)
 {
@@ -75,8 +77,8 @@ drop_claims(AlOwnClaim *from, AlClaim *to_claim)
 }
 
 /*
- * Claim what an owner hands over.  If it is shared, claim the new owner's share, too,
- * and find it: *share, or NULL.  False: refused, and nothing is claimed.
+ * Claim the holding of the old owner; if it is shared, also the new owner's share, and set
+ * *share if there is one.  False: refused, and nothing is claimed.
  */
 static bool
 claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_claim,
@@ -101,7 +103,7 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 		al_claim(to_claim, from->key, new_owner, AL_CLAIM_SHARE);
 		if (al_judge_all(from) && al_is_shared(from->own))
 			break;
-		/* It expired while we waited for that claim. */
+		/* The holding expired while we waited for that claim. */
 		drop_claims(from, to_claim);
 	}
 
@@ -113,7 +115,7 @@ claim_both(AlOwnClaim *from, const AlOwner *new_owner, int64 ttl, AlClaim *to_cl
 	return true;
 }
 
-/* Give a transaction's holding to the new owner's lease; false: that has expired */
+/* Merge a transaction's shared holding into the new owner's lease; false: that has expired */
 static bool
 give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 {
@@ -133,7 +135,7 @@ give_to_lease(AlOwnClaim *from, const AlOwner *new_owner, AlHolding *lease)
 	return true;
 }
 
-/* Write what was handed over, and the share, as one row; false: it has expired */
+/* Write the transferred holding and the share as one row; false: the holding has expired */
 static bool
 write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, AlHolding *share)
 {
@@ -161,8 +163,8 @@ write_row(AlOwnClaim *from, const AlOwner *new_owner, const AlHolding *former, A
 }
 
 /*
- * Write what was handed over, with "share", which the new owner had before; ttl in
- * microseconds, AL_NO_TTL leaves the end as it is.  False: it has expired, and nothing is
+ * Write the transferred holding.  "share": the new owner's own share, or NULL.  ttl in
+ * microseconds; AL_NO_TTL: keep the end.  False: the holding has expired, and nothing is
  * written.
  */
 static bool
@@ -172,7 +174,7 @@ write_handed_over(AlOwnClaim *from, const AlOwner *new_owner, text *holder, Oid 
 	AlHolding  *own = from->own;
 	AlHolding	former = *own;
 
-	/* The quotas may have been waited for. */
+	/* The holding may have expired while the quotas were claimed. */
 	if (!al_is_live(own, from->result->at))
 		return false;
 	if (!al_string_equal(from->owner->name, new_owner->name))
@@ -203,9 +205,9 @@ write_handed_over(AlOwnClaim *from, const AlOwner *new_owner, text *holder, Oid 
 }
 
 /*
- * Hand what an owner holds over to another owner; ttl in microseconds, AL_NO_TTL leaves
- * the end as it is.  Outcomes: AL_ACQUIRED; those of al_claim_own(),
- * AL_LIFETIME_EXCEEDED, AL_NO_LEASE.  Raises 42501, 22023, 53400.
+ * Transfer an owner's holding to another owner.  ttl in microseconds; AL_NO_TTL: keep the
+ * end.  Outcomes: AL_ACQUIRED; those of al_claim_own(), AL_LIFETIME_EXCEEDED, AL_NO_LEASE.
+ * Raises 42501, 22023, 53400.
  */
 void
 al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
@@ -242,6 +244,8 @@ al_lease_transfer(Relation rel, const AlKey *key, const AlOwner *owner,
 		al_quota_end(quotas);
 		if (!is_written)
 		{
+			elog(DEBUG1, "lock \"%s\": the holding expired before its transfer was written",
+				 al_display(key->name));
 			drop_claims(&from, &to_claim);
 			result->outcome = AL_EXPIRED;
 			return;

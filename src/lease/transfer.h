@@ -1,6 +1,6 @@
 /*
  * transfer.h
- *		Handing a holding over.
+ *		Transferring a holding to another owner.
  *
  * Copyright (c) 2026, atomic_lock contributors
  */
