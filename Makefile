@@ -115,7 +115,7 @@ explore:
 bench:
 	@test/bench/run
 
-# Tables and plots of doc/benchmarks.md, from the results of make bench
+# Tables and plots of doc/benchmarks.md and its report, from the results of make bench
 bench-report:
 	@/usr/bin/python3 -c 'import matplotlib' 2>/dev/null || \
 		bash -c 'set -euo pipefail; . test/lib.sh; al_require plots' bench-report
