@@ -143,7 +143,7 @@ export class Form extends EventTarget {
   #answered(action, { state, token, left, ticket, ...facts }, asked, taking) {
     if (!state) return; // to ask(), or to a page that was closed
     if (state === 'editing' && left === undefined) return this.#plan(1000); // a transaction is not finished: nothing is new
-    const waited = this.#phase === 'queued' && action === 'queue' && !taking && !this.#auto;
+    const waited = ['queued', 'offered'].includes(this.#phase) && action === 'queue' && !taking && !this.#auto;
     this.#facts = facts;
     this.#ticket = ticket;
     this.#token = token ?? this.#token;
@@ -223,8 +223,8 @@ export class Form extends EventTarget {
     if (event === 'offered' && state === 'queued' && ticket === this.#ticket) {
       this.#held = false;
       this.#offer(left);
-    } else if (['connected', 'forced', 'stolen', 'transferred', 'expired', 'released'].includes(event)) {
-      this.check();
+    } else if (event === 'connected' || (state !== 'queued' && ['forced', 'stolen', 'transferred', 'expired', 'released'].includes(event))) {
+      this.check(); // who is in line waits for the offer
     }
     if (['reading', 'queued', 'lost'].includes(this.state) && this.#phase !== 'opening') {
       this.#facts = { ...this.#facts, ...status, ...(this.state === 'queued' && { holder: status.holder ?? this.#facts.holder }) };
