@@ -284,13 +284,14 @@ void
 al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *result)
 {
 	AlAttempt	attempt = {.key = key, .request = request, .result = result};
+	int64		start = request->wait > 0 ? al_monotonic_now() : 0;
 
 	for (int tries = 0; tries < MOST_TRIES; tries++)
 	{
 		List	   *quotas;
 		bool		is_written;
 
-		al_attempt_in_turn(rel, &attempt);
+		attempt_since(rel, &attempt, start);
 		if (!al_is_granted(result))
 			break;
 		AL_TEST_POINT("before-grant");
@@ -303,6 +304,7 @@ al_lease_acquire(Relation *rel, const AlKey *key, AlAcquire *request, AlResult *
 		al_attempt_drop(&attempt);
 		pg_usleep(TRY_PAUSE);
 	}
+	al_attempt_count_refusal(key, result);
 	if (request->is_convert)
 		al_tell_forced(key, &request->owner, result);
 }
