@@ -992,8 +992,10 @@ class Checker:
                 continue
             role, prefix = said[1], said[4]
             most = possibly[prefix, role].highest(record['inv'], record['comp']) if (prefix, role) in possibly else 0
+            # A set may want several keys under the quota.
+            wanted = len(record['keys']) if record['op'] == 'acquire_all' else 1
             if role != self.role_of(record) or self.policies.get(prefix, {}).get('role') != int(said[3]) or \
-               int(said[2]) < int(said[3]):
+               int(said[2]) + wanted <= int(said[3]):
                 self.say('quota', 'refused by what is no quota', record)
             elif int(said[2]) > most:
                 self.say('quota', f'refused with at most {most} keys', record)

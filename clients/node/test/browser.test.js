@@ -68,12 +68,12 @@ afterEach(async () => {
 async function user(name, { order = 42, of = browser, at = running } = {}) {
   const context = await of.newContext();
   contexts.push(context);
-  context.setDefaultTimeout(600000); // for hangs
+  context.setDefaultTimeout(120000); // for hangs
   const page = await context.newPage();
   await page.goto(`http://localhost:${at.port}/orders/${order}?user=${name}`);
   return page;
 }
-const says = (page, text) => page.locator('#state', { hasText: text }).waitFor({ timeout: 600000 });
+const says = (page, text) => page.locator('#state', { hasText: text }).waitFor({ timeout: 120000 });
 const click = (page, name) => page.getByRole('button', { name, exact: true }).click();
 const holder = async (order = 42) => (await server.sql('SELECT lock_holder($1) AS holder', [`order:${order}`]))[0].holder;
 const picture = (page, name) => (process.env.PICTURES ? page.screenshot({ path: join(process.env.PICTURES, `${name}.png`) }) : undefined);
