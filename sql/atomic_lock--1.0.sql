@@ -441,13 +441,14 @@ CREATE FUNCTION lock_acquire_all(
 	wait interval DEFAULT '0',
 	holder text DEFAULT NULL,
 	meta jsonb DEFAULT NULL,
-	max_holders integer DEFAULT NULL
+	max_holders integer DEFAULT NULL,
+	modes text[] DEFAULT NULL
 ) RETURNS SETOF lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_acquire_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION lock_acquire_all(text[], interval, text, text, interval, text, jsonb, integer) IS
-'takes 1 to 1000 locks for one owner, all or none, in the order of their bytes; "wait" is for the whole set, and does not go with "max_holders"; returns one row per distinct key; raises what lock_acquire raises, naming the key in the way';
+COMMENT ON FUNCTION lock_acquire_all(text[], interval, text, text, interval, text, jsonb, integer, text[]) IS
+'takes 1 to 1000 locks for one owner, all or none, in the order of their bytes; "modes" has a mode for each key, in place of "mode"; "wait" is for the whole set, and does not go with "max_holders"; returns one row per distinct key; raises what lock_acquire raises, naming the key in the way';
 
 CREATE FUNCTION lock_try_acquire_all(
 	keys text[],
@@ -457,12 +458,13 @@ CREATE FUNCTION lock_try_acquire_all(
 	wait interval DEFAULT '0',
 	holder text DEFAULT NULL,
 	meta jsonb DEFAULT NULL,
-	max_holders integer DEFAULT NULL
+	max_holders integer DEFAULT NULL,
+	modes text[] DEFAULT NULL
 ) RETURNS SETOF lock_grant
 AS 'MODULE_PATHNAME', 'atomic_lock_try_acquire_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 1000;
 
-COMMENT ON FUNCTION lock_try_acquire_all(text[], interval, text, text, interval, text, jsonb, integer) IS
+COMMENT ON FUNCTION lock_try_acquire_all(text[], interval, text, text, interval, text, jsonb, integer, text[]) IS
 'like lock_acquire_all, but instead of raising an error returns one row, for the key in the way, with status "held", "pending", "timeout" or "deadlock"';
 
 CREATE FUNCTION lock_convert(

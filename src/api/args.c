@@ -14,6 +14,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "common/int.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -106,6 +107,57 @@ al_keys_arg(FunctionCallInfo fcinfo, int argno, int *count)
 	return keys;
 }
 
+static int	word_of(AlString given, const char *what, const char *const *words, const char *list);
+static const char *const modes[] = {"exclusive", "shared", NULL};
+
+/*
+ * The argument that has a mode for each element of the set of keys in another argument:
+ * whether each key of the set, as al_keys_arg() returns it, is to be shared.  NULL stands
+ * for one mode for all.
+ */
+bool *
+al_modes_arg(FunctionCallInfo fcinfo, int argno, int keys_argno, const AlKey *keys, int count,
+			 bool is_shared)
+{
+	bool	   *shared = palloc(count * sizeof(bool));
+	bool	   *is_known = palloc0(count * sizeof(bool));
+	ArrayType  *array;
+	Datum	   *names;
+	Datum	   *words;
+	bool	   *nulls;
+	int			name_count;
+	int			word_count;
+
+	memset(shared, is_shared, count);
+	if (PG_ARGISNULL(argno))
+		return shared;
+	array = PG_GETARG_ARRAYTYPE_P(argno);
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &words, &nulls, &word_count);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(keys_argno), TEXTOID, -1, false, TYPALIGN_INT,
+					  &names, NULL, &name_count);
+	if (ARR_NDIM(array) != 1 || word_count != name_count)
+		ereport(ERROR,
+				(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("modes must be a one-dimensional array with a mode for each key")));
+	for (int i = 0; i < word_count; i++)
+	{
+		AlKey		key = {.name = al_string(DatumGetTextPP(names[i]))};
+		const AlKey *found = bsearch(&key, keys, count, sizeof(AlKey), compare_keys);
+
+		if (nulls[i])
+			al_raise_null("mode");
+		is_shared = word_of(al_string(DatumGetTextPP(words[i])), "mode", modes,
+							"exclusive or shared") == 1;
+		if (is_known[found - keys] && shared[found - keys] != is_shared)
+			ereport(ERROR,
+					(al_errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("lock key \"%s\" is given with both modes", al_display(key.name))));
+		is_known[found - keys] = true;
+		shared[found - keys] = is_shared;
+	}
+	return shared;
+}
+
 /* Fill in the owner that the argument or atomic_lock.owner names; false: neither does */
 static bool
 named_owner(FunctionCallInfo fcinfo, int argno, AlOwner *owner)
@@ -184,16 +236,10 @@ al_wait_arg(FunctionCallInfo fcinfo, int argno)
 	return PG_ARGISNULL(argno) ? AL_LONGEST_WAIT : interval_length(PG_GETARG_INTERVAL_P(argno));
 }
 
-/* The number of the argument in a NULL-terminated list of words */
+/* The number of a word in a NULL-terminated list of words */
 static int
-word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
-		 const char *const *words, const char *list)
+word_of(AlString given, const char *what, const char *const *words, const char *list)
 {
-	AlString	given;
-
-	if (PG_ARGISNULL(argno))
-		al_raise_null(what);
-	given = al_string(PG_GETARG_TEXT_PP(argno));
 	for (int i = 0; words[i]; i++)
 	{
 		if (al_string_equal(given, al_cstring(words[i])))
@@ -208,6 +254,15 @@ word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
 	return 0;					/* keep compiler quiet */
 }
 
+static int
+word_arg(FunctionCallInfo fcinfo, int argno, const char *what,
+		 const char *const *words, const char *list)
+{
+	if (PG_ARGISNULL(argno))
+		al_raise_null(what);
+	return word_of(al_string(PG_GETARG_TEXT_PP(argno)), what, words, list);
+}
+
 /* The on_reacquire argument, or for NULL the setting; raises 22023 */
 AlReacquire
 al_on_reacquire_arg(FunctionCallInfo fcinfo, int argno)
@@ -219,7 +274,6 @@ al_on_reacquire_arg(FunctionCallInfo fcinfo, int argno)
 	return word_arg(fcinfo, argno, "on_reacquire", words, "extend or error");
 }
 
-static const char *const modes[] = {"exclusive", "shared", NULL};
 static const char *const lifetimes[] = {"lease", "session", "transaction", NULL};
 
 /* Is the mode argument "shared"? */

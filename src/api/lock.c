@@ -49,17 +49,15 @@ close_app_lock(Relation rel, bool wrote)
 	table_close(rel, wrote ? NoLock : RowExclusiveLock);
 }
 
-/* The arguments from ttl to meta, which all functions that acquire have, and max_holders */
+/* The arguments from ttl to meta, which all functions that acquire have */
 static void
-request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, int max_holders_argno,
-			 AlAcquire *request)
+request_args(FunctionCallInfo fcinfo, AlLifetime lifetime, AlAcquire *request)
 {
 	memset(request, 0, sizeof(AlAcquire));
 	request->lifetime = lifetime;
 	request->ttl = al_ttl_arg(fcinfo, 1);
 	al_owner_arg_or_new(fcinfo, 2, &request->owner);
 	request->is_shared = al_mode_arg(fcinfo, 3);
-	request->max_holders = al_max_holders_arg(fcinfo, max_holders_argno, request->is_shared);
 	request->wait = al_wait_arg(fcinfo, 4);
 	request->on_reacquire = al_on_reacquire;
 	request->role = GetUserId();
@@ -91,7 +89,8 @@ acquire(FunctionCallInfo fcinfo, const char *function, bool raise)
 	bool		acquired;
 
 	al_key_arg(fcinfo, 0, &key);
-	request_args(fcinfo, al_lifetime_arg(fcinfo, 7), 8, &request);
+	request_args(fcinfo, al_lifetime_arg(fcinfo, 7), &request);
+	request.max_holders = al_max_holders_arg(fcinfo, 8, request.is_shared);
 	request.on_reacquire = al_on_reacquire_arg(fcinfo, 9);
 	al_terms_set_wait(&key, 1, &request);
 
@@ -114,7 +113,7 @@ AL_FUNCTION(atomic_lock_try_acquire)
 }
 
 /*
- * lock_[try_]acquire_all(keys, ttl, owner, mode, wait, holder, meta, max_holders): a
+ * lock_[try_]acquire_all(keys, ttl, owner, mode, wait, holder, meta, max_holders, modes): a
  * lock_grant for each key, or where the set is refused, one for the key that was refused
  */
 static Datum
@@ -123,18 +122,27 @@ acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	AlKey	   *keys;
 	int			count;
-	AlAcquire	request;
+	bool	   *is_shared;
+	bool		any_shared = false;
+	AlAcquire	requests[2];	/* exclusive and shared */
 	AlResult   *results;
 	int			refused;
 	Relation	rel = al_open_for_writing(function);
 
 	InitMaterializedSRF(fcinfo, 0);
 	keys = al_keys_arg(fcinfo, 0, &count);
-	request_args(fcinfo, AL_LEASE, 7, &request);
-	al_terms_set_wait(keys, count, &request);
+	request_args(fcinfo, AL_LEASE, &requests[0]);
+	is_shared = al_modes_arg(fcinfo, 8, 0, keys, count, requests[0].is_shared);
+	for (int i = 0; i < count; i++)
+		any_shared |= is_shared[i];
+	al_terms_set_wait(keys, count, &requests[0]);
+	requests[1] = requests[0];
+	requests[0].is_shared = false;
+	requests[1].is_shared = true;
+	requests[1].max_holders = al_max_holders_arg(fcinfo, 7, any_shared);
 	results = palloc(count * sizeof(AlResult));
 
-	refused = al_lease_acquire_all(&rel, keys, count, &request, results);
+	refused = al_lease_acquire_all(&rel, keys, count, requests, is_shared, results);
 	if (refused >= 0 && raise)
 		al_raise(&keys[refused], &results[refused]);
 	close_app_lock(rel, refused < 0);
@@ -145,7 +153,7 @@ acquire_all(FunctionCallInfo fcinfo, const char *function, bool raise)
 
 		if (refused >= 0 && i != refused)
 			continue;
-		al_grant_columns(&keys[i], &request.owner, &results[i], values, nulls);
+		al_grant_columns(&keys[i], &requests[0].owner, &results[i], values, nulls);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -31,6 +31,7 @@
 #include "atomic_lock.h"
 #include "base/clock.h"
 #include "base/key.h"
+#include "base/owner.h"
 #include "base/testpoint.h"
 #include "claim/claim.h"
 #include "claim/holding.h"
@@ -330,27 +331,28 @@ grant_set(Relation rel, AlAttempt *attempts, int count)
 }
 
 /*
- * Acquire all keys of a set, which are in order, or none.  The wait is for the whole
- * set.  Returns -1 if all are granted.  Otherwise returns the index of the key that
+ * Acquire all keys of a set, which are in order, or none.  "requests" has the exclusive one
+ * and the shared one, which have the same owner, and "is_shared" tells which each key is for.
+ * The wait is for the whole set.  Returns -1 if all are granted.  Otherwise returns the index of the key that
  * was refused, and only the result for that key is valid.
  */
 int
 al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
-					 AlAcquire *request, AlResult *results)
+					 AlAcquire *requests, const bool *is_shared, AlResult *results)
 {
 	AlAttempt  *attempts = palloc0(count * sizeof(AlAttempt));
 	List	   *order = NIL;
 	int64		start = al_monotonic_now();
 	int64		waited = 0;
 
-	request->owner.in_index = true;
+	requests[false].owner.in_index = requests[true].owner.in_index = true;
 	/* No key is waited for where another one is refused in any case. */
 	for (int i = 0; i < count; i++)
 	{
 		attempts[i].key = &keys[i];
-		attempts[i].request = request;
+		attempts[i].request = &requests[is_shared[i]];
 		attempts[i].result = &results[i];
-		al_terms_of_set(&keys[i], request, &attempts[i].terms);
+		al_terms_of_set(&keys[i], attempts[i].request, &attempts[i].terms);
 		order = lappend_int(order, i);
 	}
 	for (int done = 0; done < list_length(order); done++)
@@ -359,11 +361,11 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 
 		attempt_since(rel, &attempts[i], start);
 		/* A policy may be new since then. */
-		al_terms_of_set(&keys[i], request, &attempts[i].terms);
+		al_terms_of_set(&keys[i], attempts[i].request, &attempts[i].terms);
 		waited = Max(waited, results[i].waited);
 		if (!al_is_granted(&results[i]))
 			return refuse_set(attempts, count, i);
-		if (done < count && request->wait > 0 && results[i].outcome == AL_REACQUIRED)
+		if (done < count && attempts[i].request->wait > 0 && results[i].outcome == AL_REACQUIRED)
 		{
 			al_attempt_drop(&attempts[i]);
 			order = lappend_int(order, i);
@@ -376,6 +378,11 @@ al_lease_acquire_all(Relation *rel, const AlKey *keys, int count,
 			al_attempt_refresh(*rel, &attempts[i]);
 		if (!al_is_granted(&results[i]))
 			return refuse_set(attempts, count, i);
+	}
+	if (requests[false].owner.generated)
+	{
+		al_owner_generate(&requests[false].owner, InvalidBlockNumber);
+		requests[true].owner = requests[false].owner;
 	}
 	grant_set(*rel, attempts, count);
 	return -1;

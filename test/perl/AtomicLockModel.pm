@@ -1006,7 +1006,7 @@ sub acquire_open
 	}
 	return { status => ['held'], in_the_way($places, $limit) } if $limit && $places->{least} >= $limit;
 	# Who shares the key again is as good as anybody else who does, if that can be.
-	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || $ever_in_line{$key} || $self->is_claimed($s, $key, $claim, $owner));
+	$claim = 'renew' if $claim eq 'share' && $own && !$in_tx && ($r->{limit} || %ever_in_line || $self->is_claimed($s, $key, $claim, $owner));
 	# What a transaction holds by its lifetime is held, but it may be another claim that is met.
 	return { status => [ 'pending', ('held') x !!($self->theirs($s, $key) || $self->maybe_theirs($s, $key)) ], limit => $r->{limit}, counted => $limit && [ 0, $places->{most} ] }
 	  if !($is_kept && $in_tx) && $self->is_claimed($s, $key, $claim, $owner);
@@ -1052,6 +1052,15 @@ sub acquire_open
 	};
 }
 
+# What a request for a set asks of one key
+sub of_key
+{
+	my ($self, $r, $key) = @_;
+	my $mode = $r->{modes} ? $r->{modes}{$key} : $r->{mode};
+
+	return { %$r, key => $key, mode => $mode, limit => $mode eq 'shared' ? $r->{limit} : undef, lifetime => 'lease', is_of_set => 1 };
+}
+
 # All or nothing
 sub acquire_all
 {
@@ -1061,12 +1070,12 @@ sub acquire_all
 
 	foreach my $key (@keys)
 	{
-		my $terms = $self->terms($s, { %$r, key => $key, lifetime => 'lease' });
+		my $terms = $self->terms($s, $self->of_key($r, $key));
 		return $terms if $terms->{sqlstate};
 	}
 	foreach my $key (@keys)
 	{
-		my $expected = $self->acquire($s, { %$r, key => $key, lifetime => 'lease', is_of_set => 1 });
+		my $expected = $self->acquire($s, $self->of_key($r, $key));
 		return { %$expected, key => $key, or_of => \%or } unless $expected->{apply};
 		$or{$key} = { %{ $expected->{or} }, key => $key } if $expected->{or};
 		push @expected, { %$expected, key => $key };

@@ -240,6 +240,14 @@ sub keys_array
 		q{(SELECT array_agg('many-' || n) FROM generate_series(1, 1001) n)}, q{(SELECT array_agg('many-' || n) FROM generate_series(1, 10000) n)}, q{'{k1,"k2"}'}, q{ARRAY['k1']::varchar[]}, q['{k1']);
 }
 
+# As many as there are keys, now and then
+sub modes
+{
+	return 'NULL' if chance(50);
+	return 'ARRAY[' . join(', ', map { one_of(q{'exclusive'}, q{'shared'}) } 1 .. 1 + int rand 4) . ']' if chance(80);
+	return one_of(q{'{}'}, q{'{shared,NULL}'}, q{'{{shared},{shared}}'}, q{'{Shared}'}, q{'[5:6]={shared,exclusive}'}, q{array_fill('shared'::text, ARRAY[1000])}, q{ARRAY[E'\xff']}, q{ARRAY[repeat('s', 100000)]});
+}
+
 sub relation
 {
 	return q{'} . one_of(@tables) =~ s/'/''/gr . q{'} if chance(65);
@@ -284,6 +292,7 @@ sub row_type
 #
 my @limit = ([ max_holders => \&max_holders ]);
 my @sharing = ([ mode => sub { q{'shared'} } ], @limit, [ owner => \&owner ], [ wait => \&wait_for ]);
+my @modes = ([ modes => \&modes ]);
 my @acquire = ([ ttl => \&ttl ], [ owner => \&owner ], [ mode => \&mode ], [ wait => \&wait_for ], [ holder => \&holder ], [ meta => \&meta ]);
 my @key = ([ key => \&key ]);
 my @grant = ([ fencing_token => sub { chance(50) ? 'NULL' : token() } ]);
@@ -292,8 +301,8 @@ my @functions = (
 	[ 'lock_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ], @limit ],
 	[ 'lock_try_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ], @limit ],
 	[ 'lock_try_acquire', 'user', 'verb', @key, @acquire, [ lifetime => \&lifetime ], @limit ],
-	[ 'lock_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire, @limit ],
-	[ 'lock_try_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire, @limit ],
+	[ 'lock_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire, @limit, @modes ],
+	[ 'lock_try_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @acquire, @limit, @modes ],
 	[ 'lock_acquire', 'user', 'verb', @key, @sharing, [ lifetime => \&lifetime ] ],
 	[ 'lock_try_acquire', 'user', 'verb', @key, @sharing, [ lifetime => \&lifetime ] ],
 	[ 'lock_try_acquire_all', 'user', 'verb', [ keys => \&keys_array ], @sharing ],
