@@ -88,6 +88,7 @@ INSERT INTO rule (proc, at, late, sort) VALUES
 	('lock_stats', 'all', NULL, NULL),
 	('lock_sweeper_status', 'all', NULL, NULL),
 	('lock_key', 'any', NULL, NULL),
+	('lock_path', 'any', NULL, NULL),
 	('lock_partition', 'any', NULL, NULL),
 	-- Its arguments can have any types, which only C functions can.
 	('lock_key("any")', 'none', NULL, NULL);
@@ -98,6 +99,9 @@ INSERT INTO rule (proc, at, detail, hint) VALUES
 	('lock_guard', 'refused', 'The table and the locks of its rows are on different servers.', 'Compare fencing tokens where the data is.'),
 	('lock_protect', 'refused', 'The table and the locks of its rows are on different servers.', 'Compare fencing tokens where the data is.'),
 	('lock_unprotect', 'refused', 'The table and the locks of its rows are on different servers.', 'Compare fencing tokens where the data is.'),
+	('lock_acquire_path', 'refused', 'The keys of a path may belong to several shards.', 'Pass lock_path(path) to lock_acquire_all, with a mode for each key.'),
+	('lock_try_acquire_path', 'refused', 'The keys of a path may belong to several shards.', 'Pass lock_path(path) to lock_try_acquire_all, with a mode for each key.'),
+	('lock_release_path', 'refused', 'The keys of a path may belong to several shards.', 'Release each key.'),
 	('lock_channel', 'refused', 'Events are sent on the shard of the key.', 'Connect to the shard, and LISTEN there.'),
 	('lock_set_policy', 'refused', 'Each shard has policies of its own.', 'Connect to each shard, and set the policy there.'),
 	('lock_drop_policy', 'refused', 'Each shard has policies of its own.', 'Connect to each shard, and drop the policy there.'),

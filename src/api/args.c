@@ -30,6 +30,7 @@
 #include "base/errors.h"
 #include "base/key.h"
 #include "base/owner.h"
+#include "base/path.h"
 #include "base/settings.h"
 #include "base/str.h"
 
@@ -156,6 +157,31 @@ al_modes_arg(FunctionCallInfo fcinfo, int argno, int keys_argno, const AlKey *ke
 		shared[found - keys] = is_shared;
 	}
 	return shared;
+}
+
+/* The arguments that are a path and its separator */
+void
+al_path_arg(FunctionCallInfo fcinfo, int argno, int separator_argno, AlPath *path)
+{
+	AlString	name;
+
+	if (PG_ARGISNULL(argno))
+		al_raise_null("lock path");
+	if (PG_ARGISNULL(separator_argno))
+		al_raise_null("separator");
+	name = checked_text(fcinfo, argno, "lock path", 1, AL_MAX_KEY_BYTES);
+	al_path_split(name, al_check_separator(al_string(PG_GETARG_TEXT_PP(separator_argno))), path);
+}
+
+/* The keys of a path, in their order, which is that of their bytes */
+AlKey *
+al_path_keys(const AlPath *path)
+{
+	AlKey	   *keys = palloc(path->count * sizeof(AlKey));
+
+	for (int i = 0; i < path->count; i++)
+		al_key_init(&keys[i], al_check_key(al_path_key(path, i)));
+	return keys;
 }
 
 /* Fill in the owner that the argument or atomic_lock.owner names; false: neither does */

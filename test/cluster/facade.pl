@@ -136,6 +136,8 @@ SELECT lock_release(NULL, 'secret-1');
 SELECT lock_acquire_all('{}'), lock_acquire_all(NULL);
 SELECT lock_acquire_all('{{a,b}}');
 SELECT lock_acquire_all('{a,NULL}');
+SELECT lock_path('a/b/c'), lock_path('a:b', ':');
+SELECT lock_path('a//b');
 SELECT lock_acquire_all('{a,b}', modes => '{shared}');
 SELECT lock_acquire_all('{a}', modes => '{shared,exclusive}');
 SELECT lock_acquire_all('{a,b,a}', modes => '{shared,shared,exclusive}');
@@ -260,6 +262,9 @@ my %refused = (
 	lock_protect => q{'pg_class', 'a:{oid}'},
 	lock_unprotect => q{'pg_class'},
 	lock_channel => q{'a'},
+	lock_acquire_path => q{'a/b'},
+	lock_try_acquire_path => q{'a/b'},
+	lock_release_path => q{'a/b', 'o'},
 	lock_set_policy => q{'a'},
 	lock_drop_policy => q{'a'},
 	lock_schedule_sweep => '',

@@ -17,6 +17,12 @@ INSERT INTO expected VALUES
 		'SETOF lock_grant', 'volatile', 'unsafe', 'c', false),
 	('lock_try_acquire_all', 'keys text[], ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, max_holders integer DEFAULT NULL::integer, modes text[] DEFAULT NULL::text[]',
 		'SETOF lock_grant', 'volatile', 'unsafe', 'c', false),
+	('lock_acquire_path', 'path text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, separator text DEFAULT ''/''::text',
+		'SETOF lock_grant', 'volatile', 'unsafe', 'c', false),
+	('lock_try_acquire_path', 'path text, ttl interval DEFAULT NULL::interval, owner text DEFAULT NULL::text, wait interval DEFAULT ''00:00:00''::interval, holder text DEFAULT NULL::text, meta jsonb DEFAULT NULL::jsonb, separator text DEFAULT ''/''::text',
+		'SETOF lock_grant', 'volatile', 'unsafe', 'c', false),
+	('lock_release_path', 'path text, owner text DEFAULT NULL::text, separator text DEFAULT ''/''::text', 'bigint', 'volatile', 'unsafe', 'c', false),
+	('lock_path', 'path text, separator text DEFAULT ''/''::text', 'text[]', 'immutable', 'safe', 'c', false),
 	('lock_convert', 'key text, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval', 'lock_grant', 'volatile', 'unsafe', 'c', false),
 	('lock_transfer', 'key text, owner text, new_owner text, holder text DEFAULT NULL::text, ttl interval DEFAULT NULL::interval', 'lock_grant', 'volatile', 'unsafe', 'c', false),
 	('lock_try_convert', 'key text, owner text DEFAULT NULL::text, mode text DEFAULT ''exclusive''::text, wait interval DEFAULT ''00:00:00''::interval', 'lock_grant', 'volatile', 'unsafe', 'c', false),
@@ -109,7 +115,7 @@ SELECT is_empty('SELECT name FROM actual WHERE proisstrict AND name <> ''app_loc
 -- PostgreSQL evaluates cheap conditions first, so a condition on a column comes before a lock.
 SELECT is_empty($$SELECT name, procost FROM actual JOIN pg_proc USING (oid)
 	WHERE name NOT LIKE 'app\_lock\_%' AND procost <> CASE
-		WHEN name IN ('lock_key', 'lock_partition', 'lock_guard') THEN 1
+		WHEN name IN ('lock_key', 'lock_path', 'lock_partition', 'lock_guard') THEN 1
 		WHEN volatility = 'stable' OR name IN ('lock_stats', 'lock_contention', 'lock_sweeper_status') THEN 10
 		ELSE 1000 END$$, 'what writes costs 1000, what looks 10, and what makes keys 1');
 SELECT is_empty('SELECT name FROM actual WHERE proleakproof', 'none is leakproof');

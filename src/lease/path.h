@@ -1,0 +1,16 @@
+/*
+ * path.h
+ *		Release a key and the folders above it that its owner needs no longer.
+ */
+#ifndef AL_LEASE_PATH_H
+#define AL_LEASE_PATH_H
+
+#include "utils/relcache.h"
+
+#include "atomic_lock.h"
+#include "lease/state.h"
+
+extern int al_lease_release_path(Relation *rel, const AlKey *keys, int count, bool is_folder,
+								 AlAcquire *convert, AlResult *result, int64 *released);
+
+#endif							/* AL_LEASE_PATH_H */
