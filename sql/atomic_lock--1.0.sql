@@ -1215,7 +1215,8 @@ CREATE FUNCTION lock_stats(
 	OUT waits bigint,
 	OUT total_wait interval,
 	OUT longest_wait interval,
-	OUT since timestamptz
+	OUT since timestamptz,
+	OUT guard_refusals bigint
 )
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'atomic_lock_stats'
@@ -1244,6 +1245,7 @@ COMMENT ON COLUMN lock_stats.waits IS 'waits of acquires in the queue of a key';
 COMMENT ON COLUMN lock_stats.total_wait IS 'how long these waits lasted together';
 COMMENT ON COLUMN lock_stats.longest_wait IS 'how long the longest of them lasted';
 COMMENT ON COLUMN lock_stats.since IS 'when counting began';
+COMMENT ON COLUMN lock_stats.guard_refusals IS 'writes that guards refused because the lock of the row was not held';
 
 CREATE FUNCTION lock_stats_reset()
 RETURNS void

@@ -71,7 +71,7 @@ INSERT INTO expected VALUES
 	('lock_schedule_sweep', 'schedule text DEFAULT ''* * * * *''::text', 'bigint', 'volatile', 'unsafe', 'plpgsql', false),
 	('lock_unschedule_sweep', '', 'boolean', 'volatile', 'unsafe', 'plpgsql', false),
 	('lock_sweeper_status', 'OUT database name, OUT status text, OUT last_swept_at timestamp with time zone, OUT last_removed bigint, OUT last_duration interval, OUT hint text', 'SETOF record', 'volatile', 'unsafe', 'c', false),
-	('lock_stats', 'OUT database name, OUT grants bigint, OUT regrants bigint, OUT refusals bigint, OUT timeouts bigint, OUT deadlocks bigint, OUT releases bigint, OUT extends bigint, OUT expirations bigint, OUT steals bigint, OUT forced bigint, OUT sweeps bigint, OUT swept bigint, OUT waits bigint, OUT total_wait interval, OUT longest_wait interval, OUT since timestamp with time zone', 'SETOF record', 'volatile', 'unsafe', 'c', false),
+	('lock_stats', 'OUT database name, OUT grants bigint, OUT regrants bigint, OUT refusals bigint, OUT timeouts bigint, OUT deadlocks bigint, OUT releases bigint, OUT extends bigint, OUT expirations bigint, OUT steals bigint, OUT forced bigint, OUT sweeps bigint, OUT swept bigint, OUT waits bigint, OUT total_wait interval, OUT longest_wait interval, OUT since timestamp with time zone, OUT guard_refusals bigint', 'SETOF record', 'volatile', 'unsafe', 'c', false),
 	('lock_stats_reset', '', 'void', 'volatile', 'unsafe', 'c', false),
 	('lock_contention', 'OUT key text, OUT refusals bigint, OUT waits bigint, OUT total_wait interval, OUT longest_wait interval, OUT last_at timestamp with time zone', 'SETOF record', 'volatile', 'unsafe', 'c', false),
 	('app_lock_longest_wait', 'key text', 'interval', 'volatile', 'unsafe', 'c', false),
