@@ -339,7 +339,7 @@ AL_FUNCTION(atomic_lock_release_path)
 	Relation	rel = al_open_for_writing("lock_release_path()");
 	AlPath		path;
 	AlKey	   *keys;
-	AlAcquire	convert = {.is_convert = true, .is_shared = true, .role = GetUserId(),
+	AlAcquire	request = {.is_convert = true, .is_shared = true, .role = GetUserId(),
 		.default_holder = al_holder_default};
 	AlResult	result;
 	int64		released;
@@ -347,8 +347,8 @@ AL_FUNCTION(atomic_lock_release_path)
 
 	al_path_arg(fcinfo, 0, 2, &path);
 	keys = al_path_keys(&path);
-	al_owner_arg(fcinfo, 1, &convert.owner);
-	refused = al_lease_release_path(&rel, keys, path.count, path.is_folder, &convert, &result, &released);
+	al_owner_arg(fcinfo, 1, &request.owner);
+	refused = al_lease_release_path(&rel, keys, path.count, path.is_folder, &request, &result, &released);
 	if (refused >= 0)
 		al_raise(&keys[refused], &result);
 	close_app_lock(rel, true);
